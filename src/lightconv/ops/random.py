@@ -1,0 +1,51 @@
+"""DropConnect's random numbers: a function of (seed, element), the same on every device.
+
+Nothing is drawn and stored. Element i of a weight tensor is kept or dropped by a hash of its flat
+index and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed run repeats
+it, and the C++ and Triton kernels can be compared with this formula bit for bit.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_MASK32 = 0xFFFFFFFF
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """A fresh int64 seed [] from torch's default generator of that device."""
+    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+
+
+def _mix(h: Tensor) -> Tensor:
+    # A published 32-bit finaliser with low bias ("lowbias32"), in int64 arithmetic modulo 2**32.
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & _MASK32
+    h = h ^ (h >> 15)
+    h = (h * 0x846CA68B) & _MASK32
+    return h ^ (h >> 16)
+
+
+def random_bits(seed: Tensor, index: Tensor) -> Tensor:
+    """Uniform integers in [0, 2**32) as int64, one for each int64 index.
+
+    Two rounds: the first mixes the low halves of index and seed, the second the high halves, so
+    two seeds give unrelated streams, not shifted copies of one.
+    """
+    h = _mix((index & _MASK32) ^ (seed & _MASK32))
+    return _mix(((h + ((seed >> 32) & _MASK32)) & _MASK32) ^ ((index >> 32) & _MASK32))
+
+
+def drop_threshold(p: float) -> int:
+    """The integer below which random bits mean "dropped"."""
+    return min(math.floor(p * 2**32), _MASK32)
+
+
+def dropconnect_scale(
+    seed: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Factors for weights of that shape: 0 with probability p, else 1 / (1 - p)."""
+    index = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64)
+    kept = random_bits(seed.reshape(()), index) >= drop_threshold(p)
+    return (kept.to(dtype) / (1.0 - p)).reshape(shape)
