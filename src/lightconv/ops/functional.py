@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightconv.ops import band, reference, schema  # noqa: F401  (schema defines torch.ops.lightconv)
+from lightconv.ops import band, native, reference, schema  # noqa: F401  (kernels register themselves)
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.random import draw_seed
 

@@ -1,0 +1,30 @@
+"""The layers that move information along time, all with one interface: [B, T, D] -> [B, T, D]."""
+
+from lightconv.mixers.attention import Attention
+from lightconv.mixers.average import Average
+from lightconv.mixers.base import Mixer, State, reorder
+from lightconv.mixers.conv import Conv
+from lightconv.mixers.dynamicconv import DynamicConv
+from lightconv.mixers.lightconv import LightConv
+from lightconv.mixers.normalize import NORMALIZATIONS
+
+MIXERS: dict[str, type[Mixer]] = {
+    "attention": Attention,
+    "conv": Conv,
+    "lightconv": LightConv,
+    "dynamicconv": DynamicConv,
+    "average": Average,
+}
+
+__all__ = [
+    "MIXERS",
+    "NORMALIZATIONS",
+    "Attention",
+    "Average",
+    "Conv",
+    "DynamicConv",
+    "LightConv",
+    "Mixer",
+    "State",
+    "reorder",
+]

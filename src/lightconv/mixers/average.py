@@ -1,0 +1,74 @@
+"""Averaged attention (Zhang et al., 2018): every position sees the mean of its past."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.mixers.base import Mixer, linear
+from lightconv.mixers.check import check_count, check_input, check_probability
+from lightconv.ops.check import accumulate_dtype
+
+
+class Average(Mixer):
+    """[B, T, D] -> [B, T, D]: mean, feed-forward, and a gate between its result and the input.
+
+        g = W2 relu(W1 mean(x[0..t]));    i, f = sigmoid(W3 [x; g]);    out = i * x + f * g
+
+    Causal: the mean of the inputs so far; otherwise of all real positions.
+    """
+
+    settings = ("ffn_dim", "causal", "dropout")
+
+    def __init__(
+        self, dim: int, *, ffn_dim: int, causal: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__(dim, causal)
+        check_count("ffn_dim", ffn_dim)
+        check_probability("dropout", dropout)
+        self.ffn_dim = ffn_dim
+        self.dropout = dropout
+        self.hidden = linear(dim, ffn_dim)
+        self.output = linear(ffn_dim, dim)
+        self.gate = linear(2 * dim, 2 * dim)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        check_input(self.dim, x, padding)
+        wide = accumulate_dtype(x.dtype)
+        if padding is None:
+            real = x.new_ones(1, x.shape[1], 1, dtype=wide)
+        else:
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+            real = (~padding).unsqueeze(-1).to(wide)
+        if self.causal:
+            total, count = x.to(wide).cumsum(1), real.cumsum(1)
+        else:
+            total, count = x.to(wide).sum(1, keepdim=True), real.sum(1, keepdim=True)
+        mean = (total / count.clamp(min=1.0)).to(x.dtype)
+        return self._gate(x, self._feed_forward(mean, self.dropout if self.training else 0.0))
+
+    def allocate(
+        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """The sum of all inputs so far: [B, D], in float32 or wider."""
+        return (torch.zeros(batch, self.dim, device=device, dtype=accumulate_dtype(dtype)),)
+
+    def advance(
+        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (total,) = tensors
+        totals = x.to(total.dtype).cumsum(1) + total.unsqueeze(1)
+        count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=total.dtype) + position
+        mean = (totals / count.unsqueeze(-1)).to(x.dtype)
+        out = self._gate(x, self._feed_forward(mean, 0.0))
+        return out, (total + x.to(total.dtype).sum(1),)
+
+    def _feed_forward(self, mean: Tensor, dropout: float) -> Tensor:
+        """mean [B, T or 1, D] -> the same; one row is enough when all positions share the mean."""
+        g: Tensor = self.output(F.dropout(self.hidden(mean).relu(), dropout))
+        return g
+
+    def _gate(self, x: Tensor, g: Tensor) -> Tensor:
+        """x [B, T, D], g [B, T or 1, D] -> [B, T, D]."""
+        gates: Tensor = self.gate(torch.cat([x, g.expand_as(x)], dim=-1))
+        i, f = gates.sigmoid().chunk(2, dim=-1)
+        return i * x + f * g

@@ -1,0 +1,61 @@
+"""The plain convolution of the paper's ablation ("CNN"): every channel reads every channel."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightconv.mixers.base import Mixer
+from lightconv.mixers.check import check_count, check_input
+from lightconv.ops.check import accumulate_dtype
+
+
+class Conv(Mixer):
+    """out[t] = sum_j weight[j] @ x[t + j - left]: [B, T, D] -> [B, T, D], no bias, no projections.
+
+    weight [K, D, D], tap by tap so that each is one matrix product; left = K - 1 causal, K // 2
+    centred.
+    """
+
+    settings = ("kernel", "causal")
+
+    def __init__(self, dim: int, *, kernel: int, causal: bool = False) -> None:
+        super().__init__(dim, causal)
+        check_count("kernel", kernel)
+        self.kernel = kernel
+        self.left = kernel - 1 if causal else kernel // 2
+        # Xavier-uniform: each output reads, and each input feeds, K * D numbers.
+        bound = math.sqrt(6.0 / (2 * kernel * dim))
+        self.weight = nn.Parameter(torch.empty(kernel, dim, dim))
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        check_input(self.dim, x, padding)
+        if padding is not None:
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        return self._sum_taps(F.pad(x, (0, 0, self.left, self.kernel - 1 - self.left)))
+
+    def allocate(
+        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """The K - 1 inputs before the next one, oldest first: [B, K-1, D]."""
+        return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
+
+    def advance(
+        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (window,) = tensors
+        recent = torch.cat([window, x.to(window.dtype)], dim=1)
+        # A copy: a view would keep the whole chunk in memory.
+        return self._sum_taps(recent), (recent[:, x.shape[1] :].clone(),)
+
+    def _sum_taps(self, x: Tensor) -> Tensor:
+        """x [B, T+K-1, D] -> [B, T, D]."""
+        T = x.shape[1] - (self.kernel - 1)
+        out = F.linear(x[:, :T], self.weight[0])
+        dtype = out.dtype
+        out = out.to(accumulate_dtype(dtype))
+        for j in range(1, self.kernel):
+            out = out + F.linear(x[:, j : j + T], self.weight[j])
+        return out.to(dtype)

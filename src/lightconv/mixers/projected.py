@@ -1,0 +1,101 @@
+"""What the two convolutions of the paper share: project, gate, mask, convolve, project."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.mixers.base import Mixer, linear
+from lightconv.mixers.check import (
+    check_count,
+    check_heads,
+    check_input,
+    check_name,
+    check_probability,
+)
+from lightconv.mixers.normalize import NORMALIZATIONS
+
+
+class Projected(Mixer):
+    """[B, T, D] -> in-projection -> [GLU] -> convolution -> out-projection -> [B, T, D].
+
+    A subclass writes `make_kernel`, `convolve` and `convolve_step`. left = K - 1 causal, K // 2
+    centred. DropConnect acts while training, and in `forward` only.
+    """
+
+    settings = ("kernel", "heads", "causal", "glu", "normalize", "dropconnect")
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        kernel: int,
+        heads: int,
+        causal: bool = False,
+        glu: bool = False,
+        normalize: str = "softmax",
+        dropconnect: float = 0.0,
+    ) -> None:
+        super().__init__(dim, causal)
+        check_count("kernel", kernel)
+        check_heads(dim, heads)
+        check_name("normalize", normalize, NORMALIZATIONS)
+        check_probability("dropconnect", dropconnect)
+        self.kernel = kernel
+        self.heads = heads
+        self.left = kernel - 1 if causal else kernel // 2
+        self.glu = glu
+        self.normalize = normalize
+        self.dropconnect = dropconnect
+        self.in_proj = linear(dim, 2 * dim if glu else dim)
+        self.out_proj = linear(dim, dim)
+        self.make_kernel()
+
+    def forward(
+        self, x: Tensor, padding: Tensor | None = None, cu_seqlens: Tensor | None = None
+    ) -> Tensor:
+        """The whole sequence, or several without padding between them.
+
+        x          [B, T, D]; [1, N, D] with cu_seqlens
+        padding    [B, T] bool, True where there is nothing
+        cu_seqlens [S + 1] int32 or int64: sequence s is x[0, cu_seqlens[s] : cu_seqlens[s + 1]]
+        returns    [B, T, D]; what it holds at padding has no meaning
+        """
+        check_input(self.dim, x, padding)
+        x = self._project(x)
+        if padding is not None:
+            # After the projection: before it, the bias would leak into the real positions.
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        x = self.convolve(x, cu_seqlens, self.dropconnect if self.training else 0.0)
+        out: Tensor = self.out_proj(x)
+        return out
+
+    def allocate(
+        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """The K - 1 inputs of the convolution before the next one, a ring: [B, K-1, D]."""
+        return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
+
+    def advance(
+        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (window,) = tensors
+        # Under autocast the projection is narrower than a window in the dtype of the parameters.
+        x = self._project(x).to(window.dtype)
+        out, window = self.convolve_step(x, window, position)
+        return self.out_proj(out), (window,)
+
+    def make_kernel(self) -> None:
+        """The parameters the kernels come from, initialised."""
+        raise NotImplementedError
+
+    def convolve(self, x: Tensor, cu_seqlens: Tensor | None, dropconnect: float) -> Tensor:
+        """x [B, T, D] -> [B, T, D]."""
+        raise NotImplementedError
+
+    def convolve_step(self, x: Tensor, window: Tensor, position: int) -> tuple[Tensor, Tensor]:
+        """x [B, n, D], window [B, K-1, D] -> [B, n, D] and the new window."""
+        raise NotImplementedError
+
+    def _project(self, x: Tensor) -> Tensor:
+        x = self.in_proj(x)
+        return F.glu(x, dim=-1) if self.glu else x

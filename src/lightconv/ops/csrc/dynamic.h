@@ -1,0 +1,338 @@
+// Convolution whose weights differ from position to position.
+//
+//   out[t, c]    = sum_j w[t, j] x[t + j - left, c]
+//   grad_x[s, c] = sum_j w[s + left - j, j] grad[s + left - j, c]
+//   grad_w[t, j] = sum_c grad[t, c] x[t + j - left, c]          (c over the channels of a head)
+//
+// A task is one tile of positions and one head. It packs the rows it needs (converted to the dtype
+// of the sums, next to each other so that they fit the first-level cache) and the tile's weights,
+// softmax applied. Threads share out tasks; nothing is written by two of them. Innermost, a block
+// of P positions by C vectors of channels stays in registers while the rows run past: a row is
+// loaded once for P positions, a weight once for C vectors. Both sums above have this form, with
+// other strides through the weights. grad_w keeps W dot products in registers and sums their lanes
+// together. Taps outside the sequence are skipped, not multiplied by zero.
+#pragma once
+#include "taps.h"
+
+namespace LIGHTCONV_ISA {
+
+constexpr int kBlock = 4;                           // P
+constexpr int kVectors = VEC_BYTES == 64 ? 4 : 2;   // C at most
+
+// Where a block's results go: straight to memory, past the cache, or converted on the way.
+template <class S>
+struct Sink {
+  void* to;
+  int64_t dtype, row;    // stride of a position
+  int64_t n;             // channels that exist
+  bool direct, streams;
+};
+
+// Positions 0..P over rows 0..K+P-1: position p takes row r with the weight
+// w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) do not exist.
+template <class S, int P, int C>
+static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int64_t w_position,
+                                  int64_t K, int64_t first, int64_t last, const Sink<S>& sink,
+                                  int64_t offset) {
+  constexpr int W = kLanes<S>;
+  Vec<S> acc[P][C] = {};
+  int64_t r = first;
+  auto edge = [&](int64_t until) {
+    for (; r < until; ++r) {
+      const S *x = rows + r * (C * W), *weights = w + r * w_row;
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        if (r >= p && r - p < K) {
+          Vec<S> weight = broadcast(weights[p * w_position]);
+#pragma GCC unroll 8
+          for (int c = 0; c < C; ++c) acc[p][c] += weight * load(x + c * W);
+        }
+    }
+  };
+  edge(std::min<int64_t>(last, P - 1));
+  for (const int64_t until = std::min(last, K); r < until; ++r) {
+    const S *x = rows + r * (C * W), *weights = w + r * w_row;
+    Vec<S> v[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) v[c] = load(x + c * W);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      Vec<S> weight = broadcast(weights[p * w_position]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) acc[p][c] += weight * v[c];
+    }
+  }
+  edge(last);
+  if (sink.direct) {
+    S* to = static_cast<S*>(sink.to) + offset;
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        S* at = to + p * sink.row + c * W;
+        sink.streams ? stream(at, acc[p][c]) : store(at, acc[p][c]);
+      }
+  } else {
+    alignas(64) S staged[C * W];
+    for (int p = 0; p < P; ++p) {
+      for (int c = 0; c < C; ++c) store(staged + c * W, acc[p][c]);
+      write_row(sink.dtype, sink.to, offset + p * sink.row, sink.n, staged);
+    }
+  }
+}
+
+// All positions [0, n) of a tile. Position i reads rows i .. i + K - 1, of which those in
+// [first, last) exist; its weights start at w + i * w_start.
+template <class S, int C>
+static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_position,
+                          int64_t w_start, int64_t K, int64_t n, int64_t first, int64_t last,
+                          const Sink<S>& sink, int64_t offset) {
+  constexpr int W = kLanes<S>;
+  int64_t i = 0;
+  auto block = [&](auto size) {
+    constexpr int P = decltype(size)::value;
+    for (; i + P <= n; i += P)
+      convolve_block<S, P, C>(rows + i * (C * W), w + i * w_start, w_row, w_position, K,
+                              std::max<int64_t>(0, first - i),
+                              std::min<int64_t>(K + P - 1, last - i), sink,
+                              offset + i * sink.row);
+  };
+  block(std::integral_constant<int, kBlock>{});
+  block(std::integral_constant<int, 1>{});
+}
+
+// gw[t][j] += sum over C vectors of grad[t] * x[t + j], for positions [0, n) and all taps; rows of
+// gw are `width` apart, tap 0 at dots_lead(), with room on both sides for results nobody wants.
+template <class S>
+constexpr int dots_block = kLanes<S> < 4 ? kLanes<S> : 4;
+template <class S>
+constexpr int dots_rows = kLanes<S> / dots_block<S>;
+template <class S>
+static int64_t dots_width(int64_t K) {
+  return round_up(K + 2 * dots_block<S> + dots_rows<S>, kLanes<S>) + kLanes<S>;
+}
+
+template <class S, int C>
+static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, S* gw, int64_t width) {
+  constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
+  for (int64_t t = 0; t < n; t += P) {
+    for (int64_t r = 0; r < K + P - 1; r += Q) {
+      Vec<S> acc[W] = {};
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        Vec<S> rows[Q];
+#pragma GCC unroll 8
+        for (int q = 0; q < Q; ++q) rows[q] = load(x + (t + r + q) * (C * W) + c * W);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          Vec<S> g = load(grad + (t + p) * (C * W) + c * W);
+#pragma GCC unroll 8
+          for (int q = 0; q < Q; ++q) acc[p * Q + q] += g * rows[q];
+        }
+      }
+      alignas(64) S sums[W];
+      store(sums, sum_each<S>(acc));
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        S* to = gw + (t + p) * width + (P - 1) + r - p;
+#pragma GCC unroll 8
+        for (int q = 0; q < Q; ++q) to[q] += sums[p * Q + q];
+      }
+    }
+  }
+}
+
+// Calls visit(C, first channel, channels) for the vectors of a head, a few at a time.
+template <class S, class Visit>
+static inline void for_each_chunk(int64_t R, Visit visit) {
+  constexpr int W = kLanes<S>;
+  for (int64_t c = 0; c < R;) {
+    const int64_t vectors = (R - c + W - 1) / W;
+    if (vectors >= 4 && kVectors >= 4) {
+      visit(std::integral_constant<int, kVectors>{}, c, std::min<int64_t>(R - c, kVectors * W));
+      c += kVectors * W;
+    } else if (vectors >= 2) {
+      visit(std::integral_constant<int, 2>{}, c, std::min<int64_t>(R - c, 2 * W));
+      c += 2 * W;
+    } else {
+      visit(std::integral_constant<int, 1>{}, c, R - c);
+      c += W;
+    }
+  }
+}
+
+template <class S>
+static bool streams_to(const void* to, const Problem& p, int64_t R) {
+  constexpr int64_t kPastCache = 8 << 20;  // bytes of output that will not stay in the cache
+  return is_native<S>(p.dtype) && R % kLanes<S> == 0 &&
+         reinterpret_cast<uintptr_t>(to) % VEC_BYTES == 0 &&
+         p.B * p.T * p.D * int64_t(sizeof(S)) > kPastCache;
+}
+
+template <class S>
+static Sink<S> sink_for(void* to, const Problem& p, int64_t n) {
+  const int64_t R = p.D / p.H;
+  return {to, p.dtype, p.D, n, is_native<S>(p.dtype) && n % kLanes<S> == 0,
+          streams_to<S>(to, p, R)};
+}
+
+template <class S>
+static void dynamic_forward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  const int64_t K = p.K, R = p.D / p.H, w_width = Taps<S>::width(K);
+  const std::vector<Tile> tiles = cut(p);
+  const Taps<S> taps = taps_of<S>(p);
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / p.H)];
+    const int64_t h = task % p.H, n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
+    const int64_t first = tile.begin - p.left;  // the position of packed row 0
+    Scratch scratch(Scratch::room<S>(kTile * w_width) +
+                    Scratch::room<S>((kTile + K - 1) * kVectors * W));
+    S* w = scratch.take<S>(kTile * w_width);
+    S* x = scratch.take<S>((kTile + K - 1) * kVectors * W);
+    for (int64_t i = 0; i < n; ++i)
+      taps.effective(position + tile.begin + i, h, w + i * w_width);
+    for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
+      constexpr int C = decltype(vectors)::value;
+      const int64_t channel = h * R + c;
+      pack(x, C * W, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
+           tile.length, first, first + n + K - 1, channel, channels);
+      convolve_tile<S, C>(x, w, 1, w_width - 1, w_width, K, n, std::max<int64_t>(0, -first),
+                          tile.length - first, sink_for<S>(p.out, p, channels),
+                          (position + tile.begin) * p.D + channel);
+    });
+  };
+  for_each_task(parallel, int64_t(tiles.size()) * p.H, double(p.B) * p.T * p.D * K, body);
+}
+
+// The weights that grad_x of one tile reads, laid out so that block rows and positions have
+// constant strides. Row r is position `first + r`. Narrow kernels keep a row of K taps for each;
+// wide ones only the taps that reach into the tile, one column for each of its positions.
+template <class S>
+struct Reached {
+  S* w;
+  S* whole;  // one full row, for the wide layout
+  int64_t width, K;
+  bool wide;
+
+  static int64_t columns(int64_t K) { return K > kTile ? kTile : Taps<S>::width(K); }
+
+  void fill(const Taps<S>& taps, const Tile& tile, int64_t position, int64_t h, int64_t first,
+            int64_t left) const {
+    const int64_t n = tile.end - tile.begin;
+    for (int64_t r = 0; r < n + K - 1; ++r) {
+      const int64_t t = first + r;
+      if (t < 0 || t >= tile.length) continue;
+      if (!wide) {
+        taps.effective(position + t, h, w + r * width);
+        continue;
+      }
+      taps.effective(position + t, h, whole);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t j = tile.begin + i - t + left;
+        w[r * width + i] = j >= 0 && j < K ? whole[j] : S(0);
+      }
+    }
+  }
+  const S* start() const { return wide ? w : w + K - 1; }
+  int64_t row_stride() const { return wide ? width : width - 1; }
+  int64_t block_stride() const { return wide ? width + 1 : width; }
+};
+
+// Sums over parts of the tiles, in a fixed order whatever the number of threads.
+template <class S>
+static void add_parts(const Problem& p, const std::vector<S>& partial, int64_t parts) {
+  std::vector<S> row(size_t(p.K));
+  for (int64_t h = 0; h < p.H; ++h) {
+    for (int64_t k = 0; k < p.K; ++k) {
+      S sum = 0;
+      for (int64_t part = 0; part < parts; ++part) sum += partial[size_t((part * p.H + h) * p.K + k)];
+      row[size_t(k)] = sum;
+    }
+    write_row(p.weight_dtype, p.grad_weight, h * p.K, p.K, row.data());
+  }
+}
+
+template <class S>
+static void dynamic_backward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
+  const int64_t K = p.K, R = p.D / p.H, left = p.left;
+  const std::vector<Tile> tiles = cut(p);
+  const Taps<S> taps = taps_of<S>(p);
+  const int64_t count = int64_t(tiles.size());
+  // Shared weights: each task sums its part of the tiles, and the parts are added at the end.
+  const int64_t parts = p.shared && p.grad_weight ? std::min<int64_t>(count, 16) : count;
+  std::vector<S> partial(p.shared && p.grad_weight ? size_t(parts * p.H * K) : 0, S(0));
+
+  const int64_t rows = kTile + K - 1 + P + Q, w_columns = Reached<S>::columns(K);
+  const int64_t w_width = Taps<S>::width(K), g_width = dots_width<S>(K);
+  auto body = [&](int64_t task) {
+    const int64_t part = task / p.H, h = task % p.H;
+    Scratch scratch(2 * Scratch::room<S>(rows * kVectors * W) +
+                    Scratch::room<S>((kTile + P) * kVectors * W) +
+                    Scratch::room<S>(rows * w_columns) + Scratch::room<S>(w_width) +
+                    Scratch::room<S>((kTile + P) * g_width));
+    S* x = scratch.take<S>(rows * kVectors * W);
+    S* reaching = scratch.take<S>(rows * kVectors * W);  // grad of the positions that read the tile
+    S* own = scratch.take<S>((kTile + P) * kVectors * W);  // grad of the tile's own positions
+    S* w = scratch.take<S>(rows * w_columns);
+    S* whole = scratch.take<S>(w_width);
+    S* gw = scratch.take<S>((kTile + P) * g_width);
+    const Reached<S> reached{w, whole, w_columns, K, K > kTile};
+
+    for (int64_t index = count * part / parts; index < count * (part + 1) / parts; ++index) {
+      const Tile& tile = tiles[size_t(index)];
+      const int64_t n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
+      const int64_t first = tile.begin + left - (K - 1);  // the first position that reads the tile
+      const int64_t grad_origin = tile.batch * p.grad_batch + tile.start * p.grad_row;
+      if (p.grad_x) reached.fill(taps, tile, position, h, first, left);
+      if (p.grad_weight) std::fill(gw, gw + (n + P) * g_width, S(0));
+
+      for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
+        constexpr int C = decltype(vectors)::value;
+        const int64_t channel = h * R + c;
+        if (p.grad_x) {
+          pack(reaching, C * W, p.dtype, p.grad, grad_origin, p.grad_row, tile.length, first,
+               first + n + K - 1, channel, channels);
+          convolve_tile<S, C>(reaching, reached.start(), reached.row_stride(), 1,
+                              reached.block_stride(), K, n, std::max<int64_t>(0, -first),
+                              tile.length - first, sink_for<S>(p.grad_x, p, channels),
+                              (position + tile.begin) * p.D + channel);
+        }
+        if (p.grad_weight) {
+          pack(own, C * W, p.dtype, p.grad, grad_origin, p.grad_row, tile.end, tile.begin,
+               tile.end + P, channel, channels);
+          pack(x, C * W, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
+               tile.length, tile.begin - left, tile.end - left + K - 1 + P + Q, channel, channels);
+          dots_tile<S, C>(own, x, K, n, gw, g_width);
+        }
+      });
+      if (!p.grad_weight) continue;
+
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t row = position + tile.begin + i;
+        S* to = gw + i * g_width + P - 1;
+        taps.dropped(row, h, to);
+        if (p.shared) {
+          S* sum = &partial[size_t((part * p.H + h) * K)];
+          for (int64_t k = 0; k < K; ++k) sum[k] += to[k];
+          continue;
+        }
+        if (p.softmax) {
+          taps.normalized(row, h, whole);
+          for (int64_t k = K; k < w_width; ++k) to[k] = S(0);
+          Vec<S> total{};
+          for (int64_t k = 0; k < w_width; k += W) total += load(whole + k) * load(to + k);
+          const Vec<S> mean = broadcast(sum_lanes<S>(total));
+          for (int64_t k = 0; k < w_width; k += W)
+            store(to + k, load(whole + k) * (load(to + k) - mean));
+        }
+        write_row(p.weight_dtype, p.grad_weight, (row * p.H + h) * K, K, to);
+      }
+    }
+  };
+  for_each_task(parallel, parts * p.H, 2.0 * p.B * p.T * p.D * K, body);
+  if (p.shared && p.grad_weight) add_parts(p, partial, parts);
+}
+
+}  // namespace LIGHTCONV_ISA

@@ -1,0 +1,34 @@
+// All kernels for one instruction set. Compiled once for each, with LIGHTCONV_ISA naming it and
+// VEC_BYTES its vector width; library.cpp chooses among them when the library is loaded.
+#include "dynamic.h"
+#include "shared.h"
+#include "step.h"
+
+namespace LIGHTCONV_ISA {
+
+template <class S>
+static void forward_in(const Problem& p, ParallelFor parallel) {
+  p.shared && !p.drop ? shared_forward<S>(p, parallel) : dynamic_forward<S>(p, parallel);
+}
+
+template <class S>
+static void backward_in(const Problem& p, ParallelFor parallel) {
+  p.shared && !p.drop ? shared_backward<S>(p, parallel) : dynamic_backward<S>(p, parallel);
+}
+
+static void forward(const Problem& p, ParallelFor parallel) {
+  p.dtype == kFloat64 ? forward_in<double>(p, parallel) : forward_in<float>(p, parallel);
+}
+
+static void backward(const Problem& p, ParallelFor parallel) {
+  p.dtype == kFloat64 ? backward_in<double>(p, parallel) : backward_in<float>(p, parallel);
+}
+
+static void step_any(const Step& s, ParallelFor parallel) {
+  s.dtype == kFloat64 ? step<double>(s, parallel) : step<float>(s, parallel);
+}
+
+extern const Kernels kernels;
+const Kernels kernels = {forward, backward, step_any};
+
+}  // namespace LIGHTCONV_ISA

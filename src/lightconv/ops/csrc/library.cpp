@@ -1,0 +1,95 @@
+// The library's C interface: chooses the kernels for the machine it is loaded on.
+#include <cstring>
+#include <exception>
+
+#include "problem.h"
+
+namespace base {
+extern const Kernels kernels;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+#endif
+
+namespace {
+
+struct Choice {
+  const char* name;
+  const Kernels* kernels;
+  bool runs_here;
+};
+
+const Choice* choices(int* count) {
+  static const Choice all[] = {
+#if defined(__x86_64__)
+      {"avx512", &avx512::kernels,
+       bool(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))},
+      {"avx2", &avx2::kernels,
+       bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))},
+#endif
+      {"base", &base::kernels, true},
+  };
+  *count = int(sizeof all / sizeof all[0]);
+  return all;
+}
+
+const Choice* chosen = nullptr;
+ParallelFor parallel = nullptr;
+
+// No exception may cross into Python; the only one the kernels raise is lack of memory.
+template <class Call>
+int guarded(Call call) {
+  try {
+    call();
+    return 0;
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) int64_t lightconv_problem_bytes() { return sizeof(Problem); }
+
+// Chooses an instruction set by name, or the best one for this machine when name is null or empty;
+// returns its name, or null when it does not exist or does not run here.
+__attribute__((visibility("default"))) const char* lightconv_choose(const char* name) {
+  int count = 0;
+  const Choice* all = choices(&count);
+  for (int i = 0; i < count; ++i)
+    if (all[i].runs_here && (!name || !*name || !strcmp(name, all[i].name))) {
+      chosen = &all[i];
+      return chosen->name;
+    }
+  return nullptr;
+}
+
+__attribute__((visibility("default"))) void lightconv_use_threads(ParallelFor function) {
+  parallel = function;
+}
+
+__attribute__((visibility("default"))) int lightconv_forward(const Problem* p) {
+  return guarded([&] { chosen->kernels->forward(*p, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_backward(const Problem* p) {
+  return guarded([&] { chosen->kernels->backward(*p, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_step(
+    const void* x, void* window, const void* weight, void* out, int64_t B, int64_t n, int64_t D,
+    int64_t H, int64_t K, int64_t position, int64_t dtype, int64_t weight_dtype, int64_t shared,
+    int64_t softmax) {
+  const Step s{x, window, weight, out, B, n, D, H, K, position, dtype, weight_dtype, shared,
+               softmax};
+  return guarded([&] { chosen->kernels->step(s, parallel); });
+}
+}

@@ -1,0 +1,148 @@
+// Convolution with one kernel per head for every position (no DropConnect: dynamic.h has that).
+//
+//   out[t, c]    = sum_j w[h, j] x[t + j - left, c]
+//   grad_x       = the same sum over grad with the taps reversed
+//   grad_w[h, j] = sum_t,c grad[t, c] x[t + j - left, c]
+//
+// The weights are spread out once, one number per channel, so that any number of heads (also
+// H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
+// of channels; it packs its rows. Innermost, kPositions sums of one vector of channels stay in
+// registers while the taps run; for grad_w the sums of kTaps taps, while the positions run.
+#pragma once
+#include "dynamic.h"
+
+namespace LIGHTCONV_ISA {
+
+constexpr int kPositions = 8;
+constexpr int kTaps = 8;
+
+// [chunk][K][chunk width]; `reversed` for grad_x.
+template <class S>
+static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
+  const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
+  std::vector<S> wide(size_t(chunks * K * chunk), S(0)), row(static_cast<size_t>(K));
+  for (int64_t h = 0; h < p.H; ++h) {
+    read_row(p.weight_dtype, p.weight, h * K, K, row.data());
+    for (int64_t k = 0; k < K; ++k) {
+      const S value = row[size_t(reversed ? K - 1 - k : k)];
+      for (int64_t c = h * R; c < (h + 1) * R; ++c)
+        wide[size_t((c / chunk * K + k) * chunk + c % chunk)] = value;
+    }
+  }
+  return wide;
+}
+
+template <class S>
+static void shared_convolve(const Problem& p, ParallelFor parallel, const void* from, void* to,
+                            int64_t batch_stride, int64_t row_stride, int64_t left, bool reversed) {
+  constexpr int W = kLanes<S>;
+  constexpr int64_t chunk = kVectors * W;
+  const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
+  const std::vector<S> wide = spread<S>(p, chunk, reversed);
+  const std::vector<Tile> tiles = cut(p);
+  const bool streams = streams_to<S>(to, p, p.D);
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / chunks)];
+    const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
+    const int64_t channels = std::min(chunk, p.D - channel), first = tile.begin - left;
+    const int64_t padded = round_up(n, kPositions);
+    Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
+    S* x = scratch.take<S>((kTile + K - 1) * chunk);
+    pack(x, chunk, p.dtype, from, tile.batch * batch_stride + tile.start * row_stride, row_stride,
+         tile.length, first, first + padded + K - 1, channel, channels);
+    const S* w = wide.data() + which * K * chunk;
+    const bool direct = is_native<S>(p.dtype) && channels % W == 0;
+    const int64_t origin = (p.T * tile.batch + tile.start + tile.begin) * p.D + channel;
+    for (int64_t i = 0; i < n; i += kPositions)
+      for (int64_t c = 0; c < channels; c += W) {
+        Vec<S> acc[kPositions] = {};
+        const S *rows = x + i * chunk + c, *weights = w + c;
+        for (int64_t j = 0; j < K; ++j, rows += chunk, weights += chunk) {
+          const Vec<S> weight = load(weights);
+#pragma GCC unroll 8
+          for (int q = 0; q < kPositions; ++q) acc[q] += weight * load(rows + q * chunk);
+        }
+        for (int q = 0; q < kPositions && i + q < n; ++q) {
+          const int64_t at = origin + (i + q) * p.D + c;
+          if (direct) {
+            S* place = static_cast<S*>(to) + at;
+            streams ? stream(place, acc[q]) : store(place, acc[q]);
+          } else {
+            alignas(64) S staged[W];
+            store(staged, acc[q]);
+            write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
+          }
+        }
+      }
+  };
+  for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
+}
+
+template <class S>
+static void shared_forward(const Problem& p, ParallelFor parallel) {
+  shared_convolve<S>(p, parallel, p.x, p.out, p.x_batch, p.x_row, p.left, false);
+}
+
+template <class S>
+static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  constexpr int64_t chunk = kVectors * W;
+  const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
+  const std::vector<Tile> tiles = cut(p);
+  const int64_t count = int64_t(tiles.size());
+  const int64_t parts = std::min(count, std::max<int64_t>(1, 64 / chunks));
+  const int64_t taps = round_up(K, kTaps);
+  std::vector<S> partial(size_t(parts * chunks * taps * chunk), S(0));  // [part, chunk, tap, c]
+  auto body = [&](int64_t task) {
+    const int64_t part = task / chunks, which = task % chunks, channel = which * chunk;
+    const int64_t channels = std::min(chunk, p.D - channel), rows = kTile + taps - 1;
+    Scratch scratch(Scratch::room<S>(rows * chunk) + Scratch::room<S>(kTile * chunk));
+    S* x = scratch.take<S>(rows * chunk);
+    S* g = scratch.take<S>(kTile * chunk);
+    S* sums = partial.data() + task * taps * chunk;
+    for (int64_t index = count * part / parts; index < count * (part + 1) / parts; ++index) {
+      const Tile& tile = tiles[size_t(index)];
+      const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
+      pack(x, chunk, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
+           tile.length, first, first + n + taps - 1, channel, channels);
+      pack(g, chunk, p.dtype, p.grad, tile.batch * p.grad_batch + tile.start * p.grad_row,
+           p.grad_row, tile.length, tile.begin, tile.end, channel, channels);
+      for (int64_t c = 0; c < channels; c += W)
+        for (int64_t j = 0; j < K; j += kTaps) {
+          Vec<S> acc[kTaps];
+#pragma GCC unroll 8
+          for (int q = 0; q < kTaps; ++q) acc[q] = load(sums + (j + q) * chunk + c);
+          for (int64_t t = 0; t < n; ++t) {
+            const Vec<S> grad = load(g + t * chunk + c);
+            const S* row = x + (t + j) * chunk + c;
+#pragma GCC unroll 8
+            for (int q = 0; q < kTaps; ++q) acc[q] += grad * load(row + q * chunk);
+          }
+#pragma GCC unroll 8
+          for (int q = 0; q < kTaps; ++q) store(sums + (j + q) * chunk + c, acc[q]);
+        }
+    }
+  };
+  for_each_task(parallel, parts * chunks, double(p.B) * p.T * p.D * K, body);
+  std::vector<S> row(static_cast<size_t>(K));
+  for (int64_t h = 0; h < p.H; ++h) {
+    for (int64_t k = 0; k < K; ++k) {
+      S sum = 0;
+      for (int64_t part = 0; part < parts; ++part)
+        for (int64_t c = h * R; c < (h + 1) * R; ++c)
+          sum += partial[size_t(((part * chunks + c / chunk) * taps + k) * chunk + c % chunk)];
+      row[size_t(k)] = sum;
+    }
+    write_row(p.weight_dtype, p.grad_weight, h * K, K, row.data());
+  }
+}
+
+template <class S>
+static void shared_backward(const Problem& p, ParallelFor parallel) {
+  if (p.grad_x)
+    shared_convolve<S>(p, parallel, p.grad, p.grad_x, p.grad_batch, p.grad_row, p.K - 1 - p.left,
+                       true);
+  if (p.grad_weight) shared_grad_weight<S>(p, parallel);
+}
+
+}  // namespace LIGHTCONV_ISA

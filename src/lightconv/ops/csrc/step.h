@@ -1,0 +1,78 @@
+// The next n positions of a causal convolution, given a ring of the K - 1 inputs before them.
+//
+// A task is one batch row: it lists where the K - 1 + n input rows are (ring, then x), and for each
+// head and position sums K rows of C vectors in registers, straight from memory; half precision is
+// converted to scratch first. Then the newest rows go into the ring.
+#pragma once
+#include "dynamic.h"
+
+namespace LIGHTCONV_ISA {
+
+template <class S, int C>
+static inline void step_block(const S* const* rows, int64_t channel, const S* w, int64_t K, S* to) {
+  constexpr int W = kLanes<S>;
+  Vec<S> acc[2][C] = {};  // two sums, so that additions need not wait for each other
+  int64_t j = 0;
+  for (; j + 2 <= K; j += 2)
+#pragma GCC unroll 8
+    for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c)
+        acc[half][c] += broadcast(w[j + half]) * load(rows[j + half] + channel + c * W);
+  if (j < K)
+    for (int c = 0; c < C; ++c) acc[0][c] += broadcast(w[j]) * load(rows[j] + channel + c * W);
+  for (int c = 0; c < C; ++c) store(to + c * W, acc[0][c] + acc[1][c]);
+}
+
+template <class S>
+static void step(const Step& s, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  const int64_t K = s.K, ring = K - 1, R = s.D / s.H, width = round_up(s.D, 4 * W) + 4 * W;
+  const int64_t bytes = bytes_of(s.dtype);
+  const bool direct = is_native<S>(s.dtype) && R % W == 0;
+  const Taps<S> taps{s.weight, s.weight_dtype, s.H, K, s.shared, s.softmax, 0, S(1), 0};
+  auto body = [&](int64_t b) {
+    const int64_t count = ring + s.n;
+    Scratch scratch(Scratch::room<const S*>(count) + Scratch::room<S>(Taps<S>::width(K)) +
+                    Scratch::room<S>(kVectors * W) +
+                    (direct ? 0 : Scratch::room<S>(count * width)));
+    const S** rows = scratch.take<const S*>(count);
+    S* w = scratch.take<S>(Taps<S>::width(K));
+    S* staged = scratch.take<S>(kVectors * W);
+    S* converted = direct ? nullptr : scratch.take<S>(count * width);
+    for (int64_t i = 0; i < count; ++i) {
+      const bool old = i < ring;
+      const void* from = old ? s.window : s.x;
+      const int64_t offset =
+          (old ? b * ring + (s.position + i) % ring : b * s.n + i - ring) * s.D;
+      if (direct) {
+        rows[i] = static_cast<const S*>(from) + offset;
+      } else {
+        S* to = converted + i * width;
+        read_row(s.dtype, from, offset, s.D, to);
+        std::fill(to + s.D, to + width, S(0));
+        rows[i] = to;
+      }
+    }
+    for (int64_t i = 0; i < s.n; ++i)
+      for (int64_t h = 0; h < s.H; ++h) {
+        taps.normalized(b * s.n + i, h, w);
+        for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
+          constexpr int C = decltype(vectors)::value;
+          const int64_t channel = h * R + c, at = (b * s.n + i) * s.D + channel;
+          if (direct) {
+            step_block<S, C>(rows + i, channel, w, K, static_cast<S*>(s.out) + at);
+          } else {
+            step_block<S, C>(rows + i, channel, w, K, staged);
+            write_row(s.dtype, s.out, at, channels, staged);
+          }
+        });
+      }
+    for (int64_t i = std::max<int64_t>(0, s.n - ring); i < s.n; ++i)
+      memcpy(static_cast<char*>(s.window) + (b * ring + (s.position + i) % ring) * s.D * bytes,
+             static_cast<const char*>(s.x) + (b * s.n + i) * s.D * bytes, size_t(s.D * bytes));
+  };
+  for_each_task(parallel, s.n ? s.B : 0, double(s.B) * s.n * s.D * K, body);
+}
+
+}  // namespace LIGHTCONV_ISA

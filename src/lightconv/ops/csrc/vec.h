@@ -1,0 +1,162 @@
+// Vectors of VEC_BYTES bytes through the compiler's vector extensions: one source for every
+// instruction set, no intrinsics except streaming stores.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace LIGHTCONV_ISA {
+
+template <class S>
+struct VecOf;
+template <>
+struct VecOf<float> {
+  typedef float Type __attribute__((vector_size(VEC_BYTES)));
+  typedef int32_t Ints __attribute__((vector_size(VEC_BYTES)));
+};
+template <>
+struct VecOf<double> {
+  typedef double Type __attribute__((vector_size(VEC_BYTES)));
+  typedef int64_t Ints __attribute__((vector_size(VEC_BYTES)));
+};
+template <class S>
+using Vec = typename VecOf<S>::Type;
+template <class S>
+using Ints = typename VecOf<S>::Ints;
+template <class S>
+constexpr int kLanes = VEC_BYTES / int(sizeof(S));
+
+template <class S>
+static inline Vec<S> load(const S* from) {
+  Vec<S> v;
+  memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class S>
+static inline void store(S* to, Vec<S> v) {
+  memcpy(to, &v, sizeof v);
+}
+
+template <class S>
+static inline Vec<S> broadcast(S value) {
+  return value - Vec<S>{};
+}
+
+// Past the cache, for outputs too large to stay in it. `to` is aligned to VEC_BYTES.
+template <class S>
+static inline void stream(S* to, Vec<S> v) {
+#if defined(__clang__)
+  __builtin_nontemporal_store(v, reinterpret_cast<Vec<S>*>(to));
+#elif defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)v);
+#elif defined(__AVX__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)v);
+#elif defined(__x86_64__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)v);
+#else
+  store(to, v);
+#endif
+}
+
+static inline void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+template <class S>
+static inline Vec<S> maximum(Vec<S> a, Vec<S> b) {
+  return (Vec<S>)(a > b ? a : b);
+}
+
+// Picks lane kIndex... of the 2 x W lanes of (a, b).
+template <class S, int... kIndex>
+static inline Vec<S> shuffle(Vec<S> a, Vec<S> b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kIndex...);
+#else
+  return __builtin_shuffle(a, b, Ints<S>{kIndex...});
+#endif
+}
+
+// Lane l of the merged pair: `a` fills the first half of each group of 2 * kHalf lanes, `b` the
+// second; kShift = 0 takes the lower halves of the sources' groups, kHalf the upper ones.
+template <int W, int kHalf, int kShift>
+constexpr int merged_lane(int l) {
+  int q = l % (2 * kHalf), group = l - q;
+  return q < kHalf ? group + q + kShift : W + group + (q - kHalf) + kShift;
+}
+
+template <class S, int kHalf, int... l>
+static inline Vec<S> merge(Vec<S> a, Vec<S> b, std::integer_sequence<int, l...>) {
+  constexpr int W = kLanes<S>;
+  return shuffle<S, merged_lane<W, kHalf, 0>(l)...>(a, b) +
+         shuffle<S, merged_lane<W, kHalf, kHalf>(l)...>(a, b);
+}
+
+// W vectors -> one vector whose lane i is the sum over the lanes of v[i]; destroys v.
+template <class S, int kHalf = kLanes<S> / 2>
+static inline Vec<S> sum_each(Vec<S>* v) {
+  if constexpr (kHalf == 0) {
+    return v[0];
+  } else {
+    for (int i = 0; i < kHalf; ++i)
+      v[i] = merge<S, kHalf>(v[i], v[i + kHalf], std::make_integer_sequence<int, kLanes<S>>{});
+    return sum_each<S, kHalf / 2>(v);
+  }
+}
+
+template <class S>
+static inline S sum_lanes(Vec<S> v) {
+  S lanes[kLanes<S>];
+  store(lanes, v);
+  for (int half = kLanes<S> / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+template <class S>
+static inline S max_lanes(Vec<S> v) {
+  S lanes[kLanes<S>];
+  store(lanes, v);
+  for (int half = kLanes<S> / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i)
+      lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  return lanes[0];
+}
+
+// exp(x) for x <= 0 (and NaN): 2^n * p(r) with r in [-ln2/2, ln2/2]; about 1e-7 relative.
+static inline Vec<float> exp_nonpositive(Vec<float> x) {
+  using V = Vec<float>;
+  const V shifter = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  V shifted = x * 1.44269504f + shifter;
+  V n = shifted - shifter;
+  V r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  V p = r * 1.3981999e-3f + 8.3334519e-3f;
+  p = p * r + 4.1665795e-2f;
+  p = p * r + 1.6666665e-1f;
+  p = p * r + 0.5f;
+  p = p * r * r + r + 1.0f;
+  Ints<float> bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits - 0x4B400000 + 127) << 23;
+  V scale;
+  memcpy(&scale, &bits, sizeof scale);
+  V result = p * scale;
+  return (V)(x < -87.0f ? V{} : result);
+}
+
+static inline Vec<double> exp_nonpositive(Vec<double> x) {
+  double lanes[kLanes<double>];
+  store(lanes, x);
+  for (double& lane : lanes) lane = std::exp(lane);
+  return load(lanes);
+}
+
+}  // namespace LIGHTCONV_ISA
