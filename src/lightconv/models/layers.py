@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.mixers import MIXERS, Mixer, State
-from lightconv.mixers.attention import attend, key_mask
+from lightconv.mixers.attend import attend, key_mask
 from lightconv.mixers.base import linear
 from lightconv.models.config import MixerConfig, Seq2SeqConfig, mixer_options
 
@@ -52,12 +52,12 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, ffn_dim: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
-        self.inner = linear(dim, ffn_dim)
-        self.outer = linear(ffn_dim, dim)
+        self.hidden = linear(dim, ffn_dim)
+        self.output = linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.dropout(F.relu(self.inner(x)), self.dropout, self.training)
-        out: Tensor = self.outer(x)
+        x = F.dropout(F.relu(self.hidden(x)), self.dropout, self.training)
+        out: Tensor = self.output(x)
         return out
 
 

@@ -22,6 +22,7 @@ FLAGS = (
     "-fvisibility=hidden",
     "-fno-math-errno",
     "-fno-trapping-math",
+    "-fno-predictive-commoning",  # it trades loads for register moves in the tap loops
     "-Wno-psabi",
 )
 _X86 = ("x86_64", "AMD64", "amd64")

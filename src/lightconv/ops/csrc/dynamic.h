@@ -30,39 +30,36 @@ struct Sink {
 
 // Positions 0..P over rows 0..K+P-1: position p takes row r with the weight
 // w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) do not exist.
+// K >= P - 1, so that the rows that only some positions take are at the two ends.
 template <class S, int P, int C>
 static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int64_t w_position,
                                   int64_t K, int64_t first, int64_t last, const Sink<S>& sink,
                                   int64_t offset) {
   constexpr int W = kLanes<S>;
-  Vec<S> acc[P][C] = {};
-  int64_t r = first;
-  auto edge = [&](int64_t until) {
-    for (; r < until; ++r) {
-      const S *x = rows + r * (C * W), *weights = w + r * w_row;
+  Vec<S> acc[P][C];
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        if (r >= p && r - p < K) {
-          Vec<S> weight = broadcast(weights[p * w_position]);
+  for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
-          for (int c = 0; c < C; ++c) acc[p][c] += weight * load(x + c * W);
-        }
-    }
-  };
-  edge(std::min<int64_t>(last, P - 1));
-  for (const int64_t until = std::min(last, K); r < until; ++r) {
-    const S *x = rows + r * (C * W), *weights = w + r * w_row;
-    Vec<S> v[C];
+    for (int c = 0; c < C; ++c) acc[p][c] = Vec<S>{};
+#define LIGHTCONV_ADD_ROW(r, from, to)                                        \
+  do {                                                                        \
+    const S *x = rows + (r) * (C * W), *weights = w + (r) * w_row;            \
+    Vec<S> v[C];                                                              \
+    _Pragma("GCC unroll 8") for (int c = 0; c < C; ++c) v[c] = load(x + c * W); \
+    _Pragma("GCC unroll 8") for (int p = from; p < to; ++p) {                 \
+      const Vec<S> weight = broadcast(weights[p * w_position]);               \
+      _Pragma("GCC unroll 8") for (int c = 0; c < C; ++c) acc[p][c] += weight * v[c]; \
+    }                                                                         \
+  } while (0)
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) v[c] = load(x + c * W);
+  for (int r = 0; r < P - 1; ++r)
+    if (r >= first && r < last) LIGHTCONV_ADD_ROW(r, 0, r + 1);
+  const int64_t until = std::min(last, K);
+  for (int64_t r = std::max<int64_t>(first, P - 1); r < until; ++r) LIGHTCONV_ADD_ROW(r, 0, P);
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      Vec<S> weight = broadcast(weights[p * w_position]);
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) acc[p][c] += weight * v[c];
-    }
-  }
-  edge(last);
+  for (int e = 1; e < P; ++e)
+    if (K - 1 + e >= first && K - 1 + e < last) LIGHTCONV_ADD_ROW(K - 1 + e, e, P);
+#undef LIGHTCONV_ADD_ROW
   if (sink.direct) {
     S* to = static_cast<S*>(sink.to) + offset;
 #pragma GCC unroll 8
@@ -97,12 +94,12 @@ static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_po
                               std::min<int64_t>(K + P - 1, last - i), sink,
                               offset + i * sink.row);
   };
-  block(std::integral_constant<int, kBlock>{});
+  if (K >= kBlock - 1) block(std::integral_constant<int, kBlock>{});
   block(std::integral_constant<int, 1>{});
 }
 
-// gw[t][j] += sum over C vectors of grad[t] * x[t + j], for positions [0, n) and all taps; rows of
-// gw are `width` apart, tap 0 at dots_lead(), with room on both sides for results nobody wants.
+// gw[t][j] = (or +=) the sum over C vectors of grad[t] * x[t + j], for positions [0, n) and all taps.
+// Rows of gw are `width` apart, tap 0 at P - 1, with room on both sides for results nobody wants.
 template <class S>
 constexpr int dots_block = kLanes<S> < 4 ? kLanes<S> : 4;
 template <class S>
@@ -113,11 +110,14 @@ static int64_t dots_width(int64_t K) {
 }
 
 template <class S, int C>
-static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, S* gw, int64_t width) {
+static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, bool add, S* gw,
+                      int64_t width) {
   constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
   for (int64_t t = 0; t < n; t += P) {
     for (int64_t r = 0; r < K + P - 1; r += Q) {
-      Vec<S> acc[W] = {};
+      Vec<S> acc[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W; ++i) acc[i] = Vec<S>{};
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         Vec<S> rows[Q];
@@ -130,13 +130,17 @@ static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, S* gw, in
           for (int q = 0; q < Q; ++q) acc[p * Q + q] += g * rows[q];
         }
       }
-      alignas(64) S sums[W];
-      store(sums, sum_each<S>(acc));
+      typedef S Few __attribute__((vector_size(Q * sizeof(S))));
+      alignas(64) Few sums[P];
+      const Vec<S> all = sum_each<S>(acc);
+      memcpy(sums, &all, sizeof all);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         S* to = gw + (t + p) * width + (P - 1) + r - p;
-#pragma GCC unroll 8
-        for (int q = 0; q < Q; ++q) to[q] += sums[p * Q + q];
+        Few before{};
+        if (add) memcpy(&before, to, sizeof before);
+        before += sums[p];
+        memcpy(to, &before, sizeof before);
       }
     }
   }
@@ -190,13 +194,16 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
                     Scratch::room<S>((kTile + K - 1) * kVectors * W));
     S* w = scratch.take<S>(kTile * w_width);
     S* x = scratch.take<S>((kTile + K - 1) * kVectors * W);
-    for (int64_t i = 0; i < n; ++i)
-      taps.effective(position + tile.begin + i, h, w + i * w_width);
+    if (size_t(task / p.H) + 1 < tiles.size()) {
+      const Tile& next = tiles[size_t(task / p.H) + 1];
+      prefetch_tile(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), h, p.H);
+      taps.prefetch_rows(p.T * next.batch + next.start + next.begin, next.end - next.begin, h, p.H);
+    }
+    taps.effective(position + tile.begin, n, h, w);
     for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
       constexpr int C = decltype(vectors)::value;
       const int64_t channel = h * R + c;
-      pack(x, C * W, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
-           tile.length, first, first + n + K - 1, channel, channels);
+      pack<S, C * W>(x, view_of_x(p, tile), first, first + n + K - 1, channel, channels);
       convolve_tile<S, C>(x, w, 1, w_width - 1, w_width, K, n, std::max<int64_t>(0, -first),
                           tile.length - first, sink_for<S>(p.out, p, channels),
                           (position + tile.begin) * p.D + channel);
@@ -220,17 +227,16 @@ struct Reached {
   void fill(const Taps<S>& taps, const Tile& tile, int64_t position, int64_t h, int64_t first,
             int64_t left) const {
     const int64_t n = tile.end - tile.begin;
-    for (int64_t r = 0; r < n + K - 1; ++r) {
-      const int64_t t = first + r;
-      if (t < 0 || t >= tile.length) continue;
-      if (!wide) {
-        taps.effective(position + t, h, w + r * width);
-        continue;
-      }
-      taps.effective(position + t, h, whole);
+    const int64_t from = std::max<int64_t>(first, 0), to = std::min(first + n + K - 1, tile.length);
+    if (!wide) {
+      if (from < to) taps.effective(position + from, to - from, h, w + (from - first) * width);
+      return;
+    }
+    for (int64_t t = from; t < to; ++t) {
+      taps.effective(position + t, 1, h, whole);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t j = tile.begin + i - t + left;
-        w[r * width + i] = j >= 0 && j < K ? whole[j] : S(0);
+        w[(t - first) * width + i] = j >= 0 && j < K ? whole[j] : S(0);
       }
     }
   }
@@ -238,6 +244,21 @@ struct Reached {
   int64_t row_stride() const { return wide ? width : width - 1; }
   int64_t block_stride() const { return wide ? width + 1 : width; }
 };
+
+// Rows of gradients with respect to softmax(logits) become gradients with respect to the logits.
+template <class S>
+static void soften_backward(S* grad, int64_t grad_width, const S* soft, int64_t n, int64_t K) {
+  constexpr int W = kLanes<S>;
+  const int64_t wide = Taps<S>::width(K);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t k = K; k < wide; ++k) grad[i * grad_width + k] = S(0);
+  for (int64_t i = 0; i < n; ++i, grad += grad_width, soft += wide) {
+    Vec<S> total{};
+    for (int64_t k = 0; k < wide; k += W) total += load(soft + k) * load(grad + k);
+    const Vec<S> mean = sum_lanes<S>(total);
+    for (int64_t k = 0; k < wide; k += W) store(grad + k, load(soft + k) * (load(grad + k) - mean));
+  }
+}
 
 // Sums over parts of the tiles, in a fixed order whatever the number of threads.
 template <class S>
@@ -269,66 +290,71 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
   auto body = [&](int64_t task) {
     const int64_t part = task / p.H, h = task % p.H;
     Scratch scratch(2 * Scratch::room<S>(rows * kVectors * W) +
-                    Scratch::room<S>((kTile + P) * kVectors * W) +
-                    Scratch::room<S>(rows * w_columns) + Scratch::room<S>(w_width) +
+                    Scratch::room<S>(rows * w_columns) + Scratch::room<S>(kTile * w_width) +
                     Scratch::room<S>((kTile + P) * g_width));
     S* x = scratch.take<S>(rows * kVectors * W);
     S* reaching = scratch.take<S>(rows * kVectors * W);  // grad of the positions that read the tile
-    S* own = scratch.take<S>((kTile + P) * kVectors * W);  // grad of the tile's own positions
-    S* w = scratch.take<S>(rows * w_columns);
-    S* whole = scratch.take<S>(w_width);
+    S* w = scratch.take<S>(rows * w_columns);            // and their weights
+    S* own_taps = scratch.take<S>(kTile * w_width);      // the weights of the tile's positions
     S* gw = scratch.take<S>((kTile + P) * g_width);
-    const Reached<S> reached{w, whole, w_columns, K, K > kTile};
+    const Reached<S> reached{w, own_taps, w_columns, K, K > kTile};
 
     for (int64_t index = count * part / parts; index < count * (part + 1) / parts; ++index) {
       const Tile& tile = tiles[size_t(index)];
       const int64_t n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
       const int64_t first = tile.begin + left - (K - 1);  // the first position that reads the tile
-      const int64_t grad_origin = tile.batch * p.grad_batch + tile.start * p.grad_row;
+      if (index + 1 < count) {
+        const Tile& next = tiles[size_t(index + 1)];
+        prefetch_tile(view_of_grad(p, next), next, p.grad_x ? left : 0, h, p.H);
+        if (p.grad_weight)
+          prefetch_tile(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), h, p.H);
+        taps.prefetch_rows(p.T * next.batch + next.start + next.begin + (p.grad_x ? left : 0),
+                           next.end - next.begin, h, p.H);
+      }
       if (p.grad_x) reached.fill(taps, tile, position, h, first, left);
-      if (p.grad_weight) std::fill(gw, gw + (n + P) * g_width, S(0));
 
       for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
         constexpr int C = decltype(vectors)::value;
         const int64_t channel = h * R + c;
         if (p.grad_x) {
-          pack(reaching, C * W, p.dtype, p.grad, grad_origin, p.grad_row, tile.length, first,
-               first + n + K - 1, channel, channels);
+          pack<S, C * W>(reaching, view_of_grad(p, tile), first, first + n + K - 1, channel, channels);
           convolve_tile<S, C>(reaching, reached.start(), reached.row_stride(), 1,
                               reached.block_stride(), K, n, std::max<int64_t>(0, -first),
                               tile.length - first, sink_for<S>(p.grad_x, p, channels),
                               (position + tile.begin) * p.D + channel);
         }
         if (p.grad_weight) {
-          pack(own, C * W, p.dtype, p.grad, grad_origin, p.grad_row, tile.end, tile.begin,
-               tile.end + P, channel, channels);
-          pack(x, C * W, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
-               tile.length, tile.begin - left, tile.end - left + K - 1 + P + Q, channel, channels);
-          dots_tile<S, C>(own, x, K, n, gw, g_width);
+          const S* own = reaching + (tile.begin - first) * (C * W);
+          if (!p.grad_x || left >= K) {
+            pack<S, C * W>(reaching, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
+            own = reaching;
+          }
+          pack<S, C * W>(x, view_of_x(p, tile), tile.begin - left,
+               tile.end - left + K - 1 + P + Q, channel, channels);
+          dots_tile<S, C>(own, x, K, n, c > 0, gw, g_width);
         }
       });
       if (!p.grad_weight) continue;
 
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t row = position + tile.begin + i;
-        S* to = gw + i * g_width + P - 1;
-        taps.dropped(row, h, to);
-        if (p.shared) {
-          S* sum = &partial[size_t((part * p.H + h) * K)];
-          for (int64_t k = 0; k < K; ++k) sum[k] += to[k];
-          continue;
-        }
-        if (p.softmax) {
-          taps.normalized(row, h, whole);
-          for (int64_t k = K; k < w_width; ++k) to[k] = S(0);
-          Vec<S> total{};
-          for (int64_t k = 0; k < w_width; k += W) total += load(whole + k) * load(to + k);
-          const Vec<S> mean = broadcast(sum_lanes<S>(total));
-          for (int64_t k = 0; k < w_width; k += W)
-            store(to + k, load(whole + k) * (load(to + k) - mean));
-        }
-        write_row(p.weight_dtype, p.grad_weight, (row * p.H + h) * K, K, to);
+      const int64_t row = position + tile.begin;
+      for (int64_t i = 0; i < n; ++i) taps.dropped(row + i, h, gw + i * g_width + P - 1);
+      if (p.shared) {
+        S* sum = &partial[size_t((part * p.H + h) * K)];
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t k = 0; k < K; ++k) sum[k] += gw[i * g_width + P - 1 + k];
+        continue;
       }
+      if (p.softmax) {
+        const S* soft = w + (tile.begin - first) * w_columns;
+        if (!p.grad_x || p.drop || left >= K || reached.wide) {
+          taps.normalized(row, n, h, own_taps);
+          soft = own_taps;
+        }
+        soften_backward(gw + P - 1, g_width, soft, n, K);
+      }
+      for (int64_t i = 0; i < n; ++i)
+        write_row(p.weight_dtype, p.grad_weight, ((row + i) * p.H + h) * K, K,
+                  gw + i * g_width + P - 1);
     }
   };
   for_each_task(parallel, parts * p.H, 2.0 * p.B * p.T * p.D * K, body);

@@ -55,10 +55,18 @@ static inline bool is_native(int64_t dtype) {
   return dtype == (sizeof(S) == 8 ? kFloat64 : kFloat32);
 }
 
+// Asks for the lines of `n` elements that will be read soon.
+static inline void prefetch(int64_t dtype, const void* from, int64_t offset, int64_t n) {
+  const char* p = static_cast<const char*>(from) + offset * bytes_of(dtype);
+  for (int64_t i = 0; i < n * bytes_of(dtype); i += 64) __builtin_prefetch(p + i);
+}
+
 // `n` elements starting `offset` elements into `from`.
 template <class S>
 static inline void read_row(int64_t dtype, const void* from, int64_t offset, int64_t n, S* to) {
-  if (dtype == kFloat32) {
+  if (is_native<S>(dtype)) {
+    copy(to, static_cast<const S*>(from) + offset, n);
+  } else if (dtype == kFloat32) {
     const float* p = static_cast<const float*>(from) + offset;
     for (int64_t i = 0; i < n; ++i) to[i] = S(p[i]);
   } else if (dtype == kFloat64) {
@@ -75,7 +83,9 @@ static inline void read_row(int64_t dtype, const void* from, int64_t offset, int
 
 template <class S>
 static inline void write_row(int64_t dtype, void* to, int64_t offset, int64_t n, const S* from) {
-  if (dtype == kFloat32) {
+  if (is_native<S>(dtype)) {
+    copy(static_cast<S*>(to) + offset, from, n);
+  } else if (dtype == kFloat32) {
     float* p = static_cast<float*>(to) + offset;
     for (int64_t i = 0; i < n; ++i) p[i] = float(from[i]);
   } else if (dtype == kFloat64) {

@@ -16,6 +16,16 @@ namespace LIGHTCONV_ISA {
 constexpr int kPositions = 8;
 constexpr int kTaps = 8;
 
+// Calls visit(chunk, first channel within it, channels) for the chunks that [begin, end) touches.
+template <class Visit>
+static inline void for_each_run(int64_t begin, int64_t end, int64_t chunk, Visit visit) {
+  for (int64_t c = begin; c < end;) {
+    const int64_t n = std::min(end - c, chunk - c % chunk);
+    visit(c / chunk, c % chunk, n);
+    c += n;
+  }
+}
+
 // [chunk][K][chunk width]; `reversed` for grad_x.
 template <class S>
 static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
@@ -23,18 +33,19 @@ static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
   std::vector<S> wide(size_t(chunks * K * chunk), S(0)), row(static_cast<size_t>(K));
   for (int64_t h = 0; h < p.H; ++h) {
     read_row(p.weight_dtype, p.weight, h * K, K, row.data());
-    for (int64_t k = 0; k < K; ++k) {
-      const S value = row[size_t(reversed ? K - 1 - k : k)];
-      for (int64_t c = h * R; c < (h + 1) * R; ++c)
-        wide[size_t((c / chunk * K + k) * chunk + c % chunk)] = value;
-    }
+    for_each_run(h * R, (h + 1) * R, chunk, [&](int64_t which, int64_t begin, int64_t n) {
+      for (int64_t k = 0; k < K; ++k)
+        std::fill_n(&wide[size_t((which * K + k) * chunk + begin)], n,
+                    row[size_t(reversed ? K - 1 - k : k)]);
+    });
   }
   return wide;
 }
 
 template <class S>
-static void shared_convolve(const Problem& p, ParallelFor parallel, const void* from, void* to,
-                            int64_t batch_stride, int64_t row_stride, int64_t left, bool reversed) {
+static void shared_convolve(const Problem& p, ParallelFor parallel,
+                            View (*view_of)(const Problem&, const Tile&), void* to, int64_t left,
+                            bool reversed) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
   const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
@@ -48,21 +59,28 @@ static void shared_convolve(const Problem& p, ParallelFor parallel, const void* 
     const int64_t padded = round_up(n, kPositions);
     Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
-    pack(x, chunk, p.dtype, from, tile.batch * batch_stride + tile.start * row_stride, row_stride,
-         tile.length, first, first + padded + K - 1, channel, channels);
+    pack<S, chunk>(x, view_of(p, tile), first, first + padded + K - 1, channel, channels);
+    if (size_t(task / chunks) + 1 < tiles.size()) {
+      const Tile& next = tiles[size_t(task / chunks) + 1];
+      prefetch_tile(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), which, chunks);
+    }
     const S* w = wide.data() + which * K * chunk;
     const bool direct = is_native<S>(p.dtype) && channels % W == 0;
     const int64_t origin = (p.T * tile.batch + tile.start + tile.begin) * p.D + channel;
     for (int64_t i = 0; i < n; i += kPositions)
       for (int64_t c = 0; c < channels; c += W) {
-        Vec<S> acc[kPositions] = {};
+        Vec<S> acc[kPositions];
+#pragma GCC unroll 8
+        for (int q = 0; q < kPositions; ++q) acc[q] = Vec<S>{};
         const S *rows = x + i * chunk + c, *weights = w + c;
         for (int64_t j = 0; j < K; ++j, rows += chunk, weights += chunk) {
           const Vec<S> weight = load(weights);
 #pragma GCC unroll 8
           for (int q = 0; q < kPositions; ++q) acc[q] += weight * load(rows + q * chunk);
         }
-        for (int q = 0; q < kPositions && i + q < n; ++q) {
+#pragma GCC unroll 8
+        for (int q = 0; q < kPositions; ++q) {
+          if (i + q >= n) break;
           const int64_t at = origin + (i + q) * p.D + c;
           if (direct) {
             S* place = static_cast<S*>(to) + at;
@@ -80,7 +98,7 @@ static void shared_convolve(const Problem& p, ParallelFor parallel, const void* 
 
 template <class S>
 static void shared_forward(const Problem& p, ParallelFor parallel) {
-  shared_convolve<S>(p, parallel, p.x, p.out, p.x_batch, p.x_row, p.left, false);
+  shared_convolve<S>(p, parallel, view_of_x, p.out, p.left, false);
 }
 
 template <class S>
@@ -92,7 +110,7 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
   const int64_t count = int64_t(tiles.size());
   const int64_t parts = std::min(count, std::max<int64_t>(1, 64 / chunks));
   const int64_t taps = round_up(K, kTaps);
-  std::vector<S> partial(size_t(parts * chunks * taps * chunk), S(0));  // [part, chunk, tap, c]
+  std::vector<S> partial(size_t(std::max<int64_t>(parts, 1) * chunks * taps * chunk), S(0));
   auto body = [&](int64_t task) {
     const int64_t part = task / chunks, which = task % chunks, channel = which * chunk;
     const int64_t channels = std::min(chunk, p.D - channel), rows = kTile + taps - 1;
@@ -103,10 +121,8 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
     for (int64_t index = count * part / parts; index < count * (part + 1) / parts; ++index) {
       const Tile& tile = tiles[size_t(index)];
       const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
-      pack(x, chunk, p.dtype, p.x, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row,
-           tile.length, first, first + n + taps - 1, channel, channels);
-      pack(g, chunk, p.dtype, p.grad, tile.batch * p.grad_batch + tile.start * p.grad_row,
-           p.grad_row, tile.length, tile.begin, tile.end, channel, channels);
+      pack<S, chunk>(x, view_of_x(p, tile), first, first + n + taps - 1, channel, channels);
+      pack<S, chunk>(g, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
       for (int64_t c = 0; c < channels; c += W)
         for (int64_t j = 0; j < K; j += kTaps) {
           Vec<S> acc[kTaps];
@@ -124,15 +140,20 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
     }
   };
   for_each_task(parallel, parts * chunks, double(p.B) * p.T * p.D * K, body);
+  // The parts in a fixed order, then the channels of each head: the same sum on any machine with
+  // vectors of this width, however many threads there are.
+  const int64_t size = chunks * taps * chunk;
+  for (int64_t part = 1; part < parts; ++part)
+    for (int64_t i = 0; i < size; i += W)
+      store(&partial[size_t(i)],
+            load(&partial[size_t(i)]) + load(&partial[size_t(part * size + i)]));
   std::vector<S> row(static_cast<size_t>(K));
   for (int64_t h = 0; h < p.H; ++h) {
-    for (int64_t k = 0; k < K; ++k) {
-      S sum = 0;
-      for (int64_t part = 0; part < parts; ++part)
-        for (int64_t c = h * R; c < (h + 1) * R; ++c)
-          sum += partial[size_t(((part * chunks + c / chunk) * taps + k) * chunk + c % chunk)];
-      row[size_t(k)] = sum;
-    }
+    std::fill(row.begin(), row.end(), S(0));
+    for_each_run(h * R, (h + 1) * R, chunk, [&](int64_t which, int64_t begin, int64_t n) {
+      for (int64_t k = 0; k < K; ++k)
+        row[size_t(k)] += sum_of(&partial[size_t((which * taps + k) * chunk + begin)], n);
+    });
     write_row(p.weight_dtype, p.grad_weight, h * K, K, row.data());
   }
 }
@@ -140,8 +161,7 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
 template <class S>
 static void shared_backward(const Problem& p, ParallelFor parallel) {
   if (p.grad_x)
-    shared_convolve<S>(p, parallel, p.grad, p.grad_x, p.grad_batch, p.grad_row, p.K - 1 - p.left,
-                       true);
+    shared_convolve<S>(p, parallel, view_of_grad, p.grad_x, p.K - 1 - p.left, true);
   if (p.grad_weight) shared_grad_weight<S>(p, parallel);
 }
 

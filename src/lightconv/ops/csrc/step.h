@@ -56,7 +56,7 @@ static void step(const Step& s, ParallelFor parallel) {
     }
     for (int64_t i = 0; i < s.n; ++i)
       for (int64_t h = 0; h < s.H; ++h) {
-        taps.normalized(b * s.n + i, h, w);
+        taps.normalized(b * s.n + i, 1, h, w);
         for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
           constexpr int C = decltype(vectors)::value;
           const int64_t channel = h * R + c, at = (b * s.n + i) * s.D + channel;

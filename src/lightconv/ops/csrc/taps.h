@@ -30,26 +30,40 @@ struct Taps {
 
   static int64_t width(int64_t K) { return round_up(K, kLanes<S>); }
 
-  // Before DropConnect. `row` counts positions over the whole batch.
-  void normalized(int64_t row, int64_t h, S* to) const {
-    read_row(dtype, weight, shared ? h * K : (row * H + h) * K, K, to);
-    const int64_t n = width(K);
-    if (!softmax) {
-      for (int64_t k = K; k < n; ++k) to[k] = S(0);
-      return;
+  // n positions from `row` on (counted over the whole batch), before DropConnect. All rows are
+  // copied before any is worked on: reading back what has just been written would stall.
+  void normalized(int64_t row, int64_t n, int64_t h, S* to) const {
+    const int64_t wide = width(K), step = shared ? 0 : H * K;
+    const S filler = softmax ? -std::numeric_limits<S>::infinity() : S(0);
+    int64_t from = shared ? h * K : (row * H + h) * K;
+    for (int64_t i = 0; i < n; ++i, from += step) {
+      read_row(dtype, weight, from, K, to + i * wide);
+      for (int64_t k = K; k < wide; ++k) to[i * wide + k] = filler;
     }
-    for (int64_t k = K; k < n; ++k) to[k] = -std::numeric_limits<S>::infinity();
-    Vec<S> most = load(to);
-    for (int64_t k = kLanes<S>; k < n; k += kLanes<S>) most = maximum<S>(most, load(to + k));
-    most = broadcast(max_lanes<S>(most));
+    if (softmax)
+      for (int64_t i = 0; i < n; ++i) soften(to + i * wide, wide);
+  }
+
+  static void soften(S* row, int64_t wide) {
+    constexpr int W = kLanes<S>;
+    Vec<S> most = load(row);
+    for (int64_t k = W; k < wide; k += W) most = maximum<S>(most, load(row + k));
+    most = max_lanes<S>(most);
     Vec<S> total{};
-    for (int64_t k = 0; k < n; k += kLanes<S>) {
-      Vec<S> e = exp_nonpositive(load(to + k) - most);
+    for (int64_t k = 0; k < wide; k += W) {
+      const Vec<S> e = exp_nonpositive(load(row + k) - most);
       total += e;
-      store(to + k, e);
+      store(row + k, e);
     }
-    Vec<S> share = broadcast(S(1) / sum_lanes<S>(total));
-    for (int64_t k = 0; k < n; k += kLanes<S>) store(to + k, load(to + k) * share);
+    const Vec<S> share = broadcast(S(1)) / sum_lanes<S>(total);
+    for (int64_t k = 0; k < wide; k += W) store(row + k, load(row + k) * share);
+  }
+
+  // The rows of weights that belong to prefetch_tile.
+  void prefetch_rows(int64_t row, int64_t n, int64_t part, int64_t parts) const {
+    if (!shared)
+      prefetch(dtype, weight, (row + n * part / parts) * H * K,
+               (n * (part + 1) / parts - n * part / parts) * H * K);
   }
 
   // Multiplies K numbers by DropConnect's factors.
@@ -61,9 +75,9 @@ struct Taps {
       to[k] *= random_bits(seed, first + uint64_t(k)) >= below ? keep_scale : S(0);
   }
 
-  void effective(int64_t row, int64_t h, S* to) const {
-    normalized(row, h, to);
-    dropped(row, h, to);
+  void effective(int64_t row, int64_t n, int64_t h, S* to) const {
+    normalized(row, n, h, to);
+    for (int64_t i = 0; i < n; ++i) dropped(row + i, h, to + i * width(K));
   }
 };
 

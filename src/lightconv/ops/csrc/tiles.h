@@ -69,19 +69,54 @@ class Scratch {
 };
 thread_local Scratch::Held Scratch::held_;
 
+// Rows of one tensor [B, T, D] as a tile sees them: position t starts at `origin + t * row`.
+struct View {
+  const void* data;
+  int64_t dtype, origin, row, length, D;
+};
+
 // Copies channels [channel, channel + n) of positions [first, last) into rows of `width` >= n
 // numbers; positions outside the sequence and lanes beyond n become zero.
-template <class S>
-static inline void pack(S* to, int64_t width, int64_t dtype, const void* from, int64_t origin,
-                        int64_t row, int64_t length, int64_t first, int64_t last, int64_t channel,
+template <class S, int64_t width>
+static inline void pack(S* to, const View& view, int64_t first, int64_t last, int64_t channel,
                         int64_t n) {
-  for (int64_t t = first; t < last; ++t, to += width) {
-    int64_t filled = 0;
-    if (t >= 0 && t < length) {
-      read_row(dtype, from, origin + t * row + channel, n, to);
-      filled = n;
+  const int64_t begin = std::clamp<int64_t>(0, first, last);
+  const int64_t end = std::clamp<int64_t>(view.length, begin, last);
+  std::fill(to, to + (begin - first) * width, S(0));
+  to += (begin - first) * width;
+  const int64_t origin = view.origin + channel;
+  if (is_native<S>(view.dtype) && n == width) {
+    const S* from = static_cast<const S*>(view.data) + origin + begin * view.row;
+    for (int64_t t = begin; t < end; ++t, to += width, from += view.row)
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < width; i += kLanes<S>) store(to + i, load(from + i));
+  } else {
+    for (int64_t t = begin; t < end; ++t, to += width) {
+      read_row(view.dtype, view.data, origin + t * view.row, n, to);
+      std::fill(to + n, to + width, S(0));
     }
-    for (int64_t i = filled; i < width; ++i) to[i] = S(0);
+  }
+  std::fill(to, to + (last - end) * width, S(0));
+}
+
+static inline View view_of_x(const Problem& p, const Tile& tile) {
+  return {p.x, p.dtype, tile.batch * p.x_batch + tile.start * p.x_row, p.x_row, tile.length, p.D};
+}
+
+static inline View view_of_grad(const Problem& p, const Tile& tile) {
+  return {p.grad, p.dtype, tile.batch * p.grad_batch + tile.start * p.grad_row, p.grad_row,
+          tile.length, p.D};
+}
+
+// Asks for share `part` of `parts` of the rows that the tile after this one brings in, whole rows in
+// the order of memory: a tile's own accesses hop from row to row, which the hardware cannot foresee.
+static inline void prefetch_tile(const View& view, const Tile& next, int64_t shift, int64_t part,
+                                 int64_t parts) {
+  const int64_t n = next.end - next.begin;
+  for (int64_t i = n * part / parts; i < n * (part + 1) / parts; ++i) {
+    const int64_t t = next.begin + i + shift;
+    if (t >= 0 && t < view.length)
+      prefetch(view.dtype, view.data, view.origin + t * view.row, view.D);
   }
 }
 

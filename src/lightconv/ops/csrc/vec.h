@@ -47,6 +47,23 @@ static inline Vec<S> broadcast(S value) {
   return value - Vec<S>{};
 }
 
+// Copies n numbers without a call: for the short rows that are copied by the million.
+template <class S>
+static inline void copy(S* to, const S* from, int64_t n) {
+  constexpr int W = kLanes<S>;
+  if (n >= W) {
+    for (int64_t i = 0; i + W <= n; i += W) store(to + i, load(from + i));
+    store(to + n - W, load(from + n - W));  // overlaps what is already there
+    return;
+  }
+  if (n >= 4) {
+    for (int64_t i = 0; i + 4 <= n; i += 4) memcpy(to + i, from + i, 4 * sizeof(S));
+    memcpy(to + n - 4, from + n - 4, 4 * sizeof(S));
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+
 // Past the cache, for outputs too large to stay in it. `to` is aligned to VEC_BYTES.
 template <class S>
 static inline void stream(S* to, Vec<S> v) {
@@ -111,23 +128,32 @@ static inline Vec<S> sum_each(Vec<S>* v) {
   }
 }
 
-template <class S>
-static inline S sum_lanes(Vec<S> v) {
-  S lanes[kLanes<S>];
-  store(lanes, v);
-  for (int half = kLanes<S> / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
+template <class S, int kBy, int... l>
+static inline Vec<S> rotate(Vec<S> v, std::integer_sequence<int, l...>) {
+  return shuffle<S, (l + kBy) % kLanes<S>...>(v, v);
+}
+
+// Every lane of the result holds the sum, or the maximum, of all lanes of v.
+template <class S, int kBy = kLanes<S> / 2>
+static inline Vec<S> sum_lanes(Vec<S> v) {
+  if constexpr (kBy == 0) return v;
+  else return sum_lanes<S, kBy / 2>(v + rotate<S, kBy>(v, std::make_integer_sequence<int, kLanes<S>>{}));
 }
 
 template <class S>
-static inline S max_lanes(Vec<S> v) {
-  S lanes[kLanes<S>];
-  store(lanes, v);
-  for (int half = kLanes<S> / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i)
-      lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-  return lanes[0];
+static inline S sum_of(const S* from, int64_t n) {
+  Vec<S> total{};
+  int64_t i = 0;
+  for (; i + kLanes<S> <= n; i += kLanes<S>) total += load(from + i);
+  S sum = sum_lanes<S>(total)[0];
+  for (; i < n; ++i) sum += from[i];
+  return sum;
+}
+
+template <class S, int kBy = kLanes<S> / 2>
+static inline Vec<S> max_lanes(Vec<S> v) {
+  if constexpr (kBy == 0) return v;
+  else return max_lanes<S, kBy / 2>(maximum<S>(v, rotate<S, kBy>(v, std::make_integer_sequence<int, kLanes<S>>{})));
 }
 
 // exp(x) for x <= 0 (and NaN): 2^n * p(r) with r in [-ln2/2, ln2/2]; about 1e-7 relative.

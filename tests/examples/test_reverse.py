@@ -1,0 +1,52 @@
+"""The example learns its task, from op to search."""
+
+import importlib.util
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lightconv.mixers import MIXERS
+
+PATH = Path(__file__).parents[2] / "examples" / "reverse.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example_reverse", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_mixer_can_be_chosen(example: ModuleType) -> None:
+    assert set(example.MIXERS) == set(MIXERS)
+
+
+def test_nothing_held_out_was_trained_on(example: ModuleType) -> None:
+    trained = {
+        tuple(row) for batch in islice(example.TRAINING, 400) for row in batch.source.tolist()
+    }
+    assert not trained & {tuple(row) for row in example.HELD_OUT.batch(0).source.tolist()}
+
+
+def test_dynamicconv_learns_to_reverse(
+    example: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example.main(["--steps", "220"]) >= 0.9
+    printed = capsys.readouterr().out
+    assert "step  200  loss" in printed
+    assert "of held-out sequences reversed exactly" in printed
+
+
+def test_conv_learns_to_reverse(example: ModuleType) -> None:
+    assert example.main(["--steps", "220", "--mixer", "conv"]) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_every_mixer_learns_to_reverse(example: ModuleType, mixer: str) -> None:
+    assert example.main(["--mixer", mixer]) >= 0.9

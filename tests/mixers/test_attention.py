@@ -1,0 +1,149 @@
+"""Attention against its definition: softmax(Q K^T / sqrt(R)) V with an explicit mask."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightconv.mixers import Attention
+from lightconv.mixers.attend import attend, key_mask
+
+from .examples import DIM, noise
+
+
+def visible(length: int, causal: bool, window: int | None, padding: Tensor) -> Tensor:
+    """[B, T, T], pair by pair: may position t see position s?"""
+    mask = torch.zeros(padding.shape[0], length, length, dtype=torch.bool)
+    for b in range(padding.shape[0]):
+        for t in range(length):
+            for s in range(length):
+                back = t - s
+                if window is None:
+                    near = back >= 0 or not causal
+                elif causal:
+                    near = 0 <= back < window
+                else:
+                    near = -(window - 1 - window // 2) <= back <= window // 2
+                mask[b, t, s] = near and not padding[b, s]
+    return mask
+
+
+def definition(mixer: Attention, x: Tensor, padding: Tensor) -> Tensor:
+    """Head by head, row by row of the softmax; rows without any key are zero."""
+    q, k, v = (x @ mixer.in_proj.weight.T + mixer.in_proj.bias).split(mixer.dim, dim=-1)
+    R = mixer.dim // mixer.heads
+    mask = visible(x.shape[1], mixer.causal, mixer.window, padding)
+    parts = []
+    for head in range(mixer.heads):
+        columns = slice(head * R, (head + 1) * R)
+        scores = q[..., columns] @ k[..., columns].transpose(1, 2) / math.sqrt(R)
+        weights = scores.exp() * mask
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+        parts.append(weights @ v[..., columns])
+    return torch.cat(parts, dim=-1) @ mixer.out_proj.weight.T + mixer.out_proj.bias
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 7, 16, 17, 50])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_equals_definition(causal: bool, window: int | None, padded: bool) -> None:
+    torch.manual_seed(0)
+    mixer = Attention(DIM, heads=2, causal=causal, window=window).double()
+    # Around the shortest block of 16 queries, and several blocks.
+    for length in (1, 2, 6, 15, 16, 17, 32, 33, 41):
+        x = noise(3, length, DIM)
+        padding = torch.zeros(3, length, dtype=torch.bool)
+        if padded:
+            padding[1, length // 2 :] = True
+            padding[2, : length // 3] = True
+        expected = definition(mixer, x, padding)
+        out = mixer(x, padding) if padded else mixer(x)
+        torch.testing.assert_close(out[~padding], expected[~padding], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+def test_a_row_of_padding_is_finite(window: int | None, causal: bool) -> None:
+    mixer = Attention(DIM, heads=2, causal=causal, window=window)
+    padding = torch.tensor([[False] * 5, [True] * 5])
+    x = torch.full((2, 5, DIM), torch.nan)
+    x[0] = 1.0
+    out = mixer(x, padding)
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+def test_window_needs_memory_linear_in_length(causal: bool) -> None:
+    T, window = 3000, 15
+    mixer = Attention(DIM, heads=1, causal=causal, window=window)
+    x = noise(1, T, DIM, dtype=torch.float32)
+    padding = torch.zeros(1, T, dtype=torch.bool)
+    with LargestTensor() as largest:
+        mixer(x, padding).sum().backward()
+    assert largest.elements <= T * 5 * window < T * T / 10
+
+
+def test_plain_causal_attention_needs_no_mask() -> None:
+    T = 500
+    mixer = Attention(DIM, heads=1, causal=True)
+    with LargestTensor() as largest, torch.no_grad():
+        mixer(noise(1, T, DIM, dtype=torch.float32))
+    assert largest.elements <= 3 * T * DIM
+
+
+def test_dropout_acts_in_training_only() -> None:
+    torch.manual_seed(0)
+    mixer = Attention(DIM, heads=2, dropout=0.5)
+    x = noise(2, 6, DIM, dtype=torch.float32)
+    assert not torch.equal(mixer(x), mixer(x))
+    mixer.eval()
+    assert torch.equal(mixer(x), mixer(x))
+
+
+@pytest.mark.parametrize("sizes", [[5], [4, 1], [1] * 5, [2, 0, 3]])
+def test_beyond_max_len(sizes: list[int]) -> None:
+    mixer = Attention(DIM, heads=2, causal=True)
+    state = mixer.start(1, 4)
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"),
+    ):
+        for size in sizes:
+            _, state = mixer.step(torch.zeros(1, size, DIM), state)
+
+
+def test_windowed_stream_has_no_limit() -> None:
+    mixer = Attention(DIM, heads=2, causal=True, window=3)
+    state = mixer.start(1, 4)
+    with torch.no_grad():
+        for size in (1, 2, 9, 1, 30):
+            _, state = mixer.step(torch.zeros(1, size, DIM), state)
+    assert state.position == 43
+
+
+def test_attend_serves_source_target_attention() -> None:
+    q, k, v = noise(2, 3, DIM), noise(2, 5, DIM, seed=2), noise(2, 5, DIM, seed=3)
+    padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
+    out = attend(q, k, v, 1, mask=key_mask(padding))
+    for b, length in ((0, 5), (1, 2)):
+        weights = (q[b] @ k[b, :length].T / math.sqrt(DIM)).softmax(-1)
+        torch.testing.assert_close(out[b], weights @ v[b, :length])

@@ -1,0 +1,140 @@
+"""LightConv and DynamicConv: their definition, DropConnect, packed sequences, first values."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.mixers import NORMALIZATIONS, DynamicConv, LightConv, Mixer
+
+from .examples import DIM, Example, noise
+
+BOTH = ["lightconv", "dynamicconv"]
+
+
+def definition(mixer: Any, x: Tensor, padding: Tensor) -> Tensor:
+    """The paper's formula, position by position and channel by channel."""
+    x = F.linear(x, mixer.in_proj.weight, mixer.in_proj.bias)
+    if mixer.glu:
+        x = x[..., :DIM] * torch.sigmoid(x[..., DIM:])
+    x = x * ~padding.unsqueeze(-1)
+    B, T, _ = x.shape
+    H, K = mixer.heads, mixer.kernel
+    left = K - 1 if mixer.causal else K // 2
+    out = torch.zeros_like(x)
+    for b in range(B):
+        for t in range(T):
+            if isinstance(mixer, DynamicConv):
+                kernels = (mixer.kernel_proj.weight @ x[b, t]).reshape(H, K)
+            else:
+                kernels = mixer.weight
+            kernels = NORMALIZATIONS[mixer.normalize](kernels)
+            for c in range(DIM):
+                for j in range(K):
+                    s = t + j - left
+                    if 0 <= s < T:
+                        out[b, t, c] += kernels[c // (DIM // H), j] * x[b, s, c]
+    return F.linear(out, mixer.out_proj.weight, mixer.out_proj.bias)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": 3, "heads": 2},
+        {"kernel": 4, "heads": 4, "glu": True},
+        {"kernel": 1, "heads": 1},
+        {"kernel": 9, "heads": 2, "normalize": "tanh"},
+        {"kernel": 3, "heads": DIM, "normalize": "none"},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_equals_definition(name: str, causal: bool, options: dict[str, Any]) -> None:
+    mixer = Example(name, options).build(causal)
+    x = noise(2, 6, DIM)
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    expected = definition(mixer, x, padding)
+    torch.testing.assert_close(mixer(x, padding), expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_teacher_forcing_shorter_than_the_kernel_equals_stepping(name: str) -> None:
+    # The original cut the kernel to T before the softmax, and so decoded another model.
+    mixer = Example(name, {"kernel": 31, "heads": 2, "glu": True}).build(causal=True)
+    with torch.no_grad():
+        longest = noise(2, 40, DIM)
+        whole = mixer(longest)
+        for length in (1, 5, 20, 30, 31):
+            torch.testing.assert_close(mixer(longest[:, :length]), whole[:, :length])
+        state = mixer.start(2, 40)
+        for t in range(40):
+            out, state = mixer.step(longest[:, t : t + 1], state)
+            torch.testing.assert_close(out, whole[:, t : t + 1])
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@pytest.mark.parametrize("normalize", ["softmax", "l2"])
+def test_packed_sequences_equal_separate_ones(name: str, causal: bool, normalize: str) -> None:
+    options = {"kernel": 4, "heads": 2, "glu": True, "normalize": normalize}
+    mixer = Example(name, options).build(causal)
+    parts = [noise(1, length, DIM, seed=length) for length in (5, 1, 9, 3)]
+    packed = torch.cat(parts, dim=1)
+    expected = torch.cat([mixer(part) for part in parts], dim=1)
+    for dtype in (torch.int32, torch.int64):
+        cu_seqlens = torch.tensor([0, 5, 6, 15, 18], dtype=dtype)
+        out = mixer(packed, cu_seqlens=cu_seqlens)
+        torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+    with pytest.raises(ValueError, match="batch must be 1"):
+        mixer(torch.cat([packed, packed]), cu_seqlens=cu_seqlens)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("normalize", ["softmax", "none"])
+def test_dropconnect(name: str, normalize: str) -> None:
+    options = {"kernel": 3, "heads": 2, "normalize": normalize, "dropconnect": 0.5}
+    mixer = Example(name, options).build(causal=True, dtype=torch.float32)
+    x = noise(2, 8, DIM, dtype=torch.float32)
+    with torch.no_grad():
+        plain = mixer(x)
+        assert torch.equal(mixer(x), plain)
+        mixer.train()
+        torch.manual_seed(5)
+        first, second = mixer(x), mixer(x)
+        assert not torch.equal(first, second)
+        torch.manual_seed(5)
+        assert torch.equal(mixer(x), first)
+        # Scaled by 1 / (1 - p), the mean over many draws is the plain output.
+        torch.manual_seed(6)
+        many = mixer(x.repeat(4000, 1, 1)).view(4000, 2, 8, DIM)
+        deviation = many.std(0) / 4000**0.5
+        assert ((many.mean(0) - plain).abs() <= 5 * deviation + 1e-6).all()
+
+
+def test_first_values_of_lightconv() -> None:
+    torch.manual_seed(0)
+    heads, kernel = 16, 31
+    weight = LightConv(64, kernel=kernel, heads=heads).weight
+    theirs = torch.nn.init.xavier_uniform_(torch.empty(heads, 1, kernel))
+    assert weight.abs().max() <= (6 / (kernel + heads * kernel)) ** 0.5
+    torch.testing.assert_close(weight.abs().max(), theirs.abs().max(), rtol=0.05, atol=0.0)
+    torch.testing.assert_close(weight.std(), theirs.std(), rtol=0.1, atol=0.0)
+
+
+def test_first_values_of_dynamicconv() -> None:
+    torch.manual_seed(0)
+    weight = DynamicConv(64, kernel=31, heads=16).kernel_proj.weight
+    bound = 64**-0.5
+    assert 0.99 * bound < weight.abs().max() <= bound
+    torch.testing.assert_close(weight.std(), torch.tensor(bound / 3**0.5), rtol=0.02, atol=0.0)
+
+
+def test_standalone_layer() -> None:
+    # One import and no framework around it.
+    layer: Mixer = DynamicConv(512, kernel=31, heads=8, causal=True)
+    assert layer(torch.randn(2, 40, 512)).shape == (2, 40, 512)

@@ -1,0 +1,239 @@
+"""Mixers as modules: sizes, errors, copies, dtypes, gradients."""
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from lightconv.mixers import MIXERS, Attention, Average, Conv, DynamicConv, LightConv, Mixer
+
+from .examples import DIM, EXAMPLES, FEW, Example, noise
+
+few_examples = pytest.mark.parametrize("example", FEW, ids=str)
+
+
+def parameters(mixer: Mixer) -> int:
+    return sum(parameter.numel() for parameter in mixer.parameters())
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+def test_parameter_counts(causal: bool) -> None:
+    with torch.device("meta"):
+        for d, f, H, K in ((1024, 4096, 16, 31), (512, 1024, 4, 3), (8, 3, 2, 6)):
+            ffn = 2 * d * f + f + d
+            projections = 2 * (d * d + d)
+            gated = 3 * (d * d + d)
+            shape: dict[str, Any] = {"kernel": K, "heads": H, "causal": causal}
+            counts = {
+                Attention(d, heads=H, causal=causal): 4 * d * d + 4 * d,
+                Attention(d, heads=H, causal=causal, window=K): 4 * d * d + 4 * d,
+                Conv(d, kernel=K, causal=causal): K * d * d,
+                LightConv(d, **shape): projections + H * K,
+                LightConv(d, glu=True, **shape): gated + H * K,
+                LightConv(d, kernel=K, heads=d, causal=causal): projections + d * K,
+                DynamicConv(d, **shape): projections + H * K * d,
+                DynamicConv(d, glu=True, **shape): gated + H * K * d,
+                Average(d, ffn_dim=f, causal=causal): ffn + (2 * d) ** 2 + 2 * d,
+            }
+            for mixer, count in counts.items():
+                assert parameters(mixer) == count, mixer
+
+
+@few_examples
+def test_linears_start_xavier_uniform_without_bias(example: Example) -> None:
+    torch.manual_seed(0)
+    mixer = MIXERS[example.name](DIM, causal=True, **example.options)
+    linears = {
+        name: module
+        for name, module in mixer.named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "kernel_proj"
+    }
+    for linear in linears.values():
+        bound = (6 / (linear.in_features + linear.out_features)) ** 0.5
+        assert 0.8 * bound < linear.weight.abs().max() <= bound
+        assert not linear.bias.any()
+
+
+BAD_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
+    ("attention", {"heads": 3}, r"heads=3 does not divide dim=8"),
+    ("attention", {"heads": 0}, r"heads=0 must be an integer of at least 1"),
+    ("attention", {"heads": 2.0}, r"heads=2.0 must be an integer of at least 1"),
+    ("attention", {"heads": 2, "window": 0}, r"window=0 must be an integer of at least 1"),
+    ("attention", {"heads": 2, "dropout": 1.0}, r"dropout=1.0 must be in \[0, 1\)"),
+    ("conv", {"kernel": 0}, r"kernel=0 must be an integer of at least 1"),
+    ("average", {"ffn_dim": 0}, r"ffn_dim=0 must be an integer of at least 1"),
+    ("average", {"ffn_dim": 4, "dropout": -0.1}, r"dropout=-0.1 must be in \[0, 1\)"),
+]
+for _name in ("lightconv", "dynamicconv"):
+    BAD_ARGUMENTS += [
+        (_name, {"kernel": 3, "heads": 5}, r"heads=5 does not divide dim=8"),
+        (_name, {"kernel": 3, "heads": 16}, r"heads=16 does not divide dim=8"),
+        (_name, {"kernel": -1, "heads": 2}, r"kernel=-1 must be an integer of at least 1"),
+        (_name, {"kernel": 3, "heads": 2, "dropconnect": 1.5}, r"dropconnect=1.5 must be in"),
+        (_name, {"kernel": 3, "heads": 2, "dropconnect": torch.nan}, r"dropconnect=nan must be in"),
+        (
+            _name,
+            {"kernel": 3, "heads": 2, "normalize": "sofmax"},
+            r"normalize='sofmax' must be one of none, softmax, .*; did you mean 'softmax'\?",
+        ),
+        (
+            _name,
+            {"kernel": 3, "heads": 2, "normalize": "zz"},
+            r"normalize='zz' must be one of none, softmax, .*, abs_l2$",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), BAD_ARGUMENTS)
+def test_bad_arguments(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MIXERS[name](DIM, **options)
+
+
+def test_bad_dim() -> None:
+    with pytest.raises(ValueError, match=r"dim=0 must be an integer of at least 1"):
+        Conv(0, kernel=3)
+
+
+@few_examples
+def test_bad_inputs(example: Example) -> None:
+    mixer = example.build(causal=True)
+    x = noise(2, 3, DIM)
+    state = mixer.start(2, 9)
+    for bad in (noise(2, 3, DIM + 1), noise(3, DIM), noise(2, 3, DIM, 1)):
+        with pytest.raises(ValueError, match=r"x must have shape \[B, T, D\] with D=8, got \["):
+            mixer(bad)
+        with pytest.raises(ValueError, match=r"x must have shape \[B, T, D\] with D=8, got \["):
+            mixer.step(bad, state)
+    with pytest.raises(ValueError, match=r"padding must be bool, .* got torch.float32"):
+        mixer(x, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"padding must have shape \[B, T\] = \[2, 3\], got"):
+        mixer(x, torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="x has 1 rows but the state has 2"):
+        mixer.step(x[:1], state)
+
+
+@few_examples
+def test_a_centred_layer_cannot_be_streamed(example: Example) -> None:
+    state = example.build(causal=True).start(1, 5)
+    mixer = example.build(causal=False)
+    with pytest.raises(ValueError, match=r"centred layer: .* cannot be streamed"):
+        mixer.start(1, 5)
+    with pytest.raises(ValueError, match=r"centred layer: .* cannot be streamed"):
+        mixer.step(noise(1, 1, DIM), state)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_print_shows_every_keyword(name: str) -> None:
+    example = next(example for example in FEW if example.name == name)
+    mixer = example.build(causal=True)
+    text = mixer.extra_repr()
+    keywords = list(inspect.signature(type(mixer)).parameters)[1:]
+    for keyword in keywords:
+        assert f"{keyword}={getattr(mixer, keyword)!r}" in text
+    # What is printed builds the layer again.
+    again = eval(f"{type(mixer).__name__}({text})", {type(mixer).__name__: type(mixer)})
+    assert again.extra_repr() == text
+    assert text in repr(mixer)
+
+
+@few_examples
+def test_copies_and_state_dict(example: Example) -> None:
+    mixer = example.build(causal=True)
+    x = noise(2, 6, DIM)
+    expected = mixer(x)
+    for twin in (copy.deepcopy(mixer), pickle.loads(pickle.dumps(mixer))):
+        assert torch.equal(twin(x), expected)
+    assert set(mixer.state_dict()) == {name for name, _ in mixer.named_parameters()}
+    other = MIXERS[example.name](DIM, causal=True, **example.options).double().eval()
+    assert not torch.equal(other(x), expected)
+    other.load_state_dict(mixer.state_dict())
+    assert torch.equal(other(x), expected)
+
+
+@few_examples
+def test_meta_device(example: Example) -> None:
+    with torch.device("meta"):
+        mixer = MIXERS[example.name](DIM, causal=True, **example.options)
+    assert {parameter.device.type for parameter in mixer.parameters()} == {"meta"}
+    assert mixer.start(2, 5).tensors[0].device.type == "meta"
+    real = mixer.to_empty(device="cpu")
+    real.load_state_dict(example.build(causal=True, dtype=torch.float32).state_dict())
+    assert real(noise(2, 6, DIM, dtype=torch.float32)).isfinite().all()
+
+
+@few_examples
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(example: Example, dtype: torch.dtype) -> None:
+    mixer = example.build(causal=True).to(dtype)
+    wide = copy.deepcopy(mixer).double()
+    x = noise(2, 9, DIM, dtype=dtype)
+    padding = torch.zeros(2, 9, dtype=torch.bool)
+    padding[1, 7:] = True
+    with torch.no_grad():
+        state = mixer.start(2, 9)
+        parts = []
+        for chunk in x.split([1, 3, 5], dim=1):
+            out, state = mixer.step(chunk, state)
+            parts.append(out)
+        stepped = torch.cat(parts, dim=1)
+        for out, expected in (
+            (mixer(x), wide(x.double())),
+            (mixer(x, padding), wide(x.double(), padding)),
+            (stepped, wide(x.double())),
+        ):
+            assert out.dtype == dtype
+            torch.testing.assert_close(out.double(), expected, atol=0.1, rtol=0.05)
+
+
+@few_examples
+@pytest.mark.parametrize("state_dtype", [None, torch.bfloat16], ids=str)
+def test_autocast(example: Example, state_dtype: torch.dtype | None) -> None:
+    mixer = example.build(causal=True, dtype=torch.float32)
+    x = noise(2, 9, DIM, dtype=torch.float32)
+    expected = mixer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = mixer(x)
+        out.float().sum().backward()
+        with torch.no_grad():
+            state = mixer.start(2, 9, dtype=state_dtype)
+            parts = []
+            for chunk in x.split([1, 3, 5], dim=1):
+                part, state = mixer.step(chunk, state)
+                parts.append(part)
+    assert all(parameter.grad.dtype == torch.float32 for parameter in mixer.parameters())
+    torch.testing.assert_close(out.float(), expected, atol=0.1, rtol=0.05)
+    torch.testing.assert_close(torch.cat(parts, 1).float(), expected, atol=0.1, rtol=0.05)
+
+
+@few_examples
+def test_inference_mode(example: Example) -> None:
+    mixer = example.build(causal=True)
+    x = noise(2, 6, DIM)
+    with torch.inference_mode():
+        out, state = mixer.step(x[:, :2], mixer.start(2, 6))
+        more, _ = mixer.step(x[:, 2:], state)
+    torch.testing.assert_close(torch.cat([out, more], dim=1), mixer(x))
+
+
+SMOOTH = [example for example in EXAMPLES if example.width <= 5]
+
+
+@pytest.mark.parametrize("example", SMOOTH, ids=str)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+def test_gradients(example: Example, causal: bool) -> None:
+    mixer = example.build(causal)
+    names, values = zip(*mixer.named_parameters(), strict=True)
+    padding = torch.tensor([[False] * 4, [False, False, False, True]])
+
+    def run(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        return functional_call(mixer, dict(zip(names, values, strict=True)), (x, padding))
+
+    x = noise(2, 4, DIM).requires_grad_()
+    inputs = (x, *(value.detach().clone().requires_grad_() for value in values))
+    # fast_mode: one random direction in place of every single number.
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)

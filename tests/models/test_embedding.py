@@ -1,0 +1,73 @@
+"""Token vectors and positions."""
+
+import math
+
+import pytest
+import torch
+
+from lightconv.models.embedding import TokenEmbedding, add_positions, sinusoids
+
+PAD = 1
+
+
+def test_embedding_starts_with_variance_one_over_dim_and_a_zero_pad_row() -> None:
+    torch.manual_seed(0)
+    weight = TokenEmbedding(500, 64, PAD).weight.detach()
+    assert torch.all(weight[PAD] == 0.0)
+    rest = torch.cat([weight[:PAD], weight[PAD + 1 :]])
+    assert rest.mean().abs() < 0.005
+    assert rest.std().item() == pytest.approx(64**-0.5, rel=0.02)
+
+
+def test_embedding_is_scaled_and_padding_learns_nothing() -> None:
+    embedding = TokenEmbedding(5, 16, PAD)
+    x = embedding(torch.tensor([[2, PAD, 4]]))
+    torch.testing.assert_close(x[0, 0], embedding.weight[2] * 4.0)
+    x.sum().backward()
+    assert torch.all(embedding.weight.grad[PAD] == 0.0)
+    assert torch.all(embedding.weight.grad[2] == 4.0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8])
+def test_sinusoids(dim: int) -> None:
+    half = dim // 2
+    table = sinusoids(torch.tensor([0, 2, 500]), dim, torch.float64)
+    assert table.shape == (3, dim)
+    for row, position in enumerate([0, 2, 500]):
+        for i in range(half):
+            angle = position * 10000.0 ** (-i / max(half - 1, 1))
+            assert table[row, i].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[row, half + i].item() == pytest.approx(math.cos(angle), abs=1e-12)
+    if dim % 2 == 1:
+        assert torch.all(table[:, -1] == 0.0)
+
+
+def test_the_first_token_has_position_pad_plus_one() -> None:
+    x = torch.zeros(1, 3, 8, dtype=torch.float64)
+    out = add_positions(x, torch.zeros(1, 3, dtype=torch.bool), PAD)
+    torch.testing.assert_close(out[0], sinusoids(torch.tensor([2, 3, 4]), 8, torch.float64))
+
+
+def test_positions_go_on_at_an_offset() -> None:
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    none = torch.zeros(2, 9, dtype=torch.bool)
+    whole = add_positions(x, none, PAD)
+    for at in range(10):
+        parts = [
+            add_positions(x[:, :at], none[:, :at], PAD),
+            add_positions(x[:, at:], none[:, at:], PAD, position=at),
+        ]
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-12)
+
+
+def test_padding_is_not_counted_on_either_side() -> None:
+    x = torch.zeros(2, 5, 6, dtype=torch.float64)
+    padding = torch.tensor([[True, True, False, False, False], [False, False, False, True, True]])
+    out = add_positions(x, padding, PAD)
+    torch.testing.assert_close(out[0, 2:], out[1, :3])
+    assert torch.all(out[padding] == 0.0)
+
+
+def test_half_precision_positions_are_computed_in_float32() -> None:
+    exact = sinusoids(torch.arange(2000), 32, torch.float32)
+    assert torch.equal(sinusoids(torch.arange(2000), 32, torch.bfloat16), exact.bfloat16())

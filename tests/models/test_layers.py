@@ -1,0 +1,140 @@
+"""The order of a layer's parts, and what its state holds."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.mixers.attend import attend
+from lightconv.models import AttentionConfig, DynamicConvConfig, Seq2SeqConfig
+from lightconv.models.layers import DecoderLayer, EncoderLayer, SourceAttention
+
+MIXER = DynamicConvConfig(kernel=3, heads=2)
+CONFIG = Seq2SeqConfig(
+    dim=8,
+    ffn_dim=12,
+    source_heads=2,
+    encoder=(MIXER,),
+    decoder=(MIXER,),
+    source_vocab=10,
+    target_vocab=10,
+)
+REAL = torch.zeros(2, 5, dtype=torch.bool)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def stir(layer: torch.nn.Module) -> None:
+    """Parameters that are neither zero nor one, so that each of them matters."""
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+
+
+def test_post_norm_encoder_layer() -> None:
+    layer = EncoderLayer(CONFIG, MIXER).double()
+    stir(layer)
+    x = noise(2, 5, 8)
+    y = layer.mixer_residual.norm(x + layer.mixer(x, REAL))
+    z = layer.ffn_residual.norm(y + layer.ffn.output(layer.ffn.hidden(y).relu()))
+    torch.testing.assert_close(layer(x, REAL), z)
+
+
+def test_pre_norm_encoder_layer() -> None:
+    layer = EncoderLayer(dataclasses.replace(CONFIG, pre_norm=True), MIXER).double()
+    stir(layer)
+    x = noise(2, 5, 8)
+    y = x + layer.mixer(layer.mixer_residual.norm(x), REAL)
+    z = y + layer.ffn.output(layer.ffn.hidden(layer.ffn_residual.norm(y)).relu())
+    torch.testing.assert_close(layer(x, REAL), z)
+
+
+def test_post_norm_decoder_layer() -> None:
+    layer = DecoderLayer(CONFIG, MIXER).double()
+    stir(layer)
+    x, memory = noise(2, 4, 8), noise(2, 5, 8)
+    y = layer.mixer_residual.norm(x + layer.mixer(x))
+    read = layer.source(y, layer.source.start(memory), REAL)
+    z = layer.source_residual.norm(y + read)
+    w = layer.ffn_residual.norm(z + layer.ffn(z))
+    torch.testing.assert_close(layer(x, memory, REAL), w)
+
+
+def test_pre_norm_decoder_layer() -> None:
+    layer = DecoderLayer(dataclasses.replace(CONFIG, pre_norm=True), MIXER).double()
+    stir(layer)
+    x, memory = noise(2, 4, 8), noise(2, 5, 8)
+    y = x + layer.mixer(layer.mixer_residual.norm(x))
+    z = y + layer.source(layer.source_residual.norm(y), layer.source.start(memory), REAL)
+    w = z + layer.ffn(layer.ffn_residual.norm(z))
+    torch.testing.assert_close(layer(x, memory, REAL), w)
+
+
+def test_dropouts_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(
+        CONFIG, dropout=0.1, input_dropout=0.2, activation_dropout=0.3, attention_dropout=0.4
+    )
+    mixer = AttentionConfig(heads=2, dropout=0.5)
+    seen: list[float] = []
+
+    def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+        if p > 0.0 and training:
+            seen.append(p)
+        return x
+
+    original = F.scaled_dot_product_attention
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float, **rest: bool) -> Tensor:
+        if p > 0.0:
+            seen.append(p)
+        return original(q, k, v, mask, 0.0, **rest)
+
+    monkeypatch.setattr(F, "dropout", dropout)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
+    layer = DecoderLayer(config, mixer)
+    layer(x, memory, REAL)
+    assert seen == [0.2, 0.5, 0.1, 0.4, 0.1, 0.3, 0.1]
+    seen.clear()
+    EncoderLayer(config, mixer)(memory, REAL)
+    assert seen == [0.2, 0.5, 0.1, 0.3, 0.1]
+    seen.clear()
+    layer.eval()(x, memory, REAL)
+    assert seen == []
+
+
+def test_source_attention_is_attention_over_the_projected_memory() -> None:
+    layer = SourceAttention(8, heads=2).double()
+    stir(layer)
+    x, memory = noise(2, 4, 8), noise(2, 5, 8)
+    padding = REAL.clone()
+    padding[1, 3:] = True
+    keys, values = layer.kv_proj(memory).split(8, dim=-1)
+    out = layer(x, layer.start(memory), padding)
+    for b, real in enumerate([5, 3]):
+        alone = attend(
+            layer.q_proj(x[b : b + 1]), keys[b : b + 1, :real], values[b : b + 1, :real], 2
+        )
+        torch.testing.assert_close(out[b : b + 1], layer.out_proj(alone))
+
+
+def test_source_attention_starts_like_self_attention() -> None:
+    torch.manual_seed(0)
+    layer = SourceAttention(128, heads=2)
+    for weight in (layer.q_proj.weight, layer.kv_proj.weight):
+        assert weight.abs().max().item() == pytest.approx((6 / (128 + 3 * 128)) ** 0.5, rel=0.01)
+
+
+def test_the_source_is_projected_once_per_sentence() -> None:
+    layer = DecoderLayer(CONFIG, MIXER).eval()
+    calls: list[torch.Size] = []
+    layer.source.kv_proj.register_forward_hook(lambda _, __, out: calls.append(out.shape))
+    state = layer.start(torch.randn(2, 5, 8), 10)
+    assert state.source.keys.shape == (2, 5, 8)
+    for _ in range(4):
+        _, state = layer.step(torch.randn(2, 1, 8), state, REAL)
+    assert len(calls) == 1

@@ -1,0 +1,96 @@
+"""Configurations say what the mixers' constructors say, refuse nonsense, and need no torch."""
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from lightconv import models
+from lightconv.mixers import MIXERS
+from lightconv.models import MIXER_CONFIGS, DynamicConvConfig, MixerConfig, Seq2SeqConfig
+from lightconv.models.config import mixer_options
+from lightconv.models.layers import build_mixer
+
+OPTIONS = {"heads": 2, "kernel": 3, "ffn_dim": 12}
+
+
+def example(kind: str) -> MixerConfig:
+    config = MIXER_CONFIGS[kind]
+    names = {field.name for field in dataclasses.fields(config)}
+    return config(**{name: value for name, value in OPTIONS.items() if name in names})
+
+
+def test_every_mixer_has_a_config() -> None:
+    assert set(MIXER_CONFIGS) == set(MIXERS)
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_fields_are_the_constructors_keywords(kind: str) -> None:
+    parameters = dict(inspect.signature(MIXERS[kind].__init__).parameters)
+    for name in ("self", "dim", "causal"):
+        parameters.pop(name)
+    keywords = {
+        name: dataclasses.MISSING if p.default is p.empty else p.default
+        for name, p in parameters.items()
+    }
+    fields = {field.name: field.default for field in dataclasses.fields(MIXER_CONFIGS[kind])}
+    assert fields == keywords
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_build_mixer(kind: str, causal: bool) -> None:
+    config = example(kind)
+    mixer = build_mixer(config, 8, causal=causal)
+    assert type(mixer) is MIXERS[kind]
+    assert mixer.causal is causal
+    for name, value in mixer_options(config).items():
+        assert getattr(mixer, name) == value
+
+
+def model(**changes: object) -> Seq2SeqConfig:
+    layers = (DynamicConvConfig(kernel=3, heads=2),)
+    fields = {"dim": 8, "ffn_dim": 16, "source_heads": 2, "encoder": layers, "decoder": layers}
+    return Seq2SeqConfig(**{**fields, "source_vocab": 10, "target_vocab": 11, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"source_heads": 3}, "source_heads=3 does not divide dim=8"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout must be in"),
+        ({"decoder": ()}, "decoder must have at least one layer"),
+        ({"share_embeddings": "some"}, "must be one of none, decoder, all, got 'some'"),
+        ({"share_embeddings": "all"}, "source_vocab=10 and target_vocab=11"),
+        ({"pad": 10}, "pad must be an id of both vocabularies, got 10"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model(**changes)
+
+
+def test_configs_are_values() -> None:
+    assert model() == model()
+    assert hash(model()) == hash(model())
+    assert dataclasses.replace(model(), dropout=0.3).dropout == 0.3
+
+
+def test_reading_configs_does_not_import_torch() -> None:
+    # What `import lightconv` itself loads is not this package's business.
+    code = (
+        "import sys, lightconv; before = 'torch' in sys.modules\n"
+        "import lightconv.models, lightconv.models.config\n"
+        "assert ('torch' in sys.modules) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_model_is_loaded_when_named() -> None:
+    assert models.Seq2Seq.__name__ == "Seq2Seq"
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = models.Nothing

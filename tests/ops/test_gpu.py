@@ -1,0 +1,415 @@
+"""The Triton kernels against the formulas, in Triton's interpreter, and compiled without a GPU.
+
+The interpreter must be chosen before Triton is imported and would then rule this whole process, so
+the `check_*` functions below run in a process of their own.
+"""
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightconv.ops import gpu, schema
+from lightconv.ops.random import random_bits
+
+if sys.platform != "linux":
+    pytest.skip("Triton is published for Linux only", allow_module_level=True)
+
+import triton
+import triton.language as tl
+
+ROOT = Path(__file__).parents[2]
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,  # the interpreter truncates to bfloat16 where a GPU rounds
+}
+f16, f32, f64, bf16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Callable[..., None]]:
+    """Runs a function in a process with Triton's interpreter, one call at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+            pool.submit(prepare).result()
+
+        def run(check: Callable[..., None], *arguments: Any) -> None:
+            pool.submit(check, *arguments).result()
+
+        yield run
+
+
+def prepare() -> None:
+    assert triton.knobs.runtime.interpret
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # uninitialised memory is NaN
+    warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)  # log(0) of unused lanes
+
+
+# --- parity with the formulas ---------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    op: str
+    B: int
+    T: int
+    H: int
+    R: int
+    K: int
+    left: int
+    softmax: bool = False
+    dtype: torch.dtype = f32
+    weight_dtype: torch.dtype | None = None
+    lengths: tuple[int, ...] = ()
+    dropconnect: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [self.op, *(f"{name}{getattr(self, name)}" for name in ("B", "T", "H", "R", "K"))]
+        parts += [f"left{self.left}", str(self.dtype).removeprefix("torch.")]
+        parts += ["softmax"] if self.softmax else []
+        parts += [f"weight-{self.weight_dtype}".replace("torch.", "")] if self.weight_dtype else []
+        parts += ["packed" + "+".join(map(str, self.lengths))] if self.lengths else []
+        parts += [f"drop{self.dropconnect}"] if self.dropconnect else []
+        return "-".join(parts)
+
+
+class Inputs(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    grad: Tensor
+    rest: tuple[Any, ...]
+
+
+def make_inputs(case: Case, seed: int = -0x123456789ABCDEF) -> Inputs:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=f64)
+
+    dynamic = case.op == "dynamicconv"
+    x = normal(case.B, case.T, case.H * case.R).to(case.dtype)
+    weight = normal(*((case.B, case.T) if dynamic else ()), case.H, case.K)
+    weight = weight.to(case.weight_dtype or case.dtype)
+    grad = normal(*x.shape).to(case.dtype)
+    ends = torch.tensor([0, *itertools.accumulate(case.lengths)], dtype=torch.int32)
+    return Inputs(
+        x,
+        weight,
+        grad,
+        (
+            case.left,
+            *((case.softmax,) if dynamic else ()),
+            ends if case.lengths else None,
+            case.dropconnect,
+            torch.tensor(seed) if case.dropconnect else None,
+        ),
+    )
+
+
+def run(kernels: dict[str, Any], op: str, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """The output and the gradients of x and weight."""
+    x, weight, grad, rest = inputs
+    out = kernels[op](x, weight, *rest)
+    return (out, *kernels[f"{op}_backward"](grad, x, weight, *rest, True, True))
+
+
+def compare(case: Case, inputs: Inputs) -> None:
+    """The kernels' results against the formula's in float64."""
+    x, weight, grad, rest = inputs
+    exact = Inputs(x.double(), weight.double(), grad.double(), rest)
+    found, expected = (
+        run(gpu.KERNELS, case.op, inputs),
+        run(schema.REFERENCE_KERNELS, case.op, exact),
+    )
+    dtypes = (x.dtype, x.dtype, weight.dtype)
+    for name, a, b, dtype in zip(("out", "x", "weight"), found, expected, dtypes, strict=True):
+        assert a.dtype == dtype, name
+        assert a.is_contiguous(), name
+        tolerance = TOLERANCE[dtype] * max(1.0, b.abs().max().item() if b.numel() else 1.0)
+        torch.testing.assert_close(
+            a.double(), b, rtol=tolerance, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def check_parity(case: Case) -> None:
+    compare(case, make_inputs(case))
+
+
+def dynamic(*shape: int, **options: Any) -> Case:
+    return Case("dynamicconv", *shape, **options)
+
+
+def light(*shape: int, **options: Any) -> Case:
+    return Case("lightconv", *shape, **options)
+
+
+CASES = [
+    # B, T, H, R, K, left: lengths around nothing, the kernel and the blocks (16 and 32 positions)
+    *(dynamic(2, T, 2, 4, 3, 2, softmax=True) for T in (0, 1, 2, 3, 15, 17)),
+    *(dynamic(1, T, 1, 64, 4, 2, softmax=T % 2 == 0) for T in (31, 32, 33)),
+    *(light(2, T, 2, 4, 3, 2) for T in (0, 1, 2, 3, 16, 17)),
+    *(light(1, T, 1, 64, 4, 2) for T in (31, 32, 33, 65)),
+    dynamic(0, 5, 2, 4, 3, 2),
+    light(0, 5, 2, 4, 3, 2),
+    # how far back: not at all, centred, causal, beyond the kernel, beyond everything
+    *(dynamic(1, 6, 2, 3, 5, left, softmax=True) for left in (0, 2, 4, 7, 2**40)),
+    *(light(1, 6, 2, 3, 5, left) for left in (0, 2, 4, 7, 2**40)),
+    # heads: depthwise, odd, one, wider than a tile, more than a tile holds
+    dynamic(1, 5, 7, 1, 3, 1),
+    dynamic(1, 5, 70, 1, 3, 1, softmax=True),
+    dynamic(1, 5, 1, 3, 3, 1, softmax=True),
+    dynamic(1, 5, 2, 130, 3, 1, softmax=True, dropconnect=0.3),
+    light(2, 5, 70, 1, 3, 1),
+    light(1, 5, 1, 3, 3, 1, dropconnect=0.3),
+    light(1, 5, 2, 130, 3, 1),
+    # kernels: one tap, wider than the sequence, several blocks of taps, even
+    dynamic(1, 5, 2, 3, 1, 0, softmax=True),
+    dynamic(1, 5, 2, 3, 1, 0),
+    dynamic(1, 3, 1, 2, 70, 40, softmax=True),
+    dynamic(1, 3, 17, 3, 6, 3, softmax=True, dropconnect=0.3),
+    light(1, 5, 2, 3, 1, 0),
+    light(1, 3, 1, 2, 70, 40),
+    light(1, 3, 17, 3, 6, 3, dropconnect=0.3),
+    # packed sequences, empty ones among them
+    dynamic(1, 21, 2, 3, 3, 2, softmax=True, lengths=(4, 0, 1, 16, 0)),
+    dynamic(1, 35, 1, 4, 4, 1, lengths=(0, 0, 33, 2)),
+    dynamic(1, 9, 2, 3, 4, 5, softmax=True, lengths=(3, 6), dropconnect=0.5),
+    light(1, 21, 2, 3, 3, 2, lengths=(4, 0, 1, 16, 0)),
+    light(1, 35, 1, 4, 4, 1, lengths=(33, 2), dropconnect=0.5),
+    # DropConnect below and above one half, where the threshold does not fit in 31 bits
+    *(dynamic(2, 9, 3, 4, 3, 1, softmax=s, dropconnect=p) for s, p in ((False, 0.1), (True, 0.9))),
+    *(light(2, 9, 3, 4, 3, 1, dropconnect=p) for p in (0.1, 0.9)),
+    # dtypes
+    *(dynamic(2, 9, 2, 8, 5, 4, softmax=True, dtype=dtype) for dtype in (f64, f16, bf16)),
+    *(dynamic(2, 9, 2, 8, 5, 4, dtype=dtype, dropconnect=0.3) for dtype in (f64, f16, bf16)),
+    *(light(2, 9, 2, 8, 5, 4, dtype=dtype, dropconnect=0.3) for dtype in (f64, f16, bf16)),
+    *(dynamic(1, 9, 2, 8, 5, 4, softmax=True, dtype=d, weight_dtype=f32) for d in (f16, bf16)),
+    light(1, 9, 2, 8, 5, 4, dtype=bf16, weight_dtype=f32),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_parity(interpreter: Any, case: Case) -> None:
+    interpreter(check_parity, case)
+
+
+def check_not_contiguous(case: Case) -> None:
+    inputs = make_inputs(case)
+    x = torch.randn(case.B, case.T * 2, case.H * case.R + 3)[:, ::2, 2:-1]
+    weight = inputs.weight.transpose(-1, -2).contiguous().transpose(-1, -2)
+    grad = torch.randn(case.H * case.R).expand_as(x)
+    assert not (x.is_contiguous() or weight.is_contiguous() or grad.is_contiguous())
+    compare(case, Inputs(x, weight, grad, inputs.rest))
+
+
+@pytest.mark.parametrize(
+    "case", [dynamic(2, 5, 2, 3, 3, 1, softmax=True), light(2, 5, 2, 3, 3, 1)], ids=str
+)
+def test_not_contiguous(interpreter: Any, case: Case) -> None:
+    interpreter(check_not_contiguous, case)
+
+
+def check_partial_sums(case: Case) -> None:
+    with mock.patch.object(gpu, "PROGRAMS", 4):  # 2 head blocks: 2 partial sums of 5 time blocks
+        compare(case, make_inputs(case))
+
+
+@pytest.mark.parametrize("case", [light(5, 3, 20, 3, 3, 1, dropconnect=0.3)], ids=str)
+def test_partial_sums(interpreter: Any, case: Case) -> None:
+    interpreter(check_partial_sums, case)
+
+
+def check_unneeded_gradients(case: Case) -> None:
+    x, weight, grad, rest = make_inputs(case)
+    backward = gpu.KERNELS[f"{case.op}_backward"]
+    grad_x, grad_weight = backward(grad, x, weight, *rest, True, True)
+    alone_x, no_weight = backward(grad, x, weight, *rest, True, False)
+    no_x, alone_weight = backward(grad, x, weight, *rest, False, True)
+    torch.testing.assert_close((alone_x, alone_weight), (grad_x, grad_weight), rtol=0, atol=0)
+    nothing = backward(grad, x, weight, *rest, False, False)
+    assert [t.shape for t in (no_weight, no_x, *nothing)] == [(0,)] * 4
+
+
+@pytest.mark.parametrize(
+    "case", [dynamic(1, 4, 2, 3, 3, 1, softmax=True), light(1, 4, 2, 3, 3, 1)], ids=str
+)
+def test_unneeded_gradients(interpreter: Any, case: Case) -> None:
+    interpreter(check_unneeded_gradients, case)
+
+
+# --- what must not leak ---------------------------------------------------------------------------
+
+
+def check_isolation(case: Case, poison: tuple[int, int], reach: slice) -> None:
+    """NaN in everything at (b, t) changes nothing outside `reach` of that batch row."""
+    inputs = make_inputs(case)
+    x, weight, grad, rest = inputs
+    poisoned = [x.clone(), weight.clone(), grad.clone()]
+    for tensor in poisoned if case.op == "dynamicconv" else poisoned[::2]:
+        tensor[poison] = float("nan")
+    clean = run(gpu.KERNELS, case.op, inputs)
+    found = run(gpu.KERNELS, case.op, Inputs(*poisoned, rest))
+    for a, b in zip(found, clean, strict=True):
+        if a.dim() > 2:  # lightconv's weights belong to every position
+            a[poison[0], reach] = b[poison[0], reach] = 0.0
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("poison", [(0, 4), (1, 0)], ids=["NaN-at-end", "NaN-at-start"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        dynamic(2, 5, 2, 3, 3, 2, softmax=True),
+        dynamic(2, 5, 2, 3, 3, 2, dropconnect=0.3),
+        light(2, 5, 2, 3, 3, 2),
+    ],
+    ids=str,
+)
+def test_nan_stays_within_reach(interpreter: Any, case: Case, poison: tuple[int, int]) -> None:
+    b, t = poison  # causal, K = 3: x[t] reaches out[t .. t + 2], grad[t] reaches x[t - 2 .. t]
+    interpreter(check_isolation, case, poison, slice(max(0, t - 2), t + 3))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        dynamic(1, 9, 2, 3, 5, 2, softmax=True, lengths=(3, 2, 4)),
+        dynamic(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
+        light(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
+    ],
+    ids=str,
+)
+def test_nan_stays_in_its_sequence(interpreter: Any, case: Case) -> None:
+    interpreter(check_isolation, case, (0, 3), slice(3, 5))
+
+
+def check_infinite_logits(case: Case) -> None:
+    x, weight, grad, rest = make_inputs(case)
+    weight[..., 1:] = float("-inf")  # one tap of probability 1, in several blocks of taps
+    compare(case, Inputs(x, weight, grad, rest))
+
+
+def test_infinite_logits(interpreter: Any) -> None:
+    interpreter(check_infinite_logits, dynamic(1, 3, 17, 3, 6, 0, softmax=True))
+
+
+# --- DropConnect's bits ---------------------------------------------------------------------------
+
+
+@triton.jit
+def draw(out, seed, first, threshold: tl.uint32, N: tl.constexpr):
+    i = tl.arange(0, N)[None, None, :]
+    index = tl.load(first) + i
+    ones = tl.full((1, 1, N), 1.0, tl.float64)
+    tl.store(out + i, gpu_drop(ones, tl.load(seed), index, threshold, 1.5))
+
+
+def check_bits(seed: int, first: int) -> None:
+    from lightconv.ops import gpu_kernels
+
+    globals()["gpu_drop"] = gpu_kernels._drop
+    N, index = 64, torch.tensor(first)
+    bits = random_bits(torch.tensor(seed), index + torch.arange(N))
+    for threshold in (0, bits[3].item(), bits[3].item() + 1, 2**31, 2**32 - 1):
+        out = torch.empty(N, dtype=f64)
+        draw[(1,)](out, torch.tensor(seed), index, threshold, N=N)
+        torch.testing.assert_close(out, torch.where(bits >= threshold, 1.5, 0.0).double())
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, 0x0123456789ABCDEF])
+def test_bits(interpreter: Any, seed: int) -> None:
+    for first in (0, 2**32 - 7, 5 * 2**32 + 123456789):
+        interpreter(check_bits, seed, first)
+
+
+# --- errors, registration, a missing Triton -------------------------------------------------------
+
+
+def test_wrong_inputs() -> None:
+    x, weight = torch.zeros(2, 5, 6), torch.zeros(2, 5, 2, 3)
+    with pytest.raises(ValueError, match="dynamicconv: left must be at least 0"):
+        gpu.dynamicconv(x, weight, -1, False, None, 0.0, None)
+    with pytest.raises(ValueError, match="lightconv: weight must have shape"):
+        gpu.lightconv(x, weight, 1, None, 0.0, None)
+    with pytest.raises(ValueError, match="dynamicconv: grad must be like x"):
+        gpu.dynamicconv_backward(x[1:], x, weight, 1, False, None, 0.0, None, True, True)
+    with pytest.raises(ValueError, match="lightconv: .* needs a seed"):
+        gpu.lightconv_backward(x, x, weight[0, 0], 1, None, 0.5, None, True, True)
+    with pytest.raises(ValueError, match="cu_seqlens must run from 0 to the packed length 5"):
+        gpu.dynamicconv(x[:1], weight[:1], 1, False, torch.tensor([0]), 0.0, None)
+
+
+def test_register() -> None:
+    library = torch.library.Library("lightconv_test_gpu", "DEF")
+    for name in gpu.KERNELS:
+        library.define(name + schema.SCHEMAS[name])
+    gpu.register(library)
+    for name in gpu.KERNELS:
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        assert has_kernel(f"lightconv_test_gpu::{name}", "CUDA")
+        assert not has_kernel(f"lightconv_test_gpu::{name}", "CPU")
+
+
+def test_import_leaves_triton_alone() -> None:
+    code = "import sys, lightconv.ops, lightconv.ops.gpu; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_available() -> None:
+    assert gpu.available() == (True, f"triton {triton.__version__}")
+
+
+def test_missing_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert gpu.available() == (False, "triton is not installed: pip install lightconv[gpu]")
+    guarded = gpu._guard("lightconv", gpu.lightconv)
+    arguments = (torch.randn(1, 3, 2), torch.randn(1, 2), 1, None, 0.0, None)
+    gpu._fallback_reason.cache_clear()
+    monkeypatch.setenv("LIGHTCONV_REQUIRE_NATIVE", "1")
+    with pytest.raises(RuntimeError, match=r"pip install lightconv\[gpu\]"):
+        guarded(*arguments)
+    monkeypatch.setenv("LIGHTCONV_REQUIRE_NATIVE", "0")
+    with pytest.warns(RuntimeWarning, match=r"pip install lightconv\[gpu\]"):
+        out = guarded(*arguments)
+    torch.testing.assert_close(out, schema.REFERENCE_KERNELS["lightconv"](*arguments))
+    guarded(*arguments)  # silent the second time: warnings are errors here
+    gpu._fallback_reason.cache_clear()
+
+
+# --- compiled for GPUs that are not here ----------------------------------------------------------
+
+
+def compile_kernels(*options: str) -> str:
+    """The report of benchmarks/gpu_compile.py, which fails if a kernel spills registers."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_compile.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_main_configuration_compiles_without_spills() -> None:
+    report = compile_kernels("--quick")
+    for name in ("convolve", "log_sum_exp", "dynamicconv_taps", "lightconv_taps"):
+        assert name in report
+    assert "sm_80" in report
+    assert "sm_90" in report
+
+
+@pytest.mark.slow
+def test_all_configurations_compile_without_spills() -> None:
+    compile_kernels()
