@@ -194,21 +194,18 @@ def main() -> int:
         more_lines, more_usages = other_table()
         lines += ["", *more_lines]
         usages += more_usages
-    text = "\n".join(
-        [
-            f"Triton {triton.__version__}: {len(usages)} kernels compiled, of which "
-            f"{sum(usage.spilled > 0 for usage in usages)} spill registers. Each entry is registers",
-            "a thread / bytes of shared memory / bytes spilled.",
-            "",
-            *lines,
-        ]
+    spilling = sum(usage.spilled > 0 for usage in usages)
+    title = (
+        f"Triton {triton.__version__}: {len(usages)} kernels compiled, {spilling} spill. "
+        "Entries: registers a thread / bytes of shared memory / bytes spilled."
     )
+    text = "\n".join([title, "", *lines])
     print(text)
     if options.write:
         before, _, rest = options.write.read_text().partition(BEGIN)
         after = rest.partition(END)[2]
         options.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-    return int(any(usage.spilled for usage in usages))
+    return int(spilling > 0)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,51 @@
-"""Lightweight and dynamic convolutions for PyTorch."""
+"""Lightweight and dynamic convolutions for PyTorch: operators, layers, models.
+
+    from lightconv import DynamicConv
+    layer = DynamicConv(512, kernel=31, heads=8, causal=True)
+    y = layer(x)                                    # x, y: [B, T, 512]
+
+Names are loaded when they are first used, so that `lightconv --help` need not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
+    from lightconv.ops.explain import explain
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Attention": "lightconv.mixers",
+    "Average": "lightconv.mixers",
+    "Conv": "lightconv.mixers",
+    "DynamicConv": "lightconv.mixers",
+    "LightConv": "lightconv.mixers",
+    "reorder": "lightconv.mixers",
+    "explain": "lightconv.ops.explain",
+}
+_MODULES = ("mixers", "models", "ops")
+
+__all__ = [
+    "Attention",
+    "Average",
+    "Conv",
+    "DynamicConv",
+    "LightConv",
+    "__version__",
+    "explain",
+    "reorder",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"lightconv.{name}")
+    raise AttributeError(f"module 'lightconv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -74,6 +75,28 @@ def test_a_row_of_padding_is_finite(window: int | None, causal: bool) -> None:
     assert out.isfinite().all()
     out.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 20])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+def test_every_query_may_look_somewhere(
+    window: int | None, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a kernel makes of an empty softmax is its own affair (zero or NaN), so none is asked.
+    masks = []
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *rest: object, **more: object) -> Tensor:
+        masks.append(mask)
+        return torch.zeros_like(q)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    padding = torch.ones(4, 37, dtype=torch.bool)
+    padding[0] = False
+    padding[1, 20:] = False
+    padding[2, :5] = False
+    Attention(DIM, heads=2, causal=causal, window=window)(torch.zeros(4, 37, DIM), padding)
+    (mask,) = masks
+    assert mask.any(-1).all()
 
 
 class LargestTensor(TorchDispatchMode):

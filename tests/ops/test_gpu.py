@@ -29,6 +29,8 @@ if sys.platform != "linux":
 import triton
 import triton.language as tl
 
+from lightconv.ops import gpu_kernels
+
 ROOT = Path(__file__).parents[2]
 TOLERANCE = {
     torch.float64: 1e-12,
@@ -166,8 +168,8 @@ CASES = [
     dynamic(0, 5, 2, 4, 3, 2),
     light(0, 5, 2, 4, 3, 2),
     # how far back: not at all, centred, causal, beyond the kernel, beyond everything
-    *(dynamic(1, 6, 2, 3, 5, left, softmax=True) for left in (0, 2, 4, 7, 2**40)),
-    *(light(1, 6, 2, 3, 5, left) for left in (0, 2, 4, 7, 2**40)),
+    *(dynamic(1, 6, 2, 3, 5, left, softmax=True) for left in (0, 2, 4, 7, 40)),
+    *(light(1, 6, 2, 3, 5, left) for left in (0, 2, 4, 7, 40)),
     # heads: depthwise, odd, one, wider than a tile, more than a tile holds
     dynamic(1, 5, 7, 1, 3, 1),
     dynamic(1, 5, 70, 1, 3, 1, softmax=True),
@@ -180,10 +182,10 @@ CASES = [
     dynamic(1, 5, 2, 3, 1, 0, softmax=True),
     dynamic(1, 5, 2, 3, 1, 0),
     dynamic(1, 3, 1, 2, 70, 40, softmax=True),
-    dynamic(1, 3, 17, 3, 6, 3, softmax=True, dropconnect=0.3),
+    dynamic(1, 3, 40, 1, 6, 3, softmax=True, dropconnect=0.3),
     light(1, 5, 2, 3, 1, 0),
     light(1, 3, 1, 2, 70, 40),
-    light(1, 3, 17, 3, 6, 3, dropconnect=0.3),
+    light(1, 3, 40, 1, 6, 3, dropconnect=0.3),
     # packed sequences, empty ones among them
     dynamic(1, 21, 2, 3, 3, 2, softmax=True, lengths=(4, 0, 1, 16, 0)),
     dynamic(1, 35, 1, 4, 4, 1, lengths=(0, 0, 33, 2)),
@@ -233,6 +235,18 @@ def test_partial_sums(interpreter: Any, case: Case) -> None:
     interpreter(check_partial_sums, case)
 
 
+def check_beyond_32_bits(case: Case) -> None:
+    for result in run(gpu.KERNELS, case.op, make_inputs(case)):
+        assert not result.any()
+
+
+@pytest.mark.parametrize(
+    "case", [dynamic(1, 3, 1, 2, 3, 2**40), light(1, 3, 1, 2, 3, 2**40)], ids=str
+)
+def test_everything_out_of_reach(interpreter: Any, case: Case) -> None:
+    interpreter(check_beyond_32_bits, case)
+
+
 def check_unneeded_gradients(case: Case) -> None:
     x, weight, grad, rest = make_inputs(case)
     backward = gpu.KERNELS[f"{case.op}_backward"]
@@ -249,6 +263,14 @@ def check_unneeded_gradients(case: Case) -> None:
 )
 def test_unneeded_gradients(interpreter: Any, case: Case) -> None:
     interpreter(check_unneeded_gradients, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [dynamic(1, 2, 1, 2, 1023, 1022, softmax=True), light(1, 2, 1, 2, 1023, 511)], ids=str
+)
+def test_wide_kernels(interpreter: Any, case: Case) -> None:
+    interpreter(check_parity, case)
 
 
 # --- what must not leak ---------------------------------------------------------------------------
@@ -280,7 +302,7 @@ def check_isolation(case: Case, poison: tuple[int, int], reach: slice) -> None:
     ids=str,
 )
 def test_nan_stays_within_reach(interpreter: Any, case: Case, poison: tuple[int, int]) -> None:
-    b, t = poison  # causal, K = 3: x[t] reaches out[t .. t + 2], grad[t] reaches x[t - 2 .. t]
+    _, t = poison  # causal, K = 3: x[t] reaches out[t .. t + 2], grad[t] reaches x[t - 2 .. t]
     interpreter(check_isolation, case, poison, slice(max(0, t - 2), t + 3))
 
 
@@ -297,14 +319,36 @@ def test_nan_stays_in_its_sequence(interpreter: Any, case: Case) -> None:
     interpreter(check_isolation, case, (0, 3), slice(3, 5))
 
 
+def check_skipped_taps(case: Case) -> None:
+    """NaN in a weight that meets nothing, or in the gradient that would meet it, is not seen."""
+    x, weight, grad, rest = make_inputs(case)
+    clean = run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))
+    if case.op == "lightconv":
+        weight[:, 0] = float("nan")  # reaches from t back to t - 2
+        out, grad_x, _ = run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))
+        torch.testing.assert_close(out[:, :2], clean[0][:, :2], rtol=0, atol=0)
+        torch.testing.assert_close(grad_x[:, -2:], clean[1][:, -2:], rtol=0, atol=0)
+    else:
+        weight[:, 0, :, :2] = float("nan")
+        found = run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))
+        torch.testing.assert_close(found, clean, rtol=0, atol=0)
+        grad[:, 0] = float("nan")
+        assert not run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))[2][:, 0, :, :2].any()
+
+
+@pytest.mark.parametrize("case", [dynamic(2, 5, 2, 3, 3, 2), light(2, 5, 2, 3, 3, 2)], ids=str)
+def test_skipped_taps(interpreter: Any, case: Case) -> None:
+    interpreter(check_skipped_taps, case)
+
+
 def check_infinite_logits(case: Case) -> None:
     x, weight, grad, rest = make_inputs(case)
-    weight[..., 1:] = float("-inf")  # one tap of probability 1, in several blocks of taps
+    weight[..., :-1] = float("-inf")  # whole blocks of taps without a finite logit
     compare(case, Inputs(x, weight, grad, rest))
 
 
 def test_infinite_logits(interpreter: Any) -> None:
-    interpreter(check_infinite_logits, dynamic(1, 3, 17, 3, 6, 0, softmax=True))
+    interpreter(check_infinite_logits, dynamic(1, 3, 40, 1, 6, 5, softmax=True))
 
 
 # --- DropConnect's bits ---------------------------------------------------------------------------
@@ -315,13 +359,10 @@ def draw(out, seed, first, threshold: tl.uint32, N: tl.constexpr):
     i = tl.arange(0, N)[None, None, :]
     index = tl.load(first) + i
     ones = tl.full((1, 1, N), 1.0, tl.float64)
-    tl.store(out + i, gpu_drop(ones, tl.load(seed), index, threshold, 1.5))
+    tl.store(out + i, gpu_kernels._drop(ones, tl.load(seed), index, threshold, 1.5))
 
 
 def check_bits(seed: int, first: int) -> None:
-    from lightconv.ops import gpu_kernels
-
-    globals()["gpu_drop"] = gpu_kernels._drop
     N, index = 64, torch.tensor(first)
     bits = random_bits(torch.tensor(seed), index + torch.arange(N))
     for threshold in (0, bits[3].item(), bits[3].item() + 1, 2**31, 2**32 - 1):
@@ -347,7 +388,7 @@ def test_wrong_inputs() -> None:
         gpu.lightconv(x, weight, 1, None, 0.0, None)
     with pytest.raises(ValueError, match="dynamicconv: grad must be like x"):
         gpu.dynamicconv_backward(x[1:], x, weight, 1, False, None, 0.0, None, True, True)
-    with pytest.raises(ValueError, match="lightconv: .* needs a seed"):
+    with pytest.raises(ValueError, match=r"lightconv: .* needs a seed"):
         gpu.lightconv_backward(x, x, weight[0, 0], 1, None, 0.5, None, True, True)
     with pytest.raises(ValueError, match="cu_seqlens must run from 0 to the packed length 5"):
         gpu.dynamicconv(x[:1], weight[:1], 1, False, torch.tensor([0]), 0.0, None)
@@ -362,6 +403,23 @@ def test_register() -> None:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         assert has_kernel(f"lightconv_test_gpu::{name}", "CUDA")
         assert not has_kernel(f"lightconv_test_gpu::{name}", "CPU")
+
+
+def check_dispatch(case: Case) -> None:
+    """Through torch's dispatcher, as CPU kernels for want of a GPU."""
+    library = torch.library.Library("lightconv_test_dispatch", "DEF")
+    for name in gpu.KERNELS:
+        library.define(name + schema.SCHEMAS[name])
+    with mock.patch.object(library, "impl", lambda *a, to=library.impl: to(*a[:-1], "CPU")):
+        gpu.register(library)
+    ops = {name: getattr(torch.ops.lightconv_test_dispatch, name) for name in gpu.KERNELS}
+    found, expected = (run(k, case.op, make_inputs(case)) for k in (ops, gpu.KERNELS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_dispatch(interpreter: Any) -> None:
+    interpreter(check_dispatch, dynamic(1, 3, 2, 3, 3, 1, softmax=True, dropconnect=0.3))
+    interpreter(check_dispatch, light(1, 3, 2, 3, 3, 1))
 
 
 def test_import_leaves_triton_alone() -> None:

@@ -46,4 +46,5 @@ def _multiply(x: Tensor, weight: Tensor, left: int) -> Tensor:
     """weight [B or 1, H, T, K]."""
     H = weight.shape[1]
     heads = x.unflatten(-1, (H, x.shape[-1] // H)).transpose(1, 2)
-    return (band_matrix(weight, left) @ heads).transpose(1, 2).flatten(-2)
+    out: Tensor = band_matrix(weight, left) @ heads
+    return out.transpose(1, 2).flatten(-2)

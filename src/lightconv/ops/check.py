@@ -25,7 +25,9 @@ def _require_tensor(name: str, value: object) -> None:
 def _check_common(op: str, x: Tensor, weight: Tensor, H: int, K: int) -> None:
     D = x.shape[-1]
     if K < 1:
-        raise ValueError(f"{op}: the kernel width K must be at least 1, got weight {_shape(weight)}")
+        raise ValueError(
+            f"{op}: the kernel width K must be at least 1, got weight {_shape(weight)}"
+        )
     if H < 1 or D % H != 0:
         raise ValueError(
             f"{op}: H={H} heads do not divide D={D} channels "
@@ -113,9 +115,7 @@ def check_dynamicconv(
     if weight.dim() != 4:
         raise ValueError(f"{op}: weight must have shape [B, T, H, K], got {_shape(weight)}")
     if weight.shape[0] != x.shape[0] or weight.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"{op}: weight {_shape(weight)} and x {_shape(x)} must agree in B and T"
-        )
+        raise ValueError(f"{op}: weight {_shape(weight)} and x {_shape(x)} must agree in B and T")
     _check_common(op, x, weight, weight.shape[2], weight.shape[3])
     _check_extras(op, x, left, cu_seqlens, dropconnect, seed)
 

@@ -5,14 +5,16 @@ kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the ke
 (`lightconv.explain()` names it), "reference" the formula, "band" the paper's band matrix.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from lightconv.ops import band, native, reference, schema  # noqa: F401  (kernels register themselves)
+from lightconv.ops import band, gpu, native, reference, schema
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.random import draw_seed
+
+# Which kernel runs is the dispatcher's choice, by device; the formulas stand in where there is none.
+native.register(schema.LIBRARY)
+gpu.register(schema.LIBRARY)
 
 BACKENDS = ("auto", "reference", "band")
 
@@ -72,8 +74,10 @@ def _dynamicconv(
     x, weight = _autocast(x, weight)
     seed = _as_seed(seed, dropconnect, x)
     if backend == "auto":
-        op = torch.ops.lightconv.dynamicconv.default
-        return op(x, weight, left, softmax, cu_seqlens, dropconnect, seed)
+        out: Tensor = torch.ops.lightconv.dynamicconv.default(
+            x, weight, left, softmax, cu_seqlens, dropconnect, seed
+        )
+        return out
     if backend == "reference":
         return reference.dynamicconv(x, weight, left, softmax, cu_seqlens, dropconnect, seed)
     _check_band(backend, cu_seqlens, dropconnect)
@@ -100,8 +104,10 @@ def lightconv(
     x, weight = _autocast(x, weight)
     seed = _as_seed(seed, dropconnect, x)
     if backend == "auto":
-        op = torch.ops.lightconv.lightconv.default
-        return op(x, weight, left, cu_seqlens, dropconnect, seed)
+        out: Tensor = torch.ops.lightconv.lightconv.default(
+            x, weight, left, cu_seqlens, dropconnect, seed
+        )
+        return out
     if backend == "reference":
         return reference.lightconv(x, weight, left, cu_seqlens, dropconnect, seed)
     _check_band(backend, cu_seqlens, dropconnect)
@@ -204,16 +210,3 @@ def _check_band(backend: str, cu_seqlens: Tensor | None, dropconnect: float) -> 
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if cu_seqlens is not None or dropconnect > 0.0:
         raise ValueError("backend 'band' knows neither cu_seqlens nor dropconnect; use 'auto'")
-
-
-OPERATORS: dict[str, Callable[..., object]] = {
-    f.__name__: f
-    for f in (
-        dynamicconv,
-        dynamicconv_softmax,
-        lightconv,
-        lightconv_softmax,
-        dynamicconv_step,
-        lightconv_step,
-    )
-}

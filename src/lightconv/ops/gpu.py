@@ -182,9 +182,12 @@ class _Call:
             "BK": BK,
         }
 
-    def run(self, kernel: Any, programs: int, out: Tensor, **arguments: Any) -> Tensor:
+    def run(
+        self, kernel: Any, programs: int, out: Tensor, warps: int = 0, **arguments: Any
+    ) -> Tensor:
         """Launches with all arguments and returns out."""
-        launch(kernel, programs, self.blocks.warps, {**self.arguments, "out": out, **arguments})
+        arguments = {**self.arguments, "out": out, **arguments}
+        launch(kernel, programs, warps or self.blocks.warps, arguments)
         return out
 
     def convolve(self, x: Tensor, flip: bool, lse: Tensor | None) -> Tensor:
@@ -200,8 +203,9 @@ class _Call:
 
     def log_sum_exp(self) -> Tensor:
         """The normaliser of each softmax: [B, T, H]."""
-        programs = self.time_blocks * self.head_blocks
-        return self.run(self.kernels.log_sum_exp, programs, self.empty_lse())
+        BT, BH, _, BK, _ = self.blocks
+        programs, warps = self.time_blocks * self.head_blocks, max(1, BT * BH * BK // 256)
+        return self.run(self.kernels.log_sum_exp, programs, self.empty_lse(), warps)
 
     def dynamicconv_taps(self, grad: Tensor, lse: Tensor | None) -> Tensor:
         """The gradient of weight [B, T, H, K]."""
@@ -216,9 +220,9 @@ class _Call:
         columns = self.head_blocks * -(-K // self.blocks.BK)
         partials = max(1, min(self.time_blocks, PROGRAMS // columns))
         out = self.x.new_empty((partials, H, K), dtype=accumulate_dtype(self.x.dtype))
-        kernel, blocks = self.kernels.lightconv_taps, self.time_blocks
-        arguments = {"grad": grad, "x": self.x, "blocks": blocks, "partials": partials}
-        self.run(kernel, partials * columns, out, **arguments)
+        counts = {"blocks": self.time_blocks, "partials": partials}
+        kernel, programs = self.kernels.lightconv_taps, partials * columns
+        self.run(kernel, programs, out, grad=grad, x=self.x, **counts)
         return out.sum(0).to(self.weight.dtype)
 
 

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -331,12 +331,17 @@ def _cpu_lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor
     return _step(x, window, position, weight, False)
 
 
-for _name, _kernel in {
+KERNELS: dict[str, Callable[..., Any]] = {
     "dynamicconv": _cpu_dynamicconv,
     "dynamicconv_backward": _cpu_dynamicconv_backward,
     "lightconv": _cpu_lightconv,
     "lightconv_backward": _cpu_lightconv_backward,
     "dynamicconv_step": _cpu_dynamicconv_step,
     "lightconv_step": _cpu_lightconv_step,
-}.items():
-    schema.LIBRARY.impl(_name, _kernel, "CPU")
+}
+
+
+def register(library: Any) -> None:
+    """Makes these the kernels of a torch.library.Library's operators for CPU tensors."""
+    for name, kernel in KERNELS.items():
+        library.impl(name, kernel, "CPU")

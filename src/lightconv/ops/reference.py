@@ -74,9 +74,11 @@ def _sum_taps(x: Tensor, weight: Tensor, left: int, cu_seqlens: Tensor | None) -
         check_boundaries("cu_seqlens", boundaries, x.shape[1])
         parts = [
             _sum_taps(x[:, a:b], weight[:, a:b], left, None)
-            for a, b in itertools.pairwise(boundaries)
+            for a, b in itertools.pairwise(
+                [0, *boundaries]
+            )  # at least one part, if only an empty one
         ]
-        return torch.cat(parts, dim=1) if parts else x.clone()
+        return torch.cat(parts, dim=1)
     T = x.shape[1]
     H, K = weight.shape[2:]
     padded = F.pad(x.to(weight.dtype), (0, 0, left, max(0, K - 1 - left)))

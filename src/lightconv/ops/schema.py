@@ -6,6 +6,7 @@ that torch.compile traces them; `need_x` and `need_weight` say which gradient is
 other one comes back empty.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from lightconv.ops import reference
 from lightconv.ops.check import check_dynamicconv, check_lightconv, check_step
 
-LIBRARY = torch.library.Library("lightconv", "DEF")
+LIBRARY: Any = torch.library.Library("lightconv", "DEF")
 
 _EXTRAS = "Tensor? cu_seqlens, float dropconnect, Tensor? seed"
 _NEED = "bool need_x, bool need_weight"
@@ -106,7 +107,7 @@ def reference_lightconv_step(x: Tensor, window: Tensor, position: int, weight: T
     return out
 
 
-REFERENCE_KERNELS = {
+REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "dynamicconv": reference.dynamicconv,
     "dynamicconv_backward": reference_dynamicconv_backward,
     "lightconv": reference.lightconv,
@@ -125,8 +126,7 @@ def _contiguous_like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-@torch.library.register_fake("lightconv::dynamicconv", lib=LIBRARY)
-def _(
+def _fake_dynamicconv(
     x: Tensor,
     weight: Tensor,
     left: int,
@@ -139,8 +139,7 @@ def _(
     return _contiguous_like(x)
 
 
-@torch.library.register_fake("lightconv::lightconv", lib=LIBRARY)
-def _(
+def _fake_lightconv(
     x: Tensor,
     weight: Tensor,
     left: int,
@@ -160,22 +159,30 @@ def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple
     )
 
 
-torch.library.register_fake("lightconv::dynamicconv_backward", _fake_backward, lib=LIBRARY)
-torch.library.register_fake("lightconv::lightconv_backward", _fake_backward, lib=LIBRARY)
-
-
-@torch.library.register_fake("lightconv::dynamicconv_step", lib=LIBRARY)
-def _(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool) -> Tensor:
+def _fake_dynamicconv_step(
+    x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool
+) -> Tensor:
     check_dynamicconv(x, weight, 0)
     check_step("dynamicconv_step", x, window, position, weight)
     return _contiguous_like(x)
 
 
-@torch.library.register_fake("lightconv::lightconv_step", lib=LIBRARY)
-def _(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Tensor:
+def _fake_lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Tensor:
     check_lightconv(x, weight, 0)
     check_step("lightconv_step", x, window, position, weight)
     return _contiguous_like(x)
+
+
+FAKE_KERNELS: dict[str, Callable[..., Any]] = {
+    "dynamicconv": _fake_dynamicconv,
+    "dynamicconv_backward": _fake_backward,
+    "lightconv": _fake_lightconv,
+    "lightconv_backward": _fake_backward,
+    "dynamicconv_step": _fake_dynamicconv_step,
+    "lightconv_step": _fake_lightconv_step,
+}
+for _name, _fake in FAKE_KERNELS.items():
+    torch.library.register_fake(f"lightconv::{_name}", _fake, lib=LIBRARY)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -187,24 +194,38 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.constants = [None if isinstance(v, Tensor) else v for v in inputs]
 
 
-def _backward_of(op: Any) -> Any:
+def _differentiable(
+    formula: Any, grad: Tensor, inputs: list[Any], need_x: bool, need_weight: bool
+) -> list[Tensor | None]:
+    """The gradients as functions of grad, x and weight, for gradients of gradients."""
+    # Views: a weight that was computed from x must not count as a part of x.
+    x, weight = (v.view_as(v) for v in inputs[:2])
+    wanted = [v for v, need in ((x, need_x), (weight, need_weight)) if need]
+    out = formula(x, weight, *inputs[2:])
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in (need_x, need_weight)]
+
+
+def _backward_of(name: str) -> Any:
+    op = getattr(torch.ops.lightconv, f"{name}_backward").default
+
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs = [
             constant if tensor is None else tensor
             for tensor, constant in zip(ctx.saved_tensors, ctx.constants, strict=True)
         ]
         need_x, need_weight = ctx.needs_input_grad[:2]
-        grad_x, grad_weight = op(grad, *inputs, need_x, need_weight)
-        found = (grad_x if need_x else None, grad_weight if need_weight else None)
-        return found + (None,) * (len(inputs) - 2)
+        if torch.is_grad_enabled():  # create_graph=True, which only the formula knows
+            found = _differentiable(REFERENCE_KERNELS[name], grad, inputs, need_x, need_weight)
+        else:
+            grad_x, grad_weight = op(grad, *inputs, need_x, need_weight)
+            found = [grad_x if need_x else None, grad_weight if need_weight else None]
+        return (*found, *(None,) * (len(inputs) - 2))
 
     return backward
 
 
 for _name in ("dynamicconv", "lightconv"):
     torch.library.register_autograd(
-        f"lightconv::{_name}",
-        _backward_of(getattr(torch.ops.lightconv, f"{_name}_backward").default),
-        setup_context=_save,
-        lib=LIBRARY,
+        f"lightconv::{_name}", _backward_of(_name), setup_context=_save, lib=LIBRARY
     )

@@ -1,0 +1,66 @@
+// What this machine can do at most: fused multiply-adds from registers, bytes through memory.
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef float V __attribute__((vector_size(BYTES)));
+
+template <class Work>
+static double seconds(int threads, Work work) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> pool;
+  for (int i = 0; i < threads; ++i) pool.emplace_back(work, i);
+  for (auto& thread : pool) thread.join();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+extern "C" {
+
+// Floating-point operations per second, `threads` threads.
+double fma_per_second(int threads) {
+  const int64_t rounds = 20000000;
+  volatile float sink = 0;
+  const double time = seconds(threads, [&](int) {
+    V acc[12] = {}, a = V{} + 0.999f, b = V{} + 0.001f;
+    for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+      for (int k = 0; k < 12; ++k) acc[k] = acc[k] * a + b;
+      asm volatile("" ::: "memory");
+    }
+    float sum = 0;
+    for (V& v : acc) sum += v[0];
+    sink = sink + sum;
+  });
+  return 2.0 * 12 * double(BYTES / 4) * double(rounds) * threads / time;
+}
+
+// Bytes read plus bytes written per second, copying with stores that pass the cache.
+double copied_per_second(int threads, char* to, const char* from, int64_t bytes) {
+  const double time = seconds(threads, [&](int i) {
+    const int64_t begin = bytes / 64 * i / threads * 64, end = bytes / 64 * (i + 1) / threads * 64;
+    for (int64_t at = begin; at < end; at += BYTES) {
+#if defined(__AVX512F__)
+      _mm512_stream_si512((__m512i*)(to + at), _mm512_load_si512((const __m512i*)(from + at)));
+#elif defined(__AVX__)
+      _mm256_stream_si256((__m256i*)(to + at), _mm256_load_si256((const __m256i*)(from + at)));
+#else
+      memcpy(to + at, from + at, BYTES);
+#endif
+    }
+  });
+  return 2.0 * double(bytes) / time;
+}
+}

@@ -1,0 +1,64 @@
+"""Timing and memory, the same way for every benchmark.
+
+All sides of a comparison run in one process, in turns, after a warm-up; the figure is the median.
+Peak memory is what the process's resident size reached beyond what it was before the call.
+"""
+
+import ctypes
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+Call = Callable[[], object]
+
+
+def interleave(
+    sides: Mapping[str, Call], rounds: int = 9, patience: float = 1.0
+) -> dict[str, float]:
+    """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for call in sides.values():
+        call()
+    for turn in range(rounds):
+        for name, call in sides.items():
+            if turn >= 3 and times[name][0] > patience:
+                continue
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_bytes(call: Call) -> int:
+    """How far the resident size rises during call(), freed memory given back before."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _status("VmRSS")
+    kept = call()
+    peak = _status("VmHWM")
+    del kept
+    return max(0, peak - before)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def machine() -> str:
+    """One line that says what a figure was measured on."""
+    from lightconv.doctor import processor
+    from lightconv.ops.native import native
+
+    return (
+        f"{processor()}, {torch.get_num_threads()} threads, {native().isa or 'no C++ kernels'}, "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )

@@ -1,0 +1,264 @@
+"""The operators against everything else that computes the same, and against attention.
+
+    python -m benchmarks.ops               every table, about twenty minutes on two cores
+    python -m benchmarks.ops --quick       one table in about a minute
+    python -m benchmarks.ops --write docs  also docs/performance.md and its plot
+
+All sides run in one process in turns, forward + backward, softmax included; figures are medians.
+Before anything is timed, every formulation is compared with the kernel; a difference ends the run.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import formulations as peers
+from benchmarks.limits import Limits, measure_limits
+from benchmarks.measure import interleave, machine, peak_bytes
+from lightconv import ops
+
+TOKENS, D, H = 8192, 1024, 16
+KERNELS = (3, 7, 15, 31, 63)
+LENGTHS = (32, 128, 512, 2048, 8192, 65536)
+MOST_BYTES = 6e9  # a formulation that would need more is not run, and the table says so
+MOST_SECONDS = 12.0
+
+Row = dict[str, Any]
+
+
+def inputs(operator: str, T: int, K: int, tokens: int = TOKENS, width: int = D) -> list[Tensor]:
+    """x and the logits of `operator`, or q, k, v for attention."""
+    B = max(1, tokens // T)
+    heads = H if width >= H else 1
+    shapes = {
+        "dynamicconv": [(B, T, width), (B, T, heads, K)],
+        "lightconv": [(B, T, width), (heads, K)],
+        "attention": [(B, T, width)] * 3,
+    }
+    return [torch.randn(shape, requires_grad=True) for shape in shapes[operator]]
+
+
+def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., Tensor]]]:
+    """Name -> (whose inputs it takes, function), ours first; None where too much is needed."""
+    B = max(1, TOKENS // T)
+    unfold_bytes = 3.0 * 4 * B * T * D * K
+    band_bytes = 3.0 * 4 * B * H * T * (T + K)
+    ours: Callable[..., Tensor]
+    if operator == "dynamicconv":
+        ours = lambda x, w: ops.dynamicconv_softmax(x, w, K - 1)  # noqa: E731
+        found = {
+            "lightconv": (operator, ours),
+            "unfold": (operator, peers.unfold_dynamicconv),
+            "band": (operator, peers.band_dynamicconv),
+            "attention": ("attention", lambda q, k, v: peers.causal_attention(q, k, v, H)),
+            "windowed": ("attention", lambda q, k, v: peers.windowed_attention(q, k, v, H, K)),
+        }
+    else:
+        ours = lambda x, w: ops.lightconv_softmax(x, w, K - 1)  # noqa: E731
+        found = {
+            "lightconv": (operator, ours),
+            "unfold": (operator, peers.unfold_lightconv),
+            "band": (operator, peers.band_lightconv),
+            "conv1d": (operator, peers.conv1d_lightconv),
+            "conv2d": (operator, peers.conv2d_lightconv),
+        }
+    if unfold_bytes > MOST_BYTES:
+        del found["unfold"]
+    if band_bytes > MOST_BYTES:
+        del found["band"]
+    if T > 8192:
+        found.pop("attention", None)  # a minute and more for one call
+    return found
+
+
+def verify() -> None:
+    """Every formulation against the kernel on a small case; attention has nothing to equal."""
+    torch.manual_seed(0)
+    for operator in ("dynamicconv", "lightconv"):
+        x, logits = inputs(operator, 40, 7, tokens=80)
+        named = sides(operator, 40, 7)
+        want = named["lightconv"][1](x, logits)
+        for name, (takes, function) in named.items():
+            if takes == operator:
+                torch.testing.assert_close(function(x, logits), want, rtol=1e-4, atol=1e-5)
+
+
+def prepared(takes: str, function: Callable[..., Tensor], T: int, K: int) -> Callable[[], object]:
+    """Forward + backward with inputs of its own."""
+    given = inputs(takes, T, K)
+    grad = torch.randn_like(given[0])
+
+    def call() -> object:
+        out = function(*given)
+        return out, torch.autograd.grad(out, given, grad)
+
+    return call
+
+
+def measure(operator: str, T: int, K: int, rounds: int, memory: bool) -> Row:
+    """One row: milliseconds of each side, and the extra memory of each as a share."""
+    torch.manual_seed(0)
+    calls = {name: prepared(*side, T, K) for name, side in sides(operator, T, K).items()}
+    seconds = interleave(calls, rounds)
+    row: Row = {"operator": operator, "T": T, "K": K, "tokens": max(TOKENS, T)}
+    row["ms"] = {name: value * 1e3 for name, value in seconds.items()}
+    if memory:
+        row["extra_bytes"] = {}
+        for name, call in calls.items():
+            out, grads = call()  # type: ignore[misc]
+            needed = sum(t.nbytes for t in (out, *grads))
+            row["needed_bytes"] = 2 * needed  # and as much for the inputs and the gradient given
+            del out, grads
+            row["extra_bytes"][name] = max(0, peak_bytes(call) - needed)
+    return row
+
+
+def forward_share(limits: Limits, rounds: int) -> Row:
+    """The forward passes at T = 2,048, K = 31, as a share of the limit that binds."""
+    found: Row = {}
+    T, K = 2048, 31
+    for operator in ("dynamicconv", "lightconv"):
+        x, logits = (t.detach() for t in inputs(operator, T, K))
+        function = sides(operator, T, K)["lightconv"][1]
+        seconds = interleave({"forward": lambda f=function, a=x, b=logits: f(a, b)}, rounds)
+        moved = (2 * x.nbytes + logits.nbytes) / limits.bytes
+        computed = 2.0 * x.numel() * K / limits.flops
+        found[operator] = {
+            "ms": seconds["forward"] * 1e3,
+            "memory_ms": moved * 1e3,
+            "fma_ms": computed * 1e3,
+            "share": max(moved, computed) / seconds["forward"],
+        }
+    return found
+
+
+def step_overhead(rounds: int) -> Row:
+    """One step of N = 4 rows, D = 512, K = 31: microseconds of the call and of its kernel alone."""
+    from lightconv.ops.native import native
+
+    x, window = torch.randn(4, 1, 512), torch.zeros(4, 30, 512)
+    logits, out = torch.randn(4, 1, 4, 31), torch.empty(4, 1, 512)
+    library = native().library
+    assert library is not None
+    pointers = (x.data_ptr(), window.data_ptr(), logits.data_ptr(), out.data_ptr())
+    many = range(1000)
+
+    def call() -> None:
+        for _ in many:
+            ops.dynamicconv_step(x, window, 7, logits, softmax=True)
+
+    def kernel(rows: int) -> None:
+        for _ in many:
+            library.lightconv_step(*pointers, rows, 1, 512, 4, 31, 7, 0, 0, 0, 1)
+
+    with torch.inference_mode():
+        seconds = interleave(
+            {"call": call, "kernel": lambda: kernel(4), "empty": lambda: kernel(0)}, rounds
+        )
+    arithmetic = (seconds["kernel"] - seconds["empty"]) * 1e3
+    return {"call_us": seconds["call"] * 1e3, "arithmetic_us": arithmetic}
+
+
+def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, float, bool]]:
+    """What must hold: (what, bound, measured, met)."""
+    at = {(r["operator"], r["T"], r["K"]): r for r in rows}
+    found = []
+
+    def ratio(operator: str, T: int, names: Sequence[str], least: float, what: str) -> None:
+        ms = at[operator, T, 31]["ms"]
+        value = min(ms[n] for n in names if n in ms) / ms["lightconv"]
+        found.append((f"{what}, T={T}", f">= {least}x", value, value >= least))
+
+    for T, least in ((32, 3.0), (128, 5.0), (512, 8.0), (2048, 25.0), (8192, 25.0)):
+        ratio("dynamicconv", T, ("unfold", "band"), least, "DynamicConv against unfold, band")
+    for T, least in ((32, 2.0), (128, 3.0), (512, 3.0), (2048, 3.0), (8192, 3.0), (65536, 3.0)):
+        names = ("unfold", "band", "conv1d", "conv2d")
+        ratio("lightconv", T, names, least, "LightConv against the fastest formulation")
+    for T, least in ((128, 5.0), (8192, 50.0)):
+        ratio("dynamicconv", T, ("attention",), least, "DynamicConv against causal attention")
+    for operator in ("dynamicconv", "lightconv"):
+        long, short = at[operator, 65536, 31], at[operator, 128, 31]
+        value = (long["ms"]["lightconv"] / 65536) / (short["ms"]["lightconv"] / TOKENS)
+        what = f"{operator}: time per token, T=65,536 against T=128"
+        found.append((what, "<= 1.2x", value, value <= 1.2))
+        row = at[operator, 2048, 31]
+        value = row["extra_bytes"]["lightconv"] / row["needed_bytes"]
+        found.append((f"{operator}: extra memory, share", "< 0.05", value, value < 0.05))
+        value = forward[operator]["share"]
+        found.append((f"{operator}: forward, share of the limit", ">= 0.6", value, value >= 0.6))
+    value = step["call_us"] - step["arithmetic_us"]
+    found.append(("step: overhead beyond the arithmetic, us", "< 15", value, value < 15))
+    return found
+
+
+def quick() -> int:
+    """The demo: one table, K = 31."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"[bold]DynamicConv, K=31, D={D}, H={H}[/]: forward + backward, {machine()}")
+    table = Table("T", "tokens")
+    for name in ("DynamicConv", "band matrix", "attention", "windowed attention"):
+        table.add_column(f"{name}\nms (extra MB)", justify="right")
+    table.add_column("attention /\nDynamicConv", justify="right")
+    for T in (128, 512, 2048, 8192):
+        with console.status(f"measuring T = {T:,}"):
+            row = measure("dynamicconv", T, 31, rounds=3, memory=True)
+        ms, extra = row["ms"], row["extra_bytes"]
+        cells = [
+            f"{ms[n]:,.0f} ({extra[n] / 1e6:,.0f})" if n in ms else "-"
+            for n in ("lightconv", "band", "attention", "windowed")
+        ]
+        ratio = f"{ms['attention'] / ms['lightconv']:.1f}x"
+        table.add_row(f"{T:,}", f"{row['tokens']:,}", *cells, ratio)
+    console.print(table)
+    console.print("extra MB: memory beyond inputs, output and gradients; -: would need over 6 GB")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Verifies, measures, prints, and writes where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one table in about a minute")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default 9)")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write tables and plot there")
+    options = parser.parse_args(argv)
+    verify()
+    if options.quick:
+        return quick()
+    start = time.time()
+    limits = measure_limits()
+    print(
+        f"{machine()}\n{limits.flops / 1e9:.0f} GFLOP/s, {limits.bytes / 1e9:.1f} GB/s", flush=True
+    )
+    rows = []
+    for operator in ("dynamicconv", "lightconv"):
+        for T in LENGTHS:
+            for K in KERNELS:
+                memory = K == 31 and T in (128, 2048)
+                rows.append(measure(operator, T, K, options.rounds, memory))
+                print(json.dumps(rows[-1]), flush=True)
+    forward, step = forward_share(limits, options.rounds), step_overhead(options.rounds)
+    checked = bars(rows, forward, step)
+    for what, bound, value, met in checked:
+        print(f"{'ok  ' if met else 'MISS'} {what}: {value:.2f} ({bound})")
+    if options.write:
+        from benchmarks.report import write
+
+        write(options.write, machine(), limits, rows, forward, step, checked)
+    print(f"{time.time() - start:.0f} s", file=sys.stderr)
+    return 0 if all(met for *_, met in checked) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

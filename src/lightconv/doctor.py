@@ -1,0 +1,94 @@
+"""`lightconv doctor`: what runs here and why, in one screen or as JSON."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightconv import __version__
+
+
+def processor() -> str:
+    """The processor's own name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def examine() -> dict[str, object]:
+    """Everything the report shows, as plain values."""
+    import torch
+
+    from lightconv.ops.explain import explain_all
+    from lightconv.ops.native import native
+
+    library = native()
+    devices = ["cpu"]
+    devices += [
+        f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())
+    ]
+    settings = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LIGHTCONV_")}
+    return {
+        "lightconv": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "devices": devices,
+        "instruction_set": library.isa or None,
+        "cpu_kernels": library.reason,
+        "settings": settings,
+        "operators": explain_all(),
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the report; exit code 1 when the C++ kernels are missing."""
+    parser = argparse.ArgumentParser(
+        prog="lightconv doctor",
+        description="Shows torch, devices, instruction set, threads, and which kernel runs for "
+        "each operator and why. Compiles the C++ kernels if they are missing.",
+        epilog="examples:\n  lightconv doctor\n  lightconv doctor --json\n"
+        "  LIGHTCONV_ISA=avx2 lightconv doctor",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(argv)
+    try:
+        found = examine()
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        _show(found)
+    return 0 if found["instruction_set"] else 1
+
+
+def _show(found: dict[str, object]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=True, highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    for name, value in found.items():
+        if name == "operators" or not value:
+            continue
+        text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
+        text = ", ".join(text) if isinstance(text, list) else text
+        facts.add_row(name.replace("_", " "), str(text))
+    console.print(facts)
+    table = Table("operator", "device", "kernel", "why", box=None, padding=(0, 2), pad_edge=False)
+    operators = found["operators"]
+    assert isinstance(operators, list)
+    for row in operators:
+        table.add_row(row["operator"], row["device"], row["kernel"], row["why"])
+    console.print()
+    console.print(table)

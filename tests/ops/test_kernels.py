@@ -1,0 +1,201 @@
+"""The C++ kernels against the formulas in float64: outputs and all gradients."""
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .cases import (
+    FEW_SHAPES,
+    OPS,
+    SHAPES,
+    Inputs,
+    Results,
+    Shape,
+    assert_close,
+    bf16,
+    f16,
+    f32,
+    f64,
+    is_dynamic,
+    is_softmax,
+    make_inputs,
+    name_of,
+    random_cases,
+    run,
+    run_exact,
+    same_bits,
+)
+
+pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
+every_op = pytest.mark.parametrize("op", OPS)
+few_shapes = pytest.mark.parametrize("shape", FEW_SHAPES, ids=name_of)
+
+
+def check(op: str, inputs: Inputs, left: int, about: str = "", floor: float = 0.0) -> None:
+    assert_close(run(op, inputs, left), run_exact(op, inputs, left), inputs, about, floor)
+
+
+@pytest.mark.parametrize("dtype", [f64, f32], ids=name_of)
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+@every_op
+def test_formula(op: str, shape: Shape, dtype: torch.dtype) -> None:
+    check(op, make_inputs(op, shape, dtype), shape.left)
+
+
+@every_op
+def test_random_shapes(op: str, kernels: ctypes.CDLL, instruction_sets: list[str]) -> None:
+    """Any shape, dtype, packing and DropConnect, on every instruction set of this machine."""
+    for number, case in enumerate(random_cases(200, seed=OPS.index(op))):
+        left = case.shape.left
+        inputs = make_inputs(op, case.shape, case.dtype, case.weight_dtype, number)
+        expected = run_exact(op, inputs, left, **case.options)
+        for isa in instruction_sets:
+            kernels.lightconv_choose(isa.encode())
+            assert_close(run(op, inputs, left, **case.options), expected, inputs, f"{isa} {case}")
+
+
+@pytest.mark.parametrize("dtype", [f64, f32], ids=name_of)
+@every_op
+def test_results_larger_than_the_cache(op: str, dtype: torch.dtype) -> None:
+    shape = Shape(1, 2200, 15, 64, 3, 2)
+    inputs = make_inputs(op, shape, dtype)
+    assert inputs.x.numel() * inputs.x.element_size() > 8 << 20
+    check(op, inputs, shape.left)
+
+
+@every_op
+def test_out_of_everyones_reach(op: str) -> None:
+    shape = Shape(2, 70, 2, 3, 5, 2**40)
+    found = run(op, make_inputs(op, shape, f32), shape.left)
+    assert not any(result.any() for result in found)
+
+
+# --- half precision -------------------------------------------------------------------------------
+
+
+def plain(op: str, inputs: Inputs, left: int) -> Results:
+    """What one would write in PyTorch, run in the dtype of x."""
+    x, weight = (tensor.detach().requires_grad_() for tensor in inputs[:2])
+    taps = (weight.softmax(-1) if is_softmax(op) else weight).to(x.dtype)
+    H, K = taps.shape[-2:]
+    padded = F.pad(x, (0, 0, left, max(0, K - 1 - left)))
+    windows = padded.unfold(1, K, 1)[:, : x.shape[1]].unflatten(2, (H, -1))
+    equation = "bthrk,bthk->bthr" if is_dynamic(op) else "bthrk,hk->bthr"
+    out = torch.einsum(equation, windows, taps).flatten(-2)
+    return Results(out.detach(), *torch.autograd.grad(out, (x, weight), inputs.grad))
+
+
+@pytest.mark.parametrize("weight_dtype", [None, f32], ids=["like-x", "weight-f32"])
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
+@few_shapes
+@every_op
+def test_half_precision(
+    op: str, shape: Shape, dtype: torch.dtype, weight_dtype: torch.dtype | None
+) -> None:
+    """At most twice the error of the plain expression, and only one rounding."""
+    inputs = make_inputs(op, shape, dtype, weight_dtype)
+    found, exact = run(op, inputs, shape.left), run_exact(op, inputs, shape.left)
+    for a, b, c in zip(found, plain(op, inputs, shape.left), exact, strict=True):
+        assert (a.double() - c).abs().max() <= 2 * (b.double() - c).abs().max()
+    assert_close(found, exact, inputs)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
+@every_op
+def test_every_half_number_survives(op: str, dtype: torch.dtype) -> None:
+    """Subnormal, huge and infinite numbers pass through a kernel of one tap unchanged."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = numbers[~numbers.isnan()].reshape(1, -1, 2)
+    weight = torch.zeros(1, 1, dtype=dtype) if is_softmax(op) else torch.ones(1, 1, dtype=dtype)
+    weight = weight.expand(1, x.shape[1], 1, 1) if is_dynamic(op) else weight
+    found = run(op, Inputs(x, weight, torch.ones_like(x)), 0)
+    assert torch.equal(found.out, x)
+
+
+# --- softmax --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [f64, f32, bf16], ids=name_of)
+@pytest.mark.parametrize("op", ["dynamicconv_softmax", "lightconv_softmax"])
+@few_shapes
+def test_extreme_logits(op: str, shape: Shape, dtype: torch.dtype) -> None:
+    """Large, equal and minus infinite logits; one tap is always left."""
+    for change in (
+        lambda w: w * 1000.0,
+        lambda w: w + 30000.0,
+        lambda w: torch.zeros_like(w),
+        lambda w: w.masked_fill(w < w.amax(-1, keepdim=True), -torch.inf),
+    ):
+        x, logits, grad = make_inputs(op, shape, dtype)
+        check(op, Inputs(x, change(logits), grad), shape.left, floor=1.0)
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+def shifted(tensor: Tensor) -> Tensor:
+    """A slice of the last dimension, not aligned to anything."""
+    wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 4), torch.nan)
+    wide[..., 1:-3] = tensor
+    return wide[..., 1:-3]
+
+
+def every_second(tensor: Tensor) -> Tensor:
+    """Every second position (or head)."""
+    wide = tensor.new_full((*tensor.shape, 2), torch.nan).movedim(-1, 2).flatten(1, 2)
+    wide[:, ::2] = tensor
+    return wide[:, ::2]
+
+
+def last_first(tensor: Tensor) -> Tensor:
+    """The last dimension is the slowest in memory."""
+    return tensor.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def swapped(tensor: Tensor) -> Tensor:
+    """[T, B, ...] in memory."""
+    return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def one_row(tensor: Tensor) -> Tensor:
+    """The same for every batch entry and position, without memory for it."""
+    return tensor[:1, :1].expand_as(tensor)
+
+
+def one_number(tensor: Tensor) -> Tensor:
+    """As the backward pass of .sum() gives it."""
+    return tensor.flatten()[0].expand_as(tensor)
+
+
+@pytest.mark.parametrize(
+    "layout", [shifted, every_second, last_first, swapped, one_row, one_number]
+)
+@pytest.mark.parametrize("which", Inputs._fields)
+@every_op
+def test_layouts(op: str, which: str, layout: Callable[[Tensor], Tensor]) -> None:
+    for shape in FEW_SHAPES[:3]:
+        for dtype in (f64, f32, bf16):
+            inputs = make_inputs(op, shape, dtype)
+            inputs = inputs._replace(**{which: layout(getattr(inputs, which))})
+            before = Inputs(*(tensor.clone() for tensor in inputs))
+            check(op, inputs, shape.left, f"{shape} {dtype}")
+            assert all(same_bits(*pair) for pair in zip(inputs, before, strict=True))
+
+
+@every_op
+def test_everything_sliced_at_once(op: str) -> None:
+    for shape in FEW_SHAPES:
+        inputs = Inputs(*(shifted(tensor) for tensor in make_inputs(op, shape, f32)))
+        check(op, inputs, shape.left, str(shape))
+
+
+@every_op
+def test_one_channel_with_a_stride(op: str) -> None:
+    """D = 1: a channel stride that means nothing."""
+    inputs = make_inputs(op, Shape(2, 9, 1, 1, 3, 1))
+    strided = Inputs(inputs.x.repeat(1, 1, 7)[..., ::7], *inputs[1:])
+    check(op, strided, 1)

@@ -1,0 +1,214 @@
+"""The step forms: a stream in chunks of any size equals the whole sequence at once."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightconv.ops.functional import OPERATORS
+
+from .cases import Shape, bf16, errors_allowed, f16, f32, f64, make_inputs, name_of, same_bits
+
+pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
+DYNAMIC, SOFTMAX, SHARED = "dynamicconv", "dynamicconv_softmax", "lightconv"
+every_op = pytest.mark.parametrize("op", [DYNAMIC, SOFTMAX, SHARED])
+
+
+def step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor) -> Any:
+    options = {"softmax": True} if op == SOFTMAX else {}
+    name = "lightconv_step" if op == SHARED else "dynamicconv_step"
+    return OPERATORS[name](x, window, position, weight, **options)
+
+
+def start(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_zeros(x.shape[0], weight.shape[-1] - 1, x.shape[2])
+
+
+def stream(op: str, x: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
+    """The outputs of consecutive chunks."""
+    window, t, outs = start(x, weight), 0, []
+    for n in sizes:
+        own = weight if op == SHARED else weight[:, t : t + n]
+        out, window = step(op, x[:, t : t + n], window, t, own)
+        outs.append(out)
+        t += n
+    assert t == x.shape[1]
+    return torch.cat(outs, 1)
+
+
+def cuts(T: int, K: int) -> list[list[int]]:
+    """One by one, all at once, and chunks of 0 to 2 K positions."""
+    draw, random_sizes = random.Random(T * 1000 + K), []
+    while sum(random_sizes) < T:
+        random_sizes.append(min(draw.choice((0, 1, 2, K, 2 * K)), T - sum(random_sizes)))
+    return [[1] * T, [T], [0, T, 0], random_sizes]
+
+
+SHAPES = [
+    *(Shape(2, T, 2, 3, K, K - 1) for K in (1, 2, 3, 4, 7) for T in (1, 2, 3, 4, 6, 7, 8, 20)),
+    *(Shape(1, 40, H, R, 31, 30) for H, R in ((1, 64), (2, 16), (4, 17), (3, 130), (5, 1))),
+    *(Shape(3, T, 2, 8, 70, 69) for T in (5, 69, 70, 71, 150)),
+    Shape(0, 4, 2, 3, 3, 2),
+]
+
+
+@pytest.mark.parametrize("dtype", [f64, f32, bf16, f16], ids=name_of)
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+@every_op
+def test_stream_equals_forward(op: str, shape: Shape, dtype: torch.dtype) -> None:
+    x, weight, _ = make_inputs(op, shape, dtype)
+    expected = OPERATORS[op](x.double(), weight.double(), shape.left, backend="reference")
+    for sizes in cuts(shape.T, shape.K):
+        found = stream(op, x, weight, sizes)
+        assert found.dtype == dtype
+        assert found.shape == expected.shape
+        if found.numel():
+            error = (found.double() - expected).abs()
+            assert (error <= errors_allowed(dtype, expected, 0.0)).all(), f"chunks {sizes}"
+
+
+@every_op
+def test_every_instruction_set(op: str, kernels: Any, instruction_sets: list[str]) -> None:
+    for shape in SHAPES[::3]:
+        x, weight, _ = make_inputs(op, shape, f32)
+        exact = OPERATORS[op](x.double(), weight.double(), shape.left, backend="reference")
+        for isa in instruction_sets:
+            kernels.lightconv_choose(isa.encode())
+            error = (stream(op, x, weight, cuts(shape.T, shape.K)[-1]).double() - exact).abs()
+            assert (error <= errors_allowed(f32, exact, 0.0)).all(), f"{isa} {shape}"
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
+@every_op
+def test_float32_weights_beside_half(op: str, dtype: torch.dtype) -> None:
+    x, weight, _ = make_inputs(op, Shape(2, 9, 2, 3, 4, 3), dtype, f32)
+    exact = OPERATORS[op](x.double(), weight.double(), 3, backend="reference")
+    for sizes in cuts(9, 4):
+        error = (stream(op, x, weight, sizes).double() - exact).abs()
+        assert (error <= errors_allowed(dtype, exact, 0.0)).all()
+
+
+# --- the window -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [2, 3, 5])
+@every_op
+def test_the_window_is_a_ring(op: str, K: int) -> None:
+    """Time t in slot t % (K - 1), at any time, after chunks of any size."""
+    for position in (0, 1, 7, 10**12):
+        for n in (0, 1, 2, K - 1, K, 3 * K):
+            x, weight, _ = make_inputs(op, Shape(2, n, 2, 3, K, K - 1))
+            window = torch.randn(2, K - 1, 6, dtype=f64)
+            before = window.clone()
+            _, ring = step(op, x, window, position, weight)
+            for t in range(position + n - (K - 1), position + n):
+                expected = x[:, t - position] if t >= position else before[:, t % (K - 1)]
+                assert torch.equal(ring[:, t % (K - 1)], expected), f"time {t}"
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@every_op
+def test_updated_in_place(op: str, mode: Any) -> None:
+    x, weight, _ = make_inputs(op, Shape(2, 2, 2, 3, 4, 3))
+    x.requires_grad_()
+    with mode():
+        window = start(x, weight)
+        _, ring = step(op, x, window, 0, weight)
+        assert ring is window
+        assert torch.equal(window[:, :2], x)
+        assert not window[:, 2].any()
+
+
+@every_op
+def test_no_gradient_is_wanted(op: str) -> None:
+    """Plain tensors outside of no_grad: in place as well."""
+    x, weight, _ = make_inputs(op, Shape(1, 1, 1, 2, 3, 2))
+    window = start(x, weight)
+    out, ring = step(op, x, window, 0, weight)
+    assert ring is window
+    assert window.any()
+    assert not out.requires_grad
+
+
+@pytest.mark.parametrize("which", ["x", "weight", "window"])
+@every_op
+def test_recorded_gradients_leave_the_window_alone(op: str, which: str) -> None:
+    x, weight, _ = make_inputs(op, Shape(2, 2, 2, 3, 4, 3))
+    tensors = {"x": x, "weight": weight, "window": torch.randn(2, 3, 6, dtype=f64)}
+    tensors[which].requires_grad_()
+    before = tensors["window"].detach().clone()
+    out, ring = step(op, tensors["x"], tensors["window"], 5, tensors["weight"])
+    assert ring is not tensors["window"]
+    assert torch.equal(tensors["window"], before)
+    assert torch.equal(ring[:, 5 % 3], x[:, 0])
+    assert torch.autograd.grad(out.sum(), tensors[which])[0].any()
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+@every_op
+def test_gradients_flow_through_the_stream(op: str, K: int) -> None:
+    x, weight, grad = make_inputs(op, Shape(2, 9, 2, 3, K, K - 1))
+    x.requires_grad_()
+    weight.requires_grad_()
+    expected = torch.autograd.grad(OPERATORS[op](x, weight, K - 1), (x, weight), grad)
+    for sizes in cuts(9, K):
+        found = torch.autograd.grad(stream(op, x, weight, sizes), (x, weight), grad)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@every_op
+def test_the_window_may_have_any_layout(op: str) -> None:
+    x, weight, _ = make_inputs(op, Shape(2, 3, 2, 3, 5, 4), f32)
+    window = torch.randn(2, 4, 6)
+    expected, ring = step(op, x, window.clone(), 2, weight)
+    sliced = torch.zeros(2, 9, 8)[:, ::2][:, :4, 1:7].copy_(window)
+    turned = window.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    for other in (sliced, turned):
+        assert not other.is_contiguous()
+        out, same = step(op, x, other, 2, weight)
+        assert same is other
+        assert same_bits(out, expected)
+        assert same_bits(other, ring)
+
+
+@every_op
+def test_sliced_inputs(op: str) -> None:
+    x, weight, _ = make_inputs(op, Shape(2, 3, 2, 3, 5, 4), f32)
+    expected, _ = step(op, x, start(x, weight), 0, weight)
+    turned = [t.movedim(-1, 0).contiguous().movedim(0, -1) for t in (x, weight)]
+    assert not turned[0].is_contiguous()
+    out, _ = step(op, turned[0], start(x, weight), 0, turned[1])
+    assert same_bits(out, expected)
+
+
+@every_op
+def test_rows_are_independent(op: str) -> None:
+    """A row alone gives the same bits, and NaN in one row stays there."""
+    B = 4
+    x, weight, _ = make_inputs(op, Shape(B, 3, 2, 17, 5, 4), f32)
+    window = torch.randn(B, 4, 34)
+    expected, ring = step(op, x, window.clone(), 6, weight)
+    for b in range(B):
+        own = weight if op == SHARED else weight[b : b + 1]
+        out, alone = step(op, x[b : b + 1], window[b : b + 1].clone(), 6, own)
+        assert same_bits(out[0], expected[b])
+        assert same_bits(alone[0], ring[b])
+    x[1], window[1] = torch.nan, torch.nan
+    out, _ = step(op, x, window.clone(), 6, weight)
+    others = [0, 2, 3]
+    assert same_bits(out[others], expected[others])
+    assert out[1].isnan().all()
+
+
+@every_op
+def test_what_is_too_old_is_not_seen(op: str) -> None:
+    """A window full of NaN is forgotten after K - 1 positions."""
+    K = 4
+    x, weight, _ = make_inputs(op, Shape(1, 6, 1, 3, K, K - 1))
+    window = torch.full((1, K - 1, 3), torch.nan, dtype=f64)
+    own = weight if op == SHARED else weight[:, :3]
+    out, window = step(op, x[:, :3], window, 0, own)
+    assert out.isnan().all()
+    assert torch.equal(window, x[:, :3])
