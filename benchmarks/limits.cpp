@@ -16,6 +16,12 @@
 #else
 #define BYTES 16
 #endif
+
+#if defined(__x86_64__)
+#define REGISTER "v"
+#else
+#define REGISTER "w"
+#endif
 typedef float V __attribute__((vector_size(BYTES)));
 
 template <class Work>
@@ -34,15 +40,17 @@ double fma_per_second(int threads) {
   const int64_t rounds = 20000000;
   volatile float sink = 0;
   const double time = seconds(threads, [&](int) {
-    V acc[12] = {}, a = V{} + 0.999f, b = V{} + 0.001f;
-    for (int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-      for (int k = 0; k < 12; ++k) acc[k] = acc[k] * a + b;
-      asm volatile("" ::: "memory");
+    // Twelve named sums: an array would tempt the compiler to keep them in memory.
+    V a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};
+    const V m = V{} + 0.999f, p = V{} + 0.001f;
+    for (int64_t round = 0; round < rounds; ++round) {
+      a = a * m + p, b = b * m + p, c = c * m + p, d = d * m + p, e = e * m + p, f = f * m + p;
+      g = g * m + p, h = h * m + p, i = i * m + p, j = j * m + p, k = k * m + p, l = l * m + p;
+      asm volatile("" : "+" REGISTER(a), "+" REGISTER(b), "+" REGISTER(c), "+" REGISTER(d), "+" REGISTER(e), "+" REGISTER(f));
+      asm volatile("" : "+" REGISTER(g), "+" REGISTER(h), "+" REGISTER(i), "+" REGISTER(j), "+" REGISTER(k), "+" REGISTER(l));
     }
-    float sum = 0;
-    for (V& v : acc) sum += v[0];
-    sink = sink + sum;
+    const V sum = a + b + c + d + e + f + g + h + i + j + k + l;
+    sink = sink + sum[0];
   });
   return 2.0 * 12 * double(BYTES / 4) * double(rounds) * threads / time;
 }

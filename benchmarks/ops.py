@@ -52,7 +52,7 @@ def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., T
     band_bytes = 3.0 * 4 * B * H * T * (T + K)
     ours: Callable[..., Tensor]
     if operator == "dynamicconv":
-        ours = lambda x, w: ops.dynamicconv_softmax(x, w, K - 1)  # noqa: E731
+        ours = lambda x, w: ops.dynamicconv_softmax(x, w, K - 1)
         found = {
             "lightconv": (operator, ours),
             "unfold": (operator, peers.unfold_dynamicconv),
@@ -61,7 +61,7 @@ def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., T
             "windowed": ("attention", lambda q, k, v: peers.windowed_attention(q, k, v, H, K)),
         }
     else:
-        ours = lambda x, w: ops.lightconv_softmax(x, w, K - 1)  # noqa: E731
+        ours = lambda x, w: ops.lightconv_softmax(x, w, K - 1)
         found = {
             "lightconv": (operator, ours),
             "unfold": (operator, peers.unfold_lightconv),

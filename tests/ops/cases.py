@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightconv import ops
 from lightconv.ops.check import accumulate_dtype
-from lightconv.ops.functional import OPERATORS
 
 f16, f32, f64, bf16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
 NAMES = {f16: "f16", f32: "f32", f64: "f64", bf16: "bf16"}
+OPERATORS = {name: getattr(ops, name) for name in ops.__all__}
 OPS = ("dynamicconv", "dynamicconv_softmax", "lightconv", "lightconv_softmax")
 INTEGER = {f16: torch.int16, bf16: torch.int16, f32: torch.int32, f64: torch.int64}
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from lightconv.ops.functional import OPERATORS
 from lightconv.ops.native import _torch_parallel_for
 
-from .cases import OPS, Results, Shape, all_same_bits, boundaries, f32, make_inputs, run
+from .cases import OPERATORS, OPS, Results, Shape, all_same_bits, boundaries, f32, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned", "threads")
 every_op = pytest.mark.parametrize("op", OPS)

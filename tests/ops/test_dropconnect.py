@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lightconv.ops.functional import OPERATORS
 from lightconv.ops.random import dropconnect_scale
 
 from .cases import (
     FEW_SHAPES,
+    OPERATORS,
     OPS,
     Inputs,
     Shape,

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from lightconv.ops.functional import OPERATORS
-
-from .cases import OPS, Shape, boundaries, f32, make_inputs, same_bits
+from .cases import OPERATORS, OPS, Shape, boundaries, f32, make_inputs, same_bits
 
 pytestmark = pytest.mark.usefixtures("kernels")
 every_op = pytest.mark.parametrize("op", OPS)

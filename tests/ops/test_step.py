@@ -7,9 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.ops.functional import OPERATORS
-
-from .cases import Shape, bf16, errors_allowed, f16, f32, f64, make_inputs, name_of, same_bits
+from .cases import (
+    OPERATORS,
+    Shape,
+    bf16,
+    errors_allowed,
+    f16,
+    f32,
+    f64,
+    make_inputs,
+    name_of,
+    same_bits,
+)
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
 DYNAMIC, SOFTMAX, SHARED = "dynamicconv", "dynamicconv_softmax", "lightconv"

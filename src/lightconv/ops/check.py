@@ -1,4 +1,4 @@
-"""What the operators accept, said once: every kernel, fake kernel and formula calls these checks."""
+"""What the operators accept, said once: kernels, fake kernels and formulas call these checks."""
 
 import itertools
 
@@ -17,7 +17,8 @@ def _shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
 
-def _require_tensor(name: str, value: object) -> None:
+def require_tensor(name: str, value: object) -> None:
+    """Raises ValueError unless value is a tensor."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
 
@@ -88,8 +89,8 @@ def check_lightconv(
 ) -> None:
     """Raises ValueError unless x is [B, T, D], weight [H, K], H divides D, K >= 1, left >= 0."""
     op = "lightconv"
-    _require_tensor("x", x)
-    _require_tensor("weight", weight)
+    require_tensor("x", x)
+    require_tensor("weight", weight)
     if x.dim() != 3:
         raise ValueError(f"{op}: x must have shape [B, T, D], got {_shape(x)}")
     if weight.dim() != 2:
@@ -106,10 +107,10 @@ def check_dynamicconv(
     dropconnect: float = 0.0,
     seed: Tensor | None = None,
 ) -> None:
-    """Raises ValueError unless x is [B, T, D], weight [B, T, H, K], H divides D, K >= 1, left >= 0."""
+    """Raises ValueError unless x is [B, T, D], weight [B, T, H, K], H divides D, K and left fit."""
     op = "dynamicconv"
-    _require_tensor("x", x)
-    _require_tensor("weight", weight)
+    require_tensor("x", x)
+    require_tensor("weight", weight)
     if x.dim() != 3:
         raise ValueError(f"{op}: x must have shape [B, T, D], got {_shape(x)}")
     if weight.dim() != 4:
@@ -118,6 +119,15 @@ def check_dynamicconv(
         raise ValueError(f"{op}: weight {_shape(weight)} and x {_shape(x)} must agree in B and T")
     _check_common(op, x, weight, weight.shape[2], weight.shape[3])
     _check_extras(op, x, left, cu_seqlens, dropconnect, seed)
+
+
+def check_grad(grad: Tensor, x: Tensor) -> None:
+    """Raises ValueError unless grad could be the gradient of an output of x's shape."""
+    if grad.shape != x.shape or grad.dtype != x.dtype or grad.device != x.device:
+        raise ValueError(
+            f"grad must be like x, {x.dtype} {_shape(x)} on {x.device}, "
+            f"got {grad.dtype} {_shape(grad)} on {grad.device}"
+        )
 
 
 def check_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor) -> None:

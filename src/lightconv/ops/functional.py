@@ -5,14 +5,16 @@ kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the ke
 (`lightconv.explain()` names it), "reference" the formula, "band" the paper's band matrix.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from lightconv.ops import band, gpu, native, reference, schema
-from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.check import accumulate_dtype, check_lightconv, require_tensor
 from lightconv.ops.random import draw_seed
 
-# Which kernel runs is the dispatcher's choice, by device; the formulas stand in where there is none.
+# Which kernel runs is the dispatcher's choice, by device; formulas stand in where there is none.
 native.register(schema.LIBRARY)
 gpu.register(schema.LIBRARY)
 
@@ -130,8 +132,10 @@ def lightconv_softmax(
     logits  [H, K]
     returns [B, T, D]
     """
+    x, logits = _autocast(x, logits)
+    check_lightconv(x, logits, left)
     # H x K numbers: a softmax before the kernel costs nothing and stays in float32.
-    weight = logits.softmax(-1, dtype=accumulate_dtype(logits.dtype))
+    weight = logits.softmax(-1, dtype=accumulate_dtype(x.dtype))
     return lightconv(
         x,
         weight,
@@ -158,8 +162,8 @@ def dynamicconv_step(
     """
     if _records_gradients(x, window, weight):
         return reference.dynamicconv_step(x, window, position, weight, softmax)
-    out = torch.ops.lightconv.dynamicconv_step.default(x, window, position, weight, softmax)
-    return out, window
+    op = _step_kernel("dynamicconv_step", x)
+    return op(x, window, position, weight, softmax), window
 
 
 def lightconv_step(
@@ -177,7 +181,19 @@ def lightconv_step(
     """
     if _records_gradients(x, window, weight):
         return reference.lightconv_step(x, window, position, weight)
-    return torch.ops.lightconv.lightconv_step.default(x, window, position, weight), window
+    op = _step_kernel("lightconv_step", x)
+    return op(x, window, position, weight), window
+
+
+def _step_kernel(name: str, x: Tensor) -> Callable[..., Tensor]:
+    """The CPU kernel itself for an ordinary tensor; else the operator, which can be traced.
+
+    A step is a few microseconds of arithmetic, and the dispatcher would cost as much again.
+    """
+    if type(x) is Tensor and x.is_cpu and not torch.compiler.is_compiling():
+        return native.KERNELS[name]
+    kernel: Callable[..., Tensor] = getattr(torch.ops.lightconv, name).default
+    return kernel
 
 
 def _records_gradients(*tensors: Tensor) -> bool:
@@ -186,13 +202,19 @@ def _records_gradients(*tensors: Tensor) -> bool:
 
 def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Under autocast, x takes the autocast dtype; weight may stay in float32, which is finer."""
-    kind = x.device.type
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
+    require_tensor("x", x)
+    require_tensor("weight", weight)
+    if x.dtype != torch.float64 and _is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
         x = x.to(dtype)
         if weight.dtype != torch.float32:
             weight = weight.to(dtype)
     return x, weight
+
+
+def _is_autocast_enabled(kind: str) -> bool:
+    # Asking about a device that knows no autocast (meta) is an error in torch.
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _as_seed(seed: Tensor | int | None, dropconnect: float, x: Tensor) -> Tensor | None:
@@ -201,7 +223,11 @@ def _as_seed(seed: Tensor | int | None, dropconnect: float, x: Tensor) -> Tensor
     if seed is None:
         return draw_seed(x.device)
     if isinstance(seed, int):
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must fit in 64 bits, signed, got {seed}")
         return torch.tensor(seed, dtype=torch.int64, device=x.device)
+    if not isinstance(seed, Tensor):
+        raise ValueError(f"seed must be an int or one int64 tensor, got {type(seed).__name__}")
     return seed
 
 

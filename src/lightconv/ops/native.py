@@ -1,16 +1,19 @@
 """The C++ kernels: found or built, loaded once, and registered for CPU tensors.
 
 The library is looked for beside this file (an install puts it there), then in the user's cache
-($LIGHTCONV_CACHE, else $XDG_CACHE_HOME/lightconv or ~/.cache/lightconv), and else compiled into that
-cache at the first call that needs it. Without it the formulas run, after one warning that says why
-and what to do; LIGHTCONV_REQUIRE_NATIVE=1 makes that an error. LIGHTCONV_NATIVE=0 turns the kernels
-off, LIGHTCONV_ISA=base|avx2|avx512 chooses an instruction set. `lightconv doctor` shows the outcome.
+($LIGHTCONV_CACHE, else $XDG_CACHE_HOME/lightconv or ~/.cache/lightconv), and else compiled into
+that cache at the first call that needs it; a damaged one there is compiled again. Without it the
+formulas run, after one warning that says why and what to do; LIGHTCONV_REQUIRE_NATIVE=1 makes that
+an error. LIGHTCONV_NATIVE=0 turns the kernels off, LIGHTCONV_ISA=base|avx2|avx512 chooses an
+instruction set. `lightconv doctor` shows the outcome.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -25,6 +28,7 @@ from lightconv.ops import build, reference, schema
 from lightconv.ops.check import (
     check_boundaries,
     check_dynamicconv,
+    check_grad,
     check_lightconv,
     check_step,
 )
@@ -67,7 +71,7 @@ def native() -> Native:
         path = _find_or_build()
         library = ctypes.CDLL(str(path))
         return Native(library, _prepare(library), f"C++ library {path}")
-    except (build.BuildError, OSError) as error:
+    except (build.BuildError, OSError, AttributeError) as error:  # Attribute: a missing function
         reason = str(error)
     if os.environ.get("LIGHTCONV_REQUIRE_NATIVE") == "1":
         raise RuntimeError(f"LIGHTCONV_REQUIRE_NATIVE=1, but the C++ kernels are missing: {reason}")
@@ -83,28 +87,34 @@ def cache_folder() -> Path:
     """Where a library built at first use is kept."""
     if chosen := os.environ.get("LIGHTCONV_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lightconv"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "lightconv"
+    try:
+        return Path.home() / ".cache" / "lightconv"
+    except RuntimeError as error:  # a user without an entry in the system's list and without $HOME
+        raise OSError(str(error)) from None
 
 
 def _find_or_build() -> Path:
     name = build.library_name()
     installed = Path(__file__).parent / name
-    cached = cache_folder() / name
-    for path in (installed, cached):
-        if path.exists():
-            return path
+    if installed.exists():
+        return installed
     try:
-        with _lock(cached.parent):
-            if not cached.exists():  # another process may have built it while this one waited
-                _say(f"compiling the CPU kernels, once, into {cached.parent} (about 20 s)")
-                build.build(cached)
+        cached = cache_folder() / name
+        if not build.is_sealed(cached):
+            with _lock(cached.parent):
+                if not build.is_sealed(cached):  # another process may have built it meanwhile
+                    why = "damaged" if cached.exists() else "missing"
+                    _say(f"compiling the CPU kernels, once (about 20 s): {cached} is {why}")
+                    build.build(cached)
         return cached
     except OSError as error:
         folder = Path(tempfile.mkdtemp(prefix="lightconv-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _say(
-            f"{cached.parent} cannot be written ({error.strerror}); compiling the CPU kernels into "
-            f"{folder} for this process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
+            f"the cache cannot be used ({error}); compiling the CPU kernels into {folder} for this "
+            "process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
         )
         build.build(folder / name)
         return folder / name
@@ -275,6 +285,7 @@ def _cpu_dynamicconv_backward(
     grad: Tensor, x: Tensor, weight: Tensor, left: int, softmax: bool, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     check_dynamicconv(x, weight, left, *rest[:-2])
+    check_grad(grad, x)
     if native().library is None:
         return schema.reference_dynamicconv_backward(grad, x, weight, left, softmax, *rest)
     return _backward("dynamicconv", grad, x, weight, left, softmax, *rest)
@@ -284,6 +295,7 @@ def _cpu_lightconv_backward(
     grad: Tensor, x: Tensor, weight: Tensor, left: int, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     check_lightconv(x, weight, left, *rest[:-2])
+    check_grad(grad, x)
     if native().library is None:
         return schema.reference_lightconv_backward(grad, x, weight, left, *rest)
     return _backward("lightconv", grad, x, weight, left, False, *rest)
@@ -292,40 +304,63 @@ def _cpu_lightconv_backward(
 def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool) -> Tensor:
     library = native().library
     assert library is not None
-    x, weight = x.contiguous(), weight.contiguous()
+    x, weight, ring = x.contiguous(), weight.contiguous(), window.contiguous()
     B, n, D = x.shape
     H, K = weight.shape[-2:]
     out = torch.empty_like(x)
-    ring = window if window.is_contiguous() else window.contiguous()
-    failed = library.lightconv_step(
-        x.data_ptr(),
-        ring.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        *(B, n, D, H, K, position),
-        *(_DTYPES[x.dtype], _DTYPES[weight.dtype]),
-        *(weight.dim() == 2, softmax),
-    )
-    if failed:
+    dtype, weight_dtype, shared = _DTYPES[x.dtype], _DTYPES[weight.dtype], weight.dim() == 2
+    pointers = x.data_ptr(), ring.data_ptr(), weight.data_ptr(), out.data_ptr()
+    sizes = B, n, D, H, K, position
+    if library.lightconv_step(*pointers, *sizes, dtype, weight_dtype, shared, softmax):
         raise MemoryError("the step kernel could not allocate its scratch memory")
     if ring is not window:
         window.copy_(ring)
     return out
 
 
+def _plainly_fits(x: Tensor, window: Tensor, position: int, heads: int, width: int) -> bool:
+    """What nearly every step looks like, at a third of the price of the checks that explain."""
+    return (
+        window.dtype == x.dtype
+        and window.is_cpu
+        and width > 0
+        and heads > 0
+        and position >= 0
+        and x.shape[2] % heads == 0
+        and window.shape == (x.shape[0], width - 1, x.shape[2])
+    )
+
+
 def _cpu_dynamicconv_step(
     x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool
 ) -> Tensor:
-    check_dynamicconv(x, weight, 0)
-    check_step("dynamicconv_step", x, window, position, weight)
+    if not (
+        x.dtype == weight.dtype
+        and x.dtype in _DTYPES
+        and weight.is_cpu
+        and x.dim() == 3
+        and weight.dim() == 4
+        and weight.shape[:2] == x.shape[:2]
+        and _plainly_fits(x, window, position, *weight.shape[2:])
+    ):
+        check_dynamicconv(x, weight, 0)
+        check_step("dynamicconv_step", x, window, position, weight)
     if native().library is None:
         return schema.reference_dynamicconv_step(x, window, position, weight, softmax)
     return _step(x, window, position, weight, softmax)
 
 
 def _cpu_lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Tensor:
-    check_lightconv(x, weight, 0)
-    check_step("lightconv_step", x, window, position, weight)
+    if not (
+        x.dtype == weight.dtype
+        and x.dtype in _DTYPES
+        and weight.is_cpu
+        and x.dim() == 3
+        and weight.dim() == 2
+        and _plainly_fits(x, window, position, *weight.shape)
+    ):
+        check_lightconv(x, weight, 0)
+        check_step("lightconv_step", x, window, position, weight)
     if native().library is None:
         return schema.reference_lightconv_step(x, window, position, weight)
     return _step(x, window, position, weight, False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import reference
-from lightconv.ops.check import check_dynamicconv, check_lightconv, check_step
+from lightconv.ops.check import check_dynamicconv, check_grad, check_lightconv, check_step
 
 LIBRARY: Any = torch.library.Library("lightconv", "DEF")
 
@@ -152,6 +152,7 @@ def _fake_lightconv(
 
 
 def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    check_grad(grad, x)
     need_x, need_weight = rest[-2:]
     return (
         _contiguous_like(x) if need_x else x.new_empty(0),

@@ -10,7 +10,7 @@
 // of P positions by C vectors of channels stays in registers while the rows run past: a row is
 // loaded once for P positions, a weight once for C vectors. Both sums above have this form, with
 // other strides through the weights. grad_w keeps W dot products in registers and sums their lanes
-// together. Taps outside the sequence are skipped, not multiplied by zero.
+// together. Rows outside the sequence are zero, as the formula has it.
 #pragma once
 #include "taps.h"
 
@@ -29,46 +29,45 @@ struct Sink {
 };
 
 // Positions 0..P over rows 0..K+P-1: position p takes row r with the weight
-// w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) do not exist.
-// K >= P - 1, so that the rows that only some positions take are at the two ends.
+// w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) are zero and need
+// not be read. K >= P - 1, so that the rows that only some positions take are at the two ends.
 template <class S, int P, int C>
 static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int64_t w_position,
                                   int64_t K, int64_t first, int64_t last, const Sink<S>& sink,
                                   int64_t offset) {
   constexpr int W = kLanes<S>;
   Vec<S> acc[P][C];
-#pragma GCC unroll 8
-  for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) acc[p][c] = Vec<S>{};
-#define LIGHTCONV_ADD_ROW(r, from, to)                                        \
-  do {                                                                        \
-    const S *x = rows + (r) * (C * W), *weights = w + (r) * w_row;            \
-    Vec<S> v[C];                                                              \
-    _Pragma("GCC unroll 8") for (int c = 0; c < C; ++c) v[c] = load(x + c * W); \
-    _Pragma("GCC unroll 8") for (int p = from; p < to; ++p) {                 \
-      const Vec<S> weight = broadcast(weights[p * w_position]);               \
-      _Pragma("GCC unroll 8") for (int c = 0; c < C; ++c) acc[p][c] += weight * v[c]; \
-    }                                                                         \
-  } while (0)
-#pragma GCC unroll 8
-  for (int r = 0; r < P - 1; ++r)
-    if (r >= first && r < last) LIGHTCONV_ADD_ROW(r, 0, r + 1);
+  unroll<P>([&](auto p) { unroll<C>([&](auto c) { acc[p][c] = Vec<S>{}; }); });
+  // Row r for the positions [kFrom, kTo).
+  auto add_row = [&](int64_t r, auto from, auto to) __attribute__((always_inline)) {
+    constexpr int kFrom = decltype(from)::value, kTo = decltype(to)::value;
+    const S *x = rows + r * (C * W), *weights = w + r * w_row;
+    Vec<S> v[C];
+    unroll<C>([&](auto c) { v[c] = load(x + c * W); });
+    unroll<kTo - kFrom>([&](auto i) {
+      constexpr int p = kFrom + decltype(i)::value;
+      const Vec<S> weight = broadcast(weights[p * w_position]);
+      unroll<C>([&](auto c) { acc[p][c] += weight * v[c]; });
+    });
+  };
+  using std::integral_constant;
+  unroll<P - 1>([&](auto r) {
+    add_row(r, integral_constant<int, 0>{}, integral_constant<int, decltype(r)::value + 1>{});
+  });
   const int64_t until = std::min(last, K);
-  for (int64_t r = std::max<int64_t>(first, P - 1); r < until; ++r) LIGHTCONV_ADD_ROW(r, 0, P);
-#pragma GCC unroll 8
-  for (int e = 1; e < P; ++e)
-    if (K - 1 + e >= first && K - 1 + e < last) LIGHTCONV_ADD_ROW(K - 1 + e, e, P);
-#undef LIGHTCONV_ADD_ROW
+  for (int64_t r = std::max<int64_t>(first, P - 1); r < until; ++r)
+    add_row(r, integral_constant<int, 0>{}, integral_constant<int, P>{});
+  unroll<P - 1>([&](auto e) {
+    add_row(K + e, integral_constant<int, decltype(e)::value + 1>{}, integral_constant<int, P>{});
+  });
   if (sink.direct) {
     S* to = static_cast<S*>(sink.to) + offset;
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
+    unroll<P>([&](auto p) {
+      unroll<C>([&](auto c) {
         S* at = to + p * sink.row + c * W;
         sink.streams ? stream(at, acc[p][c]) : store(at, acc[p][c]);
-      }
+      });
+    });
   } else {
     alignas(64) S staged[C * W];
     for (int p = 0; p < P; ++p) {
@@ -83,22 +82,25 @@ static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int6
 template <class S, int C>
 static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_position,
                           int64_t w_start, int64_t K, int64_t n, int64_t first, int64_t last,
-                          const Sink<S>& sink, int64_t offset) {
+                          const Sink<S>& sink, int64_t offset, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   int64_t i = 0;
   auto block = [&](auto size) {
     constexpr int P = decltype(size)::value;
-    for (; i + P <= n; i += P)
+    for (; i + P <= n; i += P) {
+      ahead.some();
       convolve_block<S, P, C>(rows + i * (C * W), w + i * w_start, w_row, w_position, K,
                               std::max<int64_t>(0, first - i),
                               std::min<int64_t>(K + P - 1, last - i), sink,
                               offset + i * sink.row);
+    }
   };
   if (K >= kBlock - 1) block(std::integral_constant<int, kBlock>{});
   block(std::integral_constant<int, 1>{});
 }
 
-// gw[t][j] = (or +=) the sum over C vectors of grad[t] * x[t + j], for positions [0, n) and all taps.
+// gw[t][j] = (or +=) the sum over C vectors of grad[t] * x[t + j], for positions [0, n) and all taps;
+// rows of x outside [first, last) are zero.
 // Rows of gw are `width` apart, tap 0 at P - 1, with room on both sides for results nobody wants.
 template <class S>
 constexpr int dots_block = kLanes<S> < 4 ? kLanes<S> : 4;
@@ -110,29 +112,26 @@ static int64_t dots_width(int64_t K) {
 }
 
 template <class S, int C>
-static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, bool add, S* gw,
-                      int64_t width) {
+static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, int64_t first, int64_t last,
+                      bool add, S* gw, int64_t width, Ahead& ahead) {
   constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
   for (int64_t t = 0; t < n; t += P) {
+    ahead.some();
     for (int64_t r = 0; r < K + P - 1; r += Q) {
       Vec<S> acc[W];
-#pragma GCC unroll 16
-      for (int i = 0; i < W; ++i) acc[i] = Vec<S>{};
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
+      unroll<W>([&](auto i) { acc[i] = Vec<S>{}; });
+      const bool exist = t + r + Q > first && t + r < last;
+      if (exist) unroll<C>([&](auto c) {
         Vec<S> rows[Q];
-#pragma GCC unroll 8
-        for (int q = 0; q < Q; ++q) rows[q] = load(x + (t + r + q) * (C * W) + c * W);
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          Vec<S> g = load(grad + (t + p) * (C * W) + c * W);
-#pragma GCC unroll 8
-          for (int q = 0; q < Q; ++q) acc[p * Q + q] += g * rows[q];
-        }
-      }
+        unroll<Q>([&](auto q) { rows[q] = load(x + (t + r + q) * (C * W) + c * W); });
+        unroll<P>([&](auto p) {
+          const Vec<S> g = load(grad + (t + p) * (C * W) + c * W);
+          unroll<Q>([&](auto q) { acc[p * Q + q] += g * rows[q]; });
+        });
+      });
       typedef S Few __attribute__((vector_size(Q * sizeof(S))));
       alignas(64) Few sums[P];
-      const Vec<S> all = sum_each<S>(acc);
+      const Vec<S> all = exist ? sum_each<S>(acc) : Vec<S>{};
       memcpy(sums, &all, sizeof all);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
@@ -165,6 +164,12 @@ static inline void for_each_chunk(int64_t R, Visit visit) {
   }
 }
 
+// Blocks of positions that the chunks of a head make together.
+template <class S>
+static int64_t blocks_of(int64_t R, int64_t n) {
+  return (R + kVectors * kLanes<S> - 1) / (kVectors * kLanes<S>) * ((n + kBlock - 1) / kBlock);
+}
+
 template <class S>
 static bool streams_to(const void* to, const Problem& p, int64_t R) {
   constexpr int64_t kPastCache = 8 << 20;  // bytes of output that will not stay in the cache
@@ -194,10 +199,12 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
                     Scratch::room<S>((kTile + K - 1) * kVectors * W));
     S* w = scratch.take<S>(kTile * w_width);
     S* x = scratch.take<S>((kTile + K - 1) * kVectors * W);
+    Ahead ahead;
     if (size_t(task / p.H) + 1 < tiles.size()) {
       const Tile& next = tiles[size_t(task / p.H) + 1];
-      prefetch_tile(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), h, p.H);
-      taps.prefetch_rows(p.T * next.batch + next.start + next.begin, next.end - next.begin, h, p.H);
+      ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), h, p.H, 0, p.D);
+      taps.ask(ahead, p.T * next.batch + next.start + next.begin, next.end - next.begin, h, p.H);
+      ahead.spread_over(blocks_of<S>(R, n));
     }
     taps.effective(position + tile.begin, n, h, w);
     for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
@@ -206,7 +213,7 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
       pack<S, C * W>(x, view_of_x(p, tile), first, first + n + K - 1, channel, channels);
       convolve_tile<S, C>(x, w, 1, w_width - 1, w_width, K, n, std::max<int64_t>(0, -first),
                           tile.length - first, sink_for<S>(p.out, p, channels),
-                          (position + tile.begin) * p.D + channel);
+                          (position + tile.begin) * p.D + channel, ahead);
     });
   };
   for_each_task(parallel, int64_t(tiles.size()) * p.H, double(p.B) * p.T * p.D * K, body);
@@ -228,6 +235,9 @@ struct Reached {
             int64_t left) const {
     const int64_t n = tile.end - tile.begin;
     const int64_t from = std::max<int64_t>(first, 0), to = std::min(first + n + K - 1, tile.length);
+    // Rows that do not exist meet zeros, and must not be NaN.
+    std::fill(w, w + (std::min(from, first + n + K - 1) - first) * width, S(0));
+    std::fill(w + std::max<int64_t>(0, to - first) * width, w + (n + K - 1) * width, S(0));
     if (!wide) {
       if (from < to) taps.effective(position + from, to - from, h, w + (from - first) * width);
       return;
@@ -303,13 +313,19 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
       const Tile& tile = tiles[size_t(index)];
       const int64_t n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
       const int64_t first = tile.begin + left - (K - 1);  // the first position that reads the tile
+      Ahead ahead;
       if (index + 1 < count) {
         const Tile& next = tiles[size_t(index + 1)];
-        prefetch_tile(view_of_grad(p, next), next, p.grad_x ? left : 0, h, p.H);
+        const int64_t shift = p.grad_x ? left : 0, after = next.end - next.begin;
+        ahead.rows(view_of_grad(p, next), next, shift, h, p.H, 0, p.D);
         if (p.grad_weight)
-          prefetch_tile(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), h, p.H);
-        taps.prefetch_rows(p.T * next.batch + next.start + next.begin + (p.grad_x ? left : 0),
-                           next.end - next.begin, h, p.H);
+          ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), h, p.H, 0, p.D);
+        taps.ask(ahead, p.T * next.batch + next.start + next.begin + shift, after, h, p.H);
+        if (p.grad_weight && !p.shared)  // written in pieces of lines, so read first
+          ahead.region(p.grad_weight, p.weight_dtype,
+                       (p.T * next.batch + next.start + next.begin + after * h / p.H) * p.H * K,
+                       (after * (h + 1) / p.H - after * h / p.H) * p.H * K, 1, 0);
+        ahead.spread_over(blocks_of<S>(R, n) * (p.grad_x && p.grad_weight ? 2 : 1));
       }
       if (p.grad_x) reached.fill(taps, tile, position, h, first, left);
 
@@ -321,7 +337,7 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
           convolve_tile<S, C>(reaching, reached.start(), reached.row_stride(), 1,
                               reached.block_stride(), K, n, std::max<int64_t>(0, -first),
                               tile.length - first, sink_for<S>(p.grad_x, p, channels),
-                              (position + tile.begin) * p.D + channel);
+                              (position + tile.begin) * p.D + channel, ahead);
         }
         if (p.grad_weight) {
           const S* own = reaching + (tile.begin - first) * (C * W);
@@ -331,7 +347,8 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
           }
           pack<S, C * W>(x, view_of_x(p, tile), tile.begin - left,
                tile.end - left + K - 1 + P + Q, channel, channels);
-          dots_tile<S, C>(own, x, K, n, c > 0, gw, g_width);
+          dots_tile<S, C>(own, x, K, n, left - tile.begin, tile.length + left - tile.begin, c > 0,
+                          gw, g_width, ahead);
         }
       });
       if (!p.grad_weight) continue;

@@ -55,12 +55,6 @@ static inline bool is_native(int64_t dtype) {
   return dtype == (sizeof(S) == 8 ? kFloat64 : kFloat32);
 }
 
-// Asks for the lines of `n` elements that will be read soon.
-static inline void prefetch(int64_t dtype, const void* from, int64_t offset, int64_t n) {
-  const char* p = static_cast<const char*>(from) + offset * bytes_of(dtype);
-  for (int64_t i = 0; i < n * bytes_of(dtype); i += 64) __builtin_prefetch(p + i);
-}
-
 // `n` elements starting `offset` elements into `from`.
 template <class S>
 static inline void read_row(int64_t dtype, const void* from, int64_t offset, int64_t n, S* to) {

@@ -60,27 +60,27 @@ static void shared_convolve(const Problem& p, ParallelFor parallel,
     Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
     pack<S, chunk>(x, view_of(p, tile), first, first + padded + K - 1, channel, channels);
+    Ahead ahead;
     if (size_t(task / chunks) + 1 < tiles.size()) {
       const Tile& next = tiles[size_t(task / chunks) + 1];
-      prefetch_tile(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), which, chunks);
+      ahead.rows(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), which, chunks, 0, p.D);
+      ahead.spread_over(padded / kPositions * kVectors);
     }
     const S* w = wide.data() + which * K * chunk;
     const bool direct = is_native<S>(p.dtype) && channels % W == 0;
     const int64_t origin = (p.T * tile.batch + tile.start + tile.begin) * p.D + channel;
     for (int64_t i = 0; i < n; i += kPositions)
       for (int64_t c = 0; c < channels; c += W) {
+        ahead.some();
         Vec<S> acc[kPositions];
-#pragma GCC unroll 8
-        for (int q = 0; q < kPositions; ++q) acc[q] = Vec<S>{};
+        unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
         const S *rows = x + i * chunk + c, *weights = w + c;
         for (int64_t j = 0; j < K; ++j, rows += chunk, weights += chunk) {
           const Vec<S> weight = load(weights);
-#pragma GCC unroll 8
-          for (int q = 0; q < kPositions; ++q) acc[q] += weight * load(rows + q * chunk);
+          unroll<kPositions>([&](auto q) { acc[q] += weight * load(rows + q * chunk); });
         }
-#pragma GCC unroll 8
-        for (int q = 0; q < kPositions; ++q) {
-          if (i + q >= n) break;
+        unroll<kPositions>([&](auto q) {
+          if (i + q >= n) return;
           const int64_t at = origin + (i + q) * p.D + c;
           if (direct) {
             S* place = static_cast<S*>(to) + at;
@@ -90,7 +90,7 @@ static void shared_convolve(const Problem& p, ParallelFor parallel,
             store(staged, acc[q]);
             write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
           }
-        }
+        });
       }
   };
   for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
@@ -108,38 +108,50 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
   const std::vector<Tile> tiles = cut(p);
   const int64_t count = int64_t(tiles.size());
-  const int64_t parts = std::min(count, std::max<int64_t>(1, 64 / chunks));
-  const int64_t taps = round_up(K, kTaps);
+  // A task is a part of the tiles and a group of neighbouring chunks; how many there are depends on
+  // the shape alone, never on the threads.
+  constexpr int64_t kGroup = 4;
+  const int64_t groups = (chunks + kGroup - 1) / kGroup;
+  const int64_t parts = std::min(count, std::max<int64_t>(1, 64 / groups));
+  const int64_t taps = round_up(K, kTaps), rows = kTile + taps - 1;
   std::vector<S> partial(size_t(std::max<int64_t>(parts, 1) * chunks * taps * chunk), S(0));
+  auto one = [&](const Tile& tile, const Tile* next, int64_t which, S* x, S* g, S* sums) {
+    const int64_t channel = which * chunk, channels = std::min(chunk, p.D - channel);
+    const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
+    Ahead ahead;
+    if (next) {
+      const int64_t shift = std::max<int64_t>(0, K - 1 - p.left);
+      ahead.rows(view_of_x(p, *next), *next, shift, 0, 1, channel, channels);
+      ahead.rows(view_of_grad(p, *next), *next, 0, 0, 1, channel, channels);
+      ahead.spread_over(taps / kTaps * kVectors);
+    }
+    pack<S, chunk>(x, view_of_x(p, tile), first, first + n + taps - 1, channel, channels);
+    pack<S, chunk>(g, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
+    for (int64_t c = 0; c < channels; c += W)
+      for (int64_t j = 0; j < K; j += kTaps) {
+        ahead.some();
+        Vec<S> acc[kTaps];
+        unroll<kTaps>([&](auto q) { acc[q] = load(sums + (j + q) * chunk + c); });
+        for (int64_t t = 0; t < n; ++t) {
+          const Vec<S> grad = load(g + t * chunk + c);
+          const S* row = x + (t + j) * chunk + c;
+          unroll<kTaps>([&](auto q) { acc[q] += grad * load(row + q * chunk); });
+        }
+        unroll<kTaps>([&](auto q) { store(sums + (j + q) * chunk + c, acc[q]); });
+      }
+  };
   auto body = [&](int64_t task) {
-    const int64_t part = task / chunks, which = task % chunks, channel = which * chunk;
-    const int64_t channels = std::min(chunk, p.D - channel), rows = kTile + taps - 1;
+    const int64_t part = task / groups, group = task % groups;
     Scratch scratch(Scratch::room<S>(rows * chunk) + Scratch::room<S>(kTile * chunk));
     S* x = scratch.take<S>(rows * chunk);
     S* g = scratch.take<S>(kTile * chunk);
-    S* sums = partial.data() + task * taps * chunk;
-    for (int64_t index = count * part / parts; index < count * (part + 1) / parts; ++index) {
-      const Tile& tile = tiles[size_t(index)];
-      const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
-      pack<S, chunk>(x, view_of_x(p, tile), first, first + n + taps - 1, channel, channels);
-      pack<S, chunk>(g, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
-      for (int64_t c = 0; c < channels; c += W)
-        for (int64_t j = 0; j < K; j += kTaps) {
-          Vec<S> acc[kTaps];
-#pragma GCC unroll 8
-          for (int q = 0; q < kTaps; ++q) acc[q] = load(sums + (j + q) * chunk + c);
-          for (int64_t t = 0; t < n; ++t) {
-            const Vec<S> grad = load(g + t * chunk + c);
-            const S* row = x + (t + j) * chunk + c;
-#pragma GCC unroll 8
-            for (int q = 0; q < kTaps; ++q) acc[q] += grad * load(row + q * chunk);
-          }
-#pragma GCC unroll 8
-          for (int q = 0; q < kTaps; ++q) store(sums + (j + q) * chunk + c, acc[q]);
-        }
-    }
+    const int64_t end = count * (part + 1) / parts;
+    for (int64_t index = count * part / parts; index < end; ++index)
+      for (int64_t which = group * kGroup; which < std::min(chunks, (group + 1) * kGroup); ++which)
+        one(tiles[size_t(index)], index + 1 < end ? &tiles[size_t(index + 1)] : nullptr, which, x, g,
+            partial.data() + (part * chunks + which) * taps * chunk);
   };
-  for_each_task(parallel, parts * chunks, double(p.B) * p.T * p.D * K, body);
+  for_each_task(parallel, parts * groups, double(p.B) * p.T * p.D * K, body);
   // The parts in a fixed order, then the channels of each head: the same sum on any machine with
   // vectors of this width, however many threads there are.
   const int64_t size = chunks * taps * chunk;

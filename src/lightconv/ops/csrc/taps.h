@@ -55,15 +55,14 @@ struct Taps {
       total += e;
       store(row + k, e);
     }
-    const Vec<S> share = broadcast(S(1)) / sum_lanes<S>(total);
+    const Vec<S> share = broadcast(S(1) / sum_lanes<S>(total)[0]);  // one lane divides faster
     for (int64_t k = 0; k < wide; k += W) store(row + k, load(row + k) * share);
   }
 
-  // The rows of weights that belong to prefetch_tile.
-  void prefetch_rows(int64_t row, int64_t n, int64_t part, int64_t parts) const {
-    if (!shared)
-      prefetch(dtype, weight, (row + n * part / parts) * H * K,
-               (n * (part + 1) / parts - n * part / parts) * H * K);
+  // Share `part` of `parts` of the weights of n positions from `row` on.
+  void ask(Ahead& ahead, int64_t row, int64_t n, int64_t part, int64_t parts) const {
+    const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
+    if (!shared) ahead.region(weight, dtype, (row + begin) * H * K, (end - begin) * H * K, 1, 0);
   }
 
   // Multiplies K numbers by DropConnect's factors.

@@ -108,17 +108,49 @@ static inline View view_of_grad(const Problem& p, const Tile& tile) {
           tile.length, p.D};
 }
 
-// Asks for share `part` of `parts` of the rows that the tile after this one brings in, whole rows in
-// the order of memory: a tile's own accesses hop from row to row, which the hardware cannot foresee.
-static inline void prefetch_tile(const View& view, const Tile& next, int64_t shift, int64_t part,
-                                 int64_t parts) {
-  const int64_t n = next.end - next.begin;
-  for (int64_t i = n * part / parts; i < n * (part + 1) / parts; ++i) {
-    const int64_t t = next.begin + i + shift;
-    if (t >= 0 && t < view.length)
-      prefetch(view.dtype, view.data, view.origin + t * view.row, view.D);
+// Memory that the tile after this one brings in, asked for a few lines at a time between blocks of
+// arithmetic. A tile's own accesses hop from row to row, which the hardware does not foresee, and
+// asking for everything at once would fill the few buffers that wait for memory.
+class Ahead {
+ public:
+  // Share `part` of `parts` of the rows of `next` moved `shift` positions, channels [channel, + n).
+  void rows(const View& view, const Tile& next, int64_t shift, int64_t part, int64_t parts,
+            int64_t channel, int64_t n) {
+    const int64_t count = next.end - next.begin, from = next.begin + shift;
+    const int64_t begin = std::clamp<int64_t>(from + count * part / parts, 0, view.length);
+    const int64_t end = std::clamp<int64_t>(from + count * (part + 1) / parts, begin, view.length);
+    region(view.data, view.dtype, view.origin + begin * view.row + channel, n, end - begin, view.row);
   }
-}
+  // `count` runs of n elements, `stride` elements apart.
+  void region(const void* data, int64_t dtype, int64_t offset, int64_t n, int64_t count,
+              int64_t stride) {
+    if (n <= 0 || count <= 0) return;
+    const int64_t bytes = bytes_of(dtype);
+    regions_[last_++] = {static_cast<const char*>(data) + offset * bytes, (n * bytes + 63) / 64, 0,
+                         count, stride * bytes};
+    total_ += count * ((n * bytes + 63) / 64);
+  }
+  void spread_over(int64_t calls) { quota_ = (total_ + calls - 1) / calls; }
+  void some() {
+    for (int64_t i = 0; i < quota_ && first_ < last_; ++i) {
+      Region& region = regions_[first_];
+      // Into the second-level cache: the first is in use.
+      __builtin_prefetch(region.at + 64 * region.line, 0, 2);
+      if (++region.line < region.lines) continue;
+      region.line = 0;
+      region.at += region.stride;
+      if (--region.count == 0) ++first_;
+    }
+  }
+
+ private:
+  struct Region {
+    const char* at;
+    int64_t lines, line, count, stride;
+  };
+  Region regions_[4];
+  int64_t first_ = 0, last_ = 0, total_ = 0, quota_ = 0;
+};
 
 // Runs body(task) for every task, on threads when there is work enough for them.
 template <class Body>

@@ -11,6 +11,17 @@
 
 namespace LIGHTCONV_ISA {
 
+// f(0), f(1), ..., f(N - 1) with constant arguments: unrolled before the optimiser looks, so that
+// arrays indexed by them live in registers.
+template <int... i, class F>
+static inline __attribute__((always_inline)) void unroll(std::integer_sequence<int, i...>, F f) {
+  (f(std::integral_constant<int, i>{}), ...);
+}
+template <int N, class F>
+static inline __attribute__((always_inline)) void unroll(F f) {
+  unroll(std::make_integer_sequence<int, N>{}, f);
+}
+
 template <class S>
 struct VecOf;
 template <>

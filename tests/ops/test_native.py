@@ -1,0 +1,371 @@
+"""How the C++ kernels are found, built and loaded, and what happens when that fails.
+
+`native()` decides once per process, so each case runs in a process of its own, forked from one that
+has imported the package and nothing more. A stub stands in for the compiler where compiling is not
+the point: it copies the library that this test run uses.
+"""
+
+import contextlib
+import ctypes
+import io
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import lightconv
+from lightconv import ops
+from lightconv.ops import build, native, reference
+
+SETTINGS = ("LIGHTCONV_CACHE", "LIGHTCONV_ISA", "LIGHTCONV_NATIVE", "LIGHTCONV_REQUIRE_NATIVE")
+
+
+class Outcome(NamedTuple):
+    isa: str  # empty when the formulas run
+    reason: str
+    said: str  # on the standard error
+    warned: list[str]
+    error: float  # of an operator and its gradient, against the formula
+
+
+def use_kernels(settings: dict[str, str], package: str) -> Outcome:
+    """Runs in a process of its own; `package` is where an installed library would be."""
+    for name in (*SETTINGS, "CXX"):
+        os.environ.pop(name, None)
+    os.environ.update(settings)
+    native.__file__ = f"{package}/native.py"
+    with warnings.catch_warnings(record=True) as caught, io.StringIO() as said:
+        warnings.simplefilter("always")
+        with contextlib.redirect_stderr(said):
+            error = max(difference() for _ in range(2))
+            found = native.native()
+        return Outcome(
+            found.isa, found.reason, said.getvalue(), [str(w.message) for w in caught], error
+        )
+
+
+def difference() -> float:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 9, 6).double(), torch.randn(2, 9, 2, 4).double()
+    results = []
+    for function in (ops.dynamicconv, reference.dynamicconv):
+        leaf = x.clone().requires_grad_()
+        out = function(leaf, weight, 3)
+        results.append(torch.cat([out, *torch.autograd.grad(out.square().sum(), leaf)]))
+    return (results[0] - results[1]).abs().max().item()
+
+
+Start = Callable[..., "Future[Outcome]"]
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["lightconv.ops"])
+    with ProcessPoolExecutor(2, mp_context=server, max_tasks_per_child=1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def start(processes: ProcessPoolExecutor, tmp_path: Path) -> Start:
+    """Starts use_kernels with these settings, an empty cache and nothing installed."""
+
+    def started(**settings: str) -> "Future[Outcome]":
+        settings = {"LIGHTCONV_CACHE": str(tmp_path / "cache")} | settings
+        return processes.submit(use_kernels, settings, str(tmp_path / "package"))
+
+    return started
+
+
+@pytest.fixture
+def stub(tmp_path: Path, kernels: ctypes.CDLL) -> Path:
+    """A compiler that writes down its calls and links the library of this run."""
+    return write_compiler(
+        tmp_path,
+        f"""
+        echo "$@" >> {tmp_path}/calls
+        for last; do :; done
+        case " $* " in
+            *" -shared "*) /bin/sleep ${{SECONDS_TO_LINK:-0}}; /bin/cp {kernels._name} "$last" ;;
+            *) : > "$last" ;;
+        esac
+        """,
+    )
+
+
+def write_compiler(folder: Path, script: str) -> Path:
+    path = folder / "compiler"
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    path.chmod(0o755)
+    return path
+
+
+def links(folder: Path) -> int:
+    """How often the stub has linked."""
+    calls = folder / "calls"
+    return (
+        sum("-shared" in line for line in calls.read_text().splitlines()) if calls.exists() else 0
+    )
+
+
+def libraries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.so"))
+
+
+def check_right(outcome: Outcome) -> None:
+    assert outcome.error < 1e-12
+    assert outcome.isa in build.instruction_sets()
+    assert outcome.reason.startswith("C++ library ")
+    assert outcome.warned == []
+
+
+def check_formulas(outcome: Outcome, *words: str) -> None:
+    """The formulas run, after exactly one warning."""
+    assert outcome.error == 0.0
+    assert outcome.isa == ""
+    [warning] = outcome.warned
+    for word in ("slow formulas run instead", "lightconv doctor", "LIGHTCONV_NATIVE=0", *words):
+        assert word in warning
+
+
+# --- found or built -------------------------------------------------------------------------------
+
+
+def test_built_once_into_the_cache(start: Start, stub: Path, tmp_path: Path) -> None:
+    first = start(CXX=str(stub)).result()
+    check_right(first)
+    assert "compiling the CPU kernels, once" in first.said
+    assert str(tmp_path / "cache") in first.said
+    second = start(CXX="/nonexistent").result()  # needs no compiler any more
+    check_right(second)
+    assert second.said == ""
+    assert first.reason == second.reason
+    assert links(tmp_path) == 1
+    assert libraries(tmp_path / "cache") == [build.library_name()]
+
+
+def test_the_installed_library_comes_first(
+    start: Start, kernels: ctypes.CDLL, tmp_path: Path
+) -> None:
+    (tmp_path / "package").mkdir()
+    shutil.copy(kernels._name, tmp_path / "package" / build.library_name())
+    outcome = start(CXX="/nonexistent").result()
+    check_right(outcome)
+    assert str(tmp_path / "package") in outcome.reason
+    assert not (tmp_path / "cache").exists()
+
+
+def test_two_processes_build_at_once(start: Start, stub: Path, tmp_path: Path) -> None:
+    settings = {"CXX": str(stub), "SECONDS_TO_LINK": "1"}
+    for started in [start(**settings), start(**settings)]:
+        check_right(started.result())
+    assert links(tmp_path) == 1
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.name != ".lock"] == [
+        build.library_name()
+    ]
+
+
+def test_folders_of_the_user(start: Start, stub: Path, tmp_path: Path) -> None:
+    outcome = start(LIGHTCONV_CACHE="", XDG_CACHE_HOME=str(tmp_path), CXX=str(stub)).result()
+    check_right(outcome)
+    assert libraries(tmp_path / "lightconv") == [build.library_name()]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_cache_that_cannot_be_written(
+    start: Start, stub: Path, tmp_path: Path, place: str
+) -> None:
+    """A file where the folder should be; a mode would not stop root."""
+    (tmp_path / "file").touch()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    outcome = start(
+        LIGHTCONV_CACHE=str(tmp_path / place), TMPDIR=str(temporary), CXX=str(stub)
+    ).result()
+    check_right(outcome)
+    assert f"{tmp_path}/{place}" in outcome.said
+    assert "Set LIGHTCONV_CACHE to a writable folder" in outcome.said
+    assert str(temporary) in outcome.reason
+
+
+def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user unknown to the system: an OSError, which leads to a temporary folder."""
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("LIGHTCONV_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    with pytest.raises(OSError, match="home directory"):
+        native.cache_folder()
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "flipped", "foreign"])
+def test_a_damaged_library_is_built_again(
+    start: Start, stub: Path, kernels: ctypes.CDLL, tmp_path: Path, damage: str
+) -> None:
+    whole = Path(kernels._name).read_bytes()
+    middle = len(whole) // 2
+    foreign = next(Path(torch.__file__).parent.glob("lib/libc10.*"))
+    data = {
+        "empty": b"",
+        "garbage": b"garbage" * 1000,
+        "truncated": whole[:middle],
+        "flipped": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        "foreign": foreign.read_bytes(),
+    }[damage]
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / build.library_name()).write_bytes(data)
+    outcome = start(CXX=str(stub)).result()
+    check_right(outcome)
+    assert f"{build.library_name()} is damaged" in outcome.said
+    assert links(tmp_path) == 1
+
+
+def test_an_installed_library_of_something_else(start: Start, tmp_path: Path) -> None:
+    """Not ours to replace: one warning that names it."""
+    (tmp_path / "package").mkdir()
+    installed = tmp_path / "package" / build.library_name()
+    shutil.copy(next(Path(torch.__file__).parent.glob("lib/libc10.*")), installed)
+    check_formulas(start().result(), str(installed))
+
+
+# --- not built ------------------------------------------------------------------------------------
+
+
+def test_no_compiler_named_by_cxx(start: Start) -> None:
+    outcome = start(CXX="/nonexistent").result()
+    check_formulas(outcome, "the compiler $CXX='/nonexistent' was not found", "apt install g++")
+
+
+def test_no_compiler_on_the_path(start: Start, tmp_path: Path) -> None:
+    outcome = start(PATH=str(tmp_path)).result()
+    check_formulas(outcome, "a C++ compiler (c++, g++ or clang++) was not found", "apt install g++")
+
+
+def test_a_compiler_that_fails(start: Start, tmp_path: Path) -> None:
+    broken = write_compiler(tmp_path, 'echo "vec.h:1: error: no such luck" >&2; exit 1')
+    outcome = start(CXX=str(broken)).result()
+    check_formulas(outcome, "failed on kernels.cpp", "vec.h:1: error: no such luck")
+    assert libraries(tmp_path / "cache") == []
+
+
+def test_required(start: Start) -> None:
+    required = start(CXX="/nonexistent", LIGHTCONV_REQUIRE_NATIVE="1")
+    with pytest.raises(RuntimeError, match=r"LIGHTCONV_REQUIRE_NATIVE=1.*/nonexistent.*not found"):
+        required.result()
+
+
+def test_turned_off(start: Start, tmp_path: Path) -> None:
+    outcome = start(LIGHTCONV_NATIVE="0").result()
+    assert outcome == Outcome("", "turned off by LIGHTCONV_NATIVE=0", "", [], 0.0)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.fixture
+def plain_process(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """From the first import to the exit, as a user sees it, from a copy of the package."""
+    shutil.copytree(
+        Path(lightconv.__file__).parent,
+        tmp_path / "copy" / "lightconv",
+        ignore=shutil.ignore_patterns("_kernels*", "__pycache__"),
+    )
+    program = """
+        import torch
+        from lightconv.ops import lightconv
+        for _ in range(2):
+            print(lightconv(torch.ones(1, 4, 2), torch.ones(1, 2), 1).sum().item())
+    """
+
+    def run(**settings: str) -> "subprocess.CompletedProcess[str]":
+        inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env=inherited | {"PYTHONPATH": str(tmp_path / "copy")} | settings,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    return run
+
+
+def test_a_plain_process_without_a_compiler(plain_process: Any, tmp_path: Path) -> None:
+    done = plain_process(PATH="", CXX="", LIGHTCONV_CACHE=str(tmp_path / "cache"))
+    assert done.stdout.split() == ["14.0", "14.0"]
+    assert done.stderr.count("slow formulas run instead") == 1
+    assert "apt install g++" in done.stderr
+
+
+def test_a_temporary_library_goes_with_its_process(
+    plain_process: Any, stub: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = plain_process(CXX=str(stub), LIGHTCONV_CACHE=str(stub), TMPDIR=str(temporary))
+    assert done.stdout.split() == ["14.0", "14.0"]
+    assert f"compiling the CPU kernels into {temporary}" in done.stderr
+    assert links(tmp_path) == 1
+    assert list(temporary.glob("lightconv-*")) == []
+
+
+# --- instruction sets -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isa", list(build.instruction_sets()))
+def test_instruction_sets(start: Start, stub: Path, instruction_sets: list[str], isa: str) -> None:
+    started = start(LIGHTCONV_ISA=isa, CXX=str(stub))
+    if isa in instruction_sets:
+        check_right(started.result())
+        assert started.result().isa == isa
+    else:
+        with pytest.raises(RuntimeError, match=f"LIGHTCONV_ISA={isa} does not run"):
+            started.result()
+
+
+def test_the_best_instruction_set_is_the_default(
+    start: Start, stub: Path, instruction_sets: list[str]
+) -> None:
+    assert start(CXX=str(stub)).result().isa == instruction_sets[-1]
+
+
+def test_unknown_instruction_set(start: Start, stub: Path) -> None:
+    started = start(LIGHTCONV_ISA="nonsense", CXX=str(stub))
+    known = ", ".join(build.instruction_sets())
+    with pytest.raises(RuntimeError, match=f"LIGHTCONV_ISA=nonsense .*known: {known}"):
+        started.result()
+
+
+# --- the library's name ---------------------------------------------------------------------------
+
+
+def test_the_name_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.library_name()
+    shutil.copytree(build.SOURCES, tmp_path / "csrc")
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "csrc")
+    assert build.library_name() == before
+    with (tmp_path / "csrc" / "problem.h").open("a") as file:
+        file.write("\n")
+    assert build.library_name() != before
+
+
+def test_build_needs_neither_torch_nor_the_package() -> None:
+    """setup.py runs it before anything is installed."""
+    program = (
+        f"import runpy, sys; runpy.run_path({build.__file__!r}); print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
