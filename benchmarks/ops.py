@@ -85,7 +85,7 @@ def verify() -> None:
         x, logits = inputs(operator, 40, 7, tokens=80)
         named = sides(operator, 40, 7)
         want = named["lightconv"][1](x, logits)
-        for name, (takes, function) in named.items():
+        for takes, function in named.values():
             if takes == operator:
                 torch.testing.assert_close(function(x, logits), want, rtol=1e-4, atol=1e-5)
 
