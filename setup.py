@@ -11,6 +11,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 BUILD = runpy.run_path(str(Path(__file__).parent / "src/lightconv/ops/build.py"))
 
@@ -21,8 +22,12 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
-        if not target.exists():
+        if target.exists():
+            return
+        try:
             BUILD["build"](target)
+        except BUILD["BuildError"] as error:  # an optional extension may fail with this one
+            raise CompileError(str(error)) from error
 
 
 class PlatformWheel(bdist_wheel):

@@ -67,10 +67,13 @@ def test_results_larger_than_the_cache(op: str, dtype: torch.dtype) -> None:
     check(op, inputs, shape.left)
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference", "band"])
+@pytest.mark.parametrize("left", [75, 2**40, 2**63 - 1])
 @every_op
-def test_out_of_everyones_reach(op: str) -> None:
-    shape = Shape(2, 70, 2, 3, 5, 2**40)
-    found = run(op, make_inputs(op, shape, f32), shape.left)
+def test_out_of_everyones_reach(op: str, left: int, backend: str) -> None:
+    """Zeros, and no memory for the way there."""
+    inputs = make_inputs(op, Shape(2, 70, 2, 3, 5, left), f32)
+    found = run(op, inputs, left, backend=backend)
     assert not any(result.any() for result in found)
 
 

@@ -154,6 +154,12 @@ def test_built_once_into_the_cache(start: Start, stub: Path, tmp_path: Path) -> 
     assert libraries(tmp_path / "cache") == [build.library_name()]
 
 
+def test_a_compiler_with_arguments(start: Start, stub: Path, tmp_path: Path) -> None:
+    """CXX="ccache g++"."""
+    check_right(start(CXX=f"env {stub}").result())
+    assert links(tmp_path) == 1
+
+
 def test_the_installed_library_comes_first(
     start: Start, kernels: ctypes.CDLL, tmp_path: Path
 ) -> None:

@@ -68,7 +68,7 @@ def build(target: Path, extra_flags: tuple[str, ...] = ()) -> None:
     """Compiles and links `target`; it appears whole or not at all, also beside another build."""
     if sys.platform == "win32":
         raise BuildError("the kernels are not built on Windows; use WSL")
-    cxx = compiler()
+    cxx = [compiler(), *os.environ.get("CXX", "").split()[1:]]  # CXX="ccache g++"
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         objects: list[str] = []
@@ -78,15 +78,15 @@ def build(target: Path, extra_flags: tuple[str, ...] = ()) -> None:
             objects.append(f"{folder}/{name}.o")
             source = str(SOURCES / "kernels.cpp")
             commands.append(
-                [cxx, *FLAGS, *extra_flags, *flags, *defines, "-c", source, "-o", objects[-1]]
+                [*cxx, *FLAGS, *extra_flags, *flags, *defines, "-c", source, "-o", objects[-1]]
             )
         objects.append(f"{folder}/library.o")
         source = str(SOURCES / "library.cpp")
-        commands.append([cxx, *FLAGS, *extra_flags, "-c", source, "-o", objects[-1]])
+        commands.append([*cxx, *FLAGS, *extra_flags, "-c", source, "-o", objects[-1]])
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             list(pool.map(_run, commands))
         linked = f"{folder}/linked.so"
-        _run([cxx, "-shared", *extra_flags, *objects, "-o", linked])
+        _run([*cxx, "-shared", *extra_flags, *objects, "-o", linked])
         _seal(Path(linked))
         Path(linked).replace(target)
 

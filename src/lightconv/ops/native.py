@@ -198,7 +198,7 @@ def _problem(
         D=D,
         H=H,
         K=K,
-        left=left,
+        left=min(left, T + K),  # there is nothing further back, and sums with it stay in 64 bits
         x_batch=x.stride(0),
         x_row=x.stride(1),
         dtype=_DTYPES[x.dtype],

@@ -81,6 +81,7 @@ def _sum_taps(x: Tensor, weight: Tensor, left: int, cu_seqlens: Tensor | None) -
         return torch.cat(parts, dim=1)
     T = x.shape[1]
     H, K = weight.shape[2:]
+    left = min(left, T + K)  # there is nothing further back
     padded = F.pad(x.to(weight.dtype), (0, 0, left, max(0, K - 1 - left)))
     heads = padded.unflatten(-1, (H, x.shape[2] // H))
     out = torch.zeros_like(heads[:, :T])
