@@ -38,8 +38,9 @@ def _mix(h):
 @triton.jit
 def _drop(value, seed, index, threshold, scale):
     """DropConnect by random.random_bits(seed, index): value * scale, or 0 below the threshold."""
+    key = (seed >> 32).to(tl.uint32) + (seed.to(tl.uint32) + 1) * 0x9E3779B9
     h = _mix((seed ^ index).to(tl.uint32))
-    h = _mix((h + (seed >> 32).to(tl.uint32)) ^ (index >> 32).to(tl.uint32))
+    h = _mix((h + key) ^ (index >> 32).to(tl.uint32))
     scale = tl.full((1, 1, 1), scale, value.dtype)
     return tl.where(h >= threshold.to(tl.uint32), value * scale, 0.0)
 

@@ -30,11 +30,14 @@ def _mix(h: Tensor) -> Tensor:
 def random_bits(seed: Tensor, index: Tensor) -> Tensor:
     """Uniform integers in [0, 2**32) as int64, one for each int64 index.
 
-    Two rounds: the first mixes the low halves of index and seed, the second the high halves, so
-    two seeds give unrelated streams, not shifted copies of one.
+    Two rounds: the first mixes the low halves of index and seed, the second the high halves and the
+    seed once more, so that two seeds, also neighbouring ones, give unrelated streams and not
+    permuted copies of one.
     """
-    h = _mix((index & _MASK32) ^ (seed & _MASK32))
-    return _mix(((h + ((seed >> 32) & _MASK32)) & _MASK32) ^ ((index >> 32) & _MASK32))
+    low, high = seed & _MASK32, (seed >> 32) & _MASK32
+    key = (high + ((low + 1) * 0x9E3779B9 & _MASK32)) & _MASK32
+    h = _mix((index & _MASK32) ^ low)
+    return _mix(((h + key) & _MASK32) ^ ((index >> 32) & _MASK32))
 
 
 def drop_threshold(p: float) -> int:

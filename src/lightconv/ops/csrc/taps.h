@@ -16,8 +16,8 @@ static inline uint32_t mix(uint32_t h) {
 }
 
 static inline uint32_t random_bits(uint64_t seed, uint64_t index) {
-  uint32_t h = mix(uint32_t(index) ^ uint32_t(seed));
-  return mix((h + uint32_t(seed >> 32)) ^ uint32_t(index >> 32));
+  const uint32_t key = uint32_t(seed >> 32) + (uint32_t(seed) + 1u) * 0x9E3779B9u;
+  return mix((mix(uint32_t(index) ^ uint32_t(seed)) + key) ^ uint32_t(index >> 32));
 }
 
 // Rows hold `width` >= K numbers, a multiple of the vector; lanes beyond K are zero.
