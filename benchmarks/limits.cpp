@@ -1,5 +1,4 @@
 // What this machine can do at most: fused multiply-adds from registers, bytes through memory.
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -25,21 +24,21 @@
 typedef float V __attribute__((vector_size(BYTES)));
 
 template <class Work>
-static double seconds(int threads, Work work) {
-  const auto start = std::chrono::steady_clock::now();
+static void on_threads(int threads, Work work) {
   std::vector<std::thread> pool;
-  for (int i = 0; i < threads; ++i) pool.emplace_back(work, i);
+  for (int i = 1; i < threads; ++i) pool.emplace_back(work, i);
+  work(0);
   for (auto& thread : pool) thread.join();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 extern "C" {
 
-// Floating-point operations per second, `threads` threads.
-double fma_per_second(int threads) {
-  const int64_t rounds = 20000000;
+int lanes() { return BYTES / 4; }
+
+// `rounds` times twelve fused multiply-adds on each thread.
+void multiply_add(int threads, int64_t rounds) {
   volatile float sink = 0;
-  const double time = seconds(threads, [&](int) {
+  on_threads(threads, [&](int) {
     // Twelve named sums: an array would tempt the compiler to keep them in memory.
     V a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};
     const V m = V{} + 0.999f, p = V{} + 0.001f;
@@ -52,12 +51,11 @@ double fma_per_second(int threads) {
     const V sum = a + b + c + d + e + f + g + h + i + j + k + l;
     sink = sink + sum[0];
   });
-  return 2.0 * 12 * double(BYTES / 4) * double(rounds) * threads / time;
 }
 
-// Bytes read plus bytes written per second, copying with stores that pass the cache.
-double copied_per_second(int threads, char* to, const char* from, int64_t bytes) {
-  const double time = seconds(threads, [&](int i) {
+// Copies with stores that pass the cache.
+void copy_bytes(int threads, char* to, const char* from, int64_t bytes) {
+  on_threads(threads, [&](int i) {
     const int64_t begin = bytes / 64 * i / threads * 64, end = bytes / 64 * (i + 1) / threads * 64;
     for (int64_t at = begin; at < end; at += BYTES) {
 #if defined(__AVX512F__)
@@ -69,6 +67,5 @@ double copied_per_second(int threads, char* to, const char* from, int64_t bytes)
 #endif
     }
   });
-  return 2.0 * double(bytes) / time;
 }
 }

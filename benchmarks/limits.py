@@ -1,7 +1,6 @@
 """The machine's limits, measured: multiply-adds per second and bytes per second."""
 
 import ctypes
-import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -9,7 +8,11 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.measure import interleave
 from lightconv.ops import build
+
+COPIED = 64 << 20  # bytes; with the target, more than any cache holds
+ROUNDS = 4_000_000  # of twelve fused multiply-adds on vectors
 
 
 class Limits(NamedTuple):
@@ -20,21 +23,36 @@ class Limits(NamedTuple):
     bytes: float
 
 
-def measure_limits(rounds: int = 7) -> Limits:
-    """Medians over a few rounds, with as many threads as torch uses."""
-    threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "limits.so"
-        source = Path(__file__).with_name("limits.cpp")
-        flags = ["-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
-        subprocess.run([build.compiler(), *flags, str(source), "-o", str(path)], check=True)
-        library = ctypes.CDLL(str(path))
-    library.fma_per_second.restype = library.copied_per_second.restype = ctypes.c_double
-    size = 64 << 20
-    a, b = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
-    pointers = (ctypes.c_void_p(b.data_ptr()), ctypes.c_void_p(a.data_ptr()))
-    flops = [library.fma_per_second(threads) for _ in range(3)]
-    copied = [
-        library.copied_per_second(threads, *pointers, ctypes.c_int64(size)) for _ in range(rounds)
-    ]
-    return Limits(threads, statistics.median(flops), statistics.median(copied))
+class Probe:
+    """Two calls to be timed in turns with what they are the limits of: `copy` and `fma`."""
+
+    def __init__(self) -> None:
+        self.threads = torch.get_num_threads()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "limits.so"
+            source = Path(__file__).with_name("limits.cpp")
+            flags = ["-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
+            subprocess.run([build.compiler(), *flags, str(source), "-o", str(path)], check=True)
+            self._library = ctypes.CDLL(str(path))
+        self._lanes = self._library.lanes()
+        self._memory = [torch.zeros(COPIED, dtype=torch.uint8) for _ in range(2)]
+
+    def copy(self) -> None:
+        """Reads and writes COPIED bytes, stores passing the cache."""
+        to, source = (ctypes.c_void_p(m.data_ptr()) for m in self._memory)
+        self._library.copy_bytes(self.threads, to, source, ctypes.c_int64(COPIED))
+
+    def fma(self) -> None:
+        """Multiplies and adds from registers."""
+        self._library.multiply_add(self.threads, ctypes.c_int64(ROUNDS))
+
+    def limits(self, copy_seconds: float, fma_seconds: float) -> Limits:
+        """From the medians of the two calls."""
+        flops = 2.0 * 12 * self._lanes * ROUNDS * self.threads / fma_seconds
+        return Limits(self.threads, flops, 2.0 * COPIED / copy_seconds)
+
+
+def measure_limits(probe: Probe, rounds: int = 9) -> Limits:
+    """The limits alone."""
+    seconds = interleave({"copy": probe.copy, "fma": probe.fma}, rounds)
+    return probe.limits(seconds["copy"], seconds["fma"])

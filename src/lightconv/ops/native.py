@@ -224,6 +224,22 @@ def _offsets(op: str, x: Tensor, cu_seqlens: Tensor | None) -> Tensor | None:
     return cu_seqlens.to(torch.int64).contiguous()
 
 
+def forward_into(
+    out: Tensor, x: Tensor, weight: Tensor, left: int, *, softmax: bool = False
+) -> Callable[[], None]:
+    """A call that computes the convolution of x [B, T, D] into `out`, for benchmarks.
+
+    weight is [B, T, H, K] or [H, K]; all tensors contiguous.
+    """
+    problem = _problem(x, weight, left, None, 0.0, None, softmax=softmax)
+    problem.out = out.data_ptr()
+
+    def call(kept: tuple[Tensor, ...] = (out, x, weight)) -> None:
+        _call("lightconv_forward", problem)
+
+    return call
+
+
 def _forward(
     op: str,
     x: Tensor,

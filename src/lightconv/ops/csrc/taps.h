@@ -45,6 +45,11 @@ struct Taps {
   }
 
   static void soften(S* row, int64_t wide) {
+    switch (wide / kLanes<S>) {  // the usual widths stay in registers from end to end
+      case 1: return soften_few<1>(row);
+      case 2: return soften_few<2>(row);
+      case 4: return soften_few<4>(row);
+    }
     constexpr int W = kLanes<S>;
     Vec<S> most = load(row);
     for (int64_t k = W; k < wide; k += W) most = maximum<S>(most, load(row + k));
@@ -57,6 +62,21 @@ struct Taps {
     }
     const Vec<S> share = broadcast(S(1) / sum_lanes<S>(total)[0]);  // one lane divides faster
     for (int64_t k = 0; k < wide; k += W) store(row + k, load(row + k) * share);
+  }
+
+  template <int N>
+  static inline void soften_few(S* row) {
+    constexpr int W = kLanes<S>;
+    Vec<S> e[N];
+    unroll<N>([&](auto i) { e[i] = load(row + i * W); });
+    Vec<S> most = e[0];
+    unroll<N - 1>([&](auto i) { most = maximum<S>(most, e[i + 1]); });
+    most = max_lanes<S>(most);
+    unroll<N>([&](auto i) { e[i] = exp_nonpositive(e[i] - most); });
+    Vec<S> total = e[0];
+    unroll<N - 1>([&](auto i) { total += e[i + 1]; });
+    const Vec<S> share = broadcast(S(1) / sum_lanes<S>(total)[0]);
+    unroll<N>([&](auto i) { store(row + i * W, e[i] * share); });
   }
 
   // Share `part` of `parts` of the weights of n positions from `row` on.

@@ -132,11 +132,14 @@ class Ahead {
   }
   void spread_over(int64_t calls) { quota_ = (total_ + calls - 1) / calls; }
   void some() {
-    for (int64_t i = 0; i < quota_ && first_ < last_; ++i) {
+    for (int64_t quota = quota_; quota > 0 && first_ < last_;) {
       Region& region = regions_[first_];
+      const int64_t n = std::min(quota, region.lines - region.line);
+      const char* at = region.at + 64 * region.line;
       // Into the second-level cache: the first is in use.
-      __builtin_prefetch(region.at + 64 * region.line, 0, 2);
-      if (++region.line < region.lines) continue;
+      for (int64_t i = 0; i < n; ++i) __builtin_prefetch(at + 64 * i, 0, 2);
+      quota -= n;
+      if ((region.line += n) < region.lines) continue;
       region.line = 0;
       region.at += region.stride;
       if (--region.count == 0) ++first_;
