@@ -21,6 +21,7 @@ demo: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.ops --write docs
+	$(BIN)/python -m benchmarks.ops --reuse --write docs
 
 sanitize: .venv/ready
 	$(BIN)/python -m tests.sanitize

@@ -32,7 +32,7 @@ class Probe:
             path = Path(folder) / "limits.so"
             source = Path(__file__).with_name("limits.cpp")
             flags = ["-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
-            subprocess.run([build.compiler(), *flags, str(source), "-o", str(path)], check=True)
+            subprocess.run([*build.compiler(), *flags, str(source), "-o", str(path)], check=True)
             self._library = ctypes.CDLL(str(path))
         self._lanes = self._library.lanes()
         self._memory = [torch.zeros(COPIED, dtype=torch.uint8) for _ in range(2)]

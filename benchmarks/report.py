@@ -10,7 +10,12 @@ from typing import Any
 from benchmarks.limits import Limits
 
 Row = dict[str, Any]
+Bar = tuple[str, str, float, bool]
 BEGIN, END = "<!-- benchmarks.ops: begin -->", "<!-- benchmarks.ops: end -->"
+REUSE_BEGIN, REUSE_END = (
+    "<!-- benchmarks.ops --reuse: begin -->",
+    "<!-- benchmarks.ops --reuse: end -->",
+)
 NAMES = {
     "lightconv": "**this project**",
     "unfold": "unfold",
@@ -83,7 +88,7 @@ def write(
     rows: Sequence[Row],
     forward: Row,
     step: Row,
-    checked: Sequence[tuple[str, str, float, bool]],
+    checked: Sequence[Bar],
 ) -> None:
     """performance.md (between its markers), performance-ops.json and performance-ops.png."""
     commit = subprocess.run(
@@ -100,13 +105,6 @@ def write(
         "rows": rows,
     }
     (folder / "performance-ops.json").write_text(json.dumps(facts, indent=1) + "\n")
-    bars = _table(
-        ["what must hold", "bound", "measured", ""],
-        [
-            [what, bound, f"{value:.2f}", "" if met else "missed"]
-            for what, bound, value, met in checked
-        ],
-    )
     shares = _table(
         [
             "forward, T=2,048, K=31",
@@ -129,7 +127,7 @@ def write(
 Measured {facts["date"]} at commit {commit} on {machine}; limits of the machine in the same run:
 {facts["gflops"]:.0f} GFLOP/s of fused multiply-adds, {facts["gbytes"]:.1f} GB/s read + written.
 
-{bars}
+{_bars(checked)}
 
 {shares}
 
@@ -154,6 +152,30 @@ of which {step["arithmetic_us"]:.1f} us are arithmetic.
     ):
         page.write_text(replace_between(page.read_text(), BEGIN, END, new))
     _plot(folder / "performance-ops.png", rows)
+
+
+def _bars(checked: Sequence[Bar]) -> str:
+    return _table(
+        ["what must hold", "bound", "measured", ""],
+        [[what, bound, f"{v:.2f}", "" if met else "missed"] for what, bound, v, met in checked],
+    )
+
+
+def write_reuse(folder: Path, rows: Sequence[Row], checked: Sequence[Bar]) -> None:
+    """The tables with memory kept between calls, between their markers of performance.md."""
+    page = folder / "performance.md"
+    text = f"""
+{_bars(checked)}
+
+DynamicConv, ms:
+
+{_speed("dynamicconv", rows)}
+
+LightConv, ms:
+
+{_speed("lightconv", rows)}
+"""
+    page.write_text(replace_between(page.read_text(), REUSE_BEGIN, REUSE_END, text))
 
 
 def _plot(path: Path, rows: Sequence[Row]) -> None:

@@ -26,7 +26,7 @@ def examine() -> dict[str, object]:
     import torch
 
     from lightconv.ops.explain import explain_all
-    from lightconv.ops.native import native
+    from lightconv.ops.library import native
 
     library = native()
     devices = ["cpu"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightconv.ops import build
-from lightconv.ops.native import native
+from lightconv.ops.library import native
 
 
 @pytest.fixture

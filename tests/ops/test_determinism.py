@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightconv.ops.native import _torch_parallel_for
+from lightconv.ops.library import _torch_parallel_for
 
 from .cases import OPERATORS, OPS, Results, Shape, all_same_bits, boundaries, f32, make_inputs, run
 

@@ -1,5 +1,6 @@
 """`make sanitize`: the C++ kernels under ASan + UBSan and under TSan, over random shapes."""
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -17,25 +18,13 @@ RUNS = {
 
 def run(sanitizers: str, cases: int, flags: tuple[str, ...]) -> None:
     """Builds the kernels and the harness with these sanitizers and runs it."""
-    common = [build.compiler(), "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", *flags]
+    common = [*build.compiler(), "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", *flags]
     common += ["-Wno-psabi", "-pthread", f"-I{build.SOURCES}"]
     with tempfile.TemporaryDirectory() as folder:
-        objects = {}
-        for name, (size, isa) in build.instruction_sets().items():
-            source = build.SOURCES / "kernels.cpp"
-            objects[f"{folder}/{name}.o"] = (
-                source,
-                [*isa, f"-DLIGHTCONV_ISA={name}", f"-DVEC_BYTES={size}"],
-            )
-        objects[f"{folder}/library.o"] = (build.SOURCES / "library.cpp", [])
-        objects[f"{folder}/harness.o"] = (HARNESS, [])
-
-        def compile_one(item: tuple[str, tuple[Path, list[str]]]) -> None:
-            target, (source, extra) = item
-            subprocess.run([*common, *extra, "-c", str(source), "-o", target], check=True)
-
+        objects = build.kernel_commands(common, folder)
+        objects[f"{folder}/harness.o"] = [*common, "-c", str(HARNESS), "-o", f"{folder}/harness.o"]
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(compile_one, objects.items()))
+            list(pool.map(functools.partial(subprocess.run, check=True), objects.values()))
         program = f"{folder}/harness"
         subprocess.run([*common, *objects, "-o", program], check=True)
         print(f"{sanitizers}: {cases} random shapes", flush=True)

@@ -36,7 +36,7 @@ struct Memory {
   void* data;
   Memory(int64_t count, int64_t dtype) {
     const int64_t size = dtype == kFloat64 ? 8 : dtype == kFloat32 ? 4 : 2;
-    data = std::malloc(size_t(count * size));
+    data = std::malloc(uint32_t(count * size));  // small, and the compiler knows it
     for (int64_t i = 0; i < count; ++i) {
       const double value = double(generator() % 2001) / 1000.0 - 1.0;
       if (dtype == kFloat64) static_cast<double*>(data)[i] = value;

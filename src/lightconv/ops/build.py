@@ -22,9 +22,10 @@ FLAGS = (
     "-fvisibility=hidden",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fno-predictive-commoning",  # it trades loads for register moves in the tap loops
     "-Wno-psabi",
 )
+# What clang neither knows nor needs: predictive commoning trades loads for moves in the tap loops.
+GCC_FLAGS = ("-fno-predictive-commoning",)
 _X86 = ("x86_64", "AMD64", "amd64")
 
 
@@ -50,45 +51,58 @@ def library_name() -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update(repr((FLAGS, instruction_sets(), sys.platform, platform.machine())).encode())
+    digest.update(
+        repr((FLAGS, GCC_FLAGS, instruction_sets(), sys.platform, platform.machine())).encode()
+    )
     return f"_kernels-{digest.hexdigest()[:16]}.so"
 
 
-def compiler() -> str:
-    """The C++ compiler: $CXX, or the first of c++, g++, clang++ on the path."""
-    wanted = os.environ.get("CXX", "").split()
+def compiler() -> list[str]:
+    """The C++ compiler as a command: $CXX, or the first of c++, g++, clang++ on the path."""
+    wanted = os.environ.get("CXX", "").split()  # perhaps "ccache g++"
     for name in wanted[:1] or ("c++", "g++", "clang++"):
         if found := shutil.which(name):
-            return found
+            return [found, *wanted[1:]]
     what = f"the compiler $CXX={wanted[0]!r}" if wanted else "a C++ compiler (c++, g++ or clang++)"
     raise BuildError(f"{what} was not found; install one (Debian, Ubuntu: apt install g++)")
 
 
-def build(target: Path, extra_flags: tuple[str, ...] = ()) -> None:
+def kernel_commands(command: list[str], folder: str) -> dict[str, list[str]]:
+    """Object file -> the command that compiles it with the compiler and flags of `command`."""
+    commands = {}
+    for name, (vector_bytes, flags) in instruction_sets().items():
+        defines = [f"-DLIGHTCONV_ISA={name}", f"-DVEC_BYTES={vector_bytes}"]
+        commands[f"{folder}/{name}.o"] = [
+            *command,
+            *flags,
+            *defines,
+            "-c",
+            f"{SOURCES}/kernels.cpp",
+        ]
+    commands[f"{folder}/library.o"] = [*command, "-c", f"{SOURCES}/library.cpp"]
+    return {target: [*line, "-o", target] for target, line in commands.items()}
+
+
+def build(target: Path) -> None:
     """Compiles and links `target`; it appears whole or not at all, also beside another build."""
     if sys.platform == "win32":
         raise BuildError("the kernels are not built on Windows; use WSL")
-    cxx = [compiler(), *os.environ.get("CXX", "").split()[1:]]  # CXX="ccache g++"
+    cxx = compiler()
+    welcome = () if "clang" in _version(cxx) else GCC_FLAGS
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        objects: list[str] = []
-        commands: list[list[str]] = []
-        for name, (vector_bytes, flags) in instruction_sets().items():
-            defines = (f"-DLIGHTCONV_ISA={name}", f"-DVEC_BYTES={vector_bytes}")
-            objects.append(f"{folder}/{name}.o")
-            source = str(SOURCES / "kernels.cpp")
-            commands.append(
-                [*cxx, *FLAGS, *extra_flags, *flags, *defines, "-c", source, "-o", objects[-1]]
-            )
-        objects.append(f"{folder}/library.o")
-        source = str(SOURCES / "library.cpp")
-        commands.append([*cxx, *FLAGS, *extra_flags, "-c", source, "-o", objects[-1]])
+        commands = kernel_commands([*cxx, *FLAGS, *welcome], folder)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            list(pool.map(_run, commands))
+            list(pool.map(_run, commands.values()))
         linked = f"{folder}/linked.so"
-        _run([*cxx, "-shared", *extra_flags, *objects, "-o", linked])
+        _run([*cxx, "-shared", *commands, "-o", linked])
         _seal(Path(linked))
         Path(linked).replace(target)
+
+
+def _version(cxx: list[str]) -> str:
+    done = subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
 
 
 def _seal(path: Path) -> None:

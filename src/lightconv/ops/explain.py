@@ -3,7 +3,7 @@
 import torch
 
 from lightconv.ops import gpu
-from lightconv.ops.native import native
+from lightconv.ops.library import native
 from lightconv.ops.schema import SCHEMAS
 
 

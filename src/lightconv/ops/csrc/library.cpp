@@ -1,9 +1,6 @@
 // The library's C interface: chooses the kernels for the machine it is loaded on.
 #include <cstring>
 #include <exception>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "problem.h"
 
@@ -45,20 +42,6 @@ const Choice* choices(int* count) {
 const Choice* chosen = nullptr;
 ParallelFor parallel = nullptr;
 
-// A large output is mostly fresh memory, and the page faults of its first touch cost more than the
-// arithmetic. Where the system leaves the choice to programs, huge pages cost 512 times fewer.
-void prefer_huge_pages(void* data, int64_t count, int64_t dtype) {
-#if defined(__linux__)
-  const uintptr_t page = 4096, size = uintptr_t(count * (dtype == kFloat64 ? 8 : dtype == kFloat32 ? 4 : 2));
-  if (!data || size < (uintptr_t(4) << 20)) return;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // advice: may be refused
-#else
-  (void)data, (void)count, (void)dtype;
-#endif
-}
-
 // No exception may cross into Python; the only one the kernels raise is lack of memory.
 template <class Call>
 int guarded(Call call) {
@@ -94,13 +77,10 @@ __attribute__((visibility("default"))) void lightconv_use_threads(ParallelFor fu
 }
 
 __attribute__((visibility("default"))) int lightconv_forward(const Problem* p) {
-  prefer_huge_pages(p->out, p->B * p->T * p->D, p->dtype);
   return guarded([&] { chosen->kernels->forward(*p, parallel); });
 }
 
 __attribute__((visibility("default"))) int lightconv_backward(const Problem* p) {
-  prefer_huge_pages(p->grad_x, p->B * p->T * p->D, p->dtype);
-  if (!p->shared) prefer_huge_pages(p->grad_weight, p->B * p->T * p->H * p->K, p->weight_dtype);
   return guarded([&] { chosen->kernels->backward(*p, parallel); });
 }
 

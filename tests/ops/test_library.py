@@ -25,7 +25,7 @@ import torch
 
 import lightconv
 from lightconv import ops
-from lightconv.ops import build, native, reference
+from lightconv.ops import build, library, reference
 
 SETTINGS = ("LIGHTCONV_CACHE", "LIGHTCONV_ISA", "LIGHTCONV_NATIVE", "LIGHTCONV_REQUIRE_NATIVE")
 
@@ -43,12 +43,12 @@ def use_kernels(settings: dict[str, str], package: str) -> Outcome:
     for name in (*SETTINGS, "CXX"):
         os.environ.pop(name, None)
     os.environ.update(settings)
-    native.__file__ = f"{package}/native.py"
+    library.__file__ = f"{package}/library.py"
     with warnings.catch_warnings(record=True) as caught, io.StringIO() as said:
         warnings.simplefilter("always")
         with contextlib.redirect_stderr(said):
             error = max(difference() for _ in range(2))
-            found = native.native()
+            found = library.native()
         return Outcome(
             found.isa, found.reason, said.getvalue(), [str(w.message) for w in caught], error
         )
@@ -97,6 +97,7 @@ def stub(tmp_path: Path, kernels: ctypes.CDLL) -> Path:
         for last; do :; done
         case " $* " in
             *" -shared "*) /bin/sleep ${{SECONDS_TO_LINK:-0}}; /bin/cp {kernels._name} "$last" ;;
+            *" --version "*) echo "stub 1.0" ;;
             *) : > "$last" ;;
         esac
         """,
@@ -214,7 +215,7 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nobody)
     with pytest.raises(OSError, match="home directory"):
-        native.cache_folder()
+        library.cache_folder()
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "flipped", "foreign"])
