@@ -18,6 +18,7 @@ namespace LIGHTCONV_ISA {
 
 constexpr int kBlock = 4;                           // P
 constexpr int kVectors = VEC_BYTES == 64 ? 4 : 2;   // C at most
+constexpr int kCallsOfBlock = 4;                    // requests for memory ahead, beside one of dots_tile's
 
 // Where a block's results go: straight to memory, past the cache, or converted on the way.
 template <class S>
@@ -88,7 +89,7 @@ static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_po
   auto block = [&](auto size) {
     constexpr int P = decltype(size)::value;
     for (; i + P <= n; i += P) {
-      ahead.some();
+      for (int call = 0; call < kCallsOfBlock; ++call) ahead.some();
       convolve_block<S, P, C>(rows + i * (C * W), w + i * w_start, w_row, w_position, K,
                               std::max<int64_t>(0, first - i),
                               std::min<int64_t>(K + P - 1, last - i), sink,
@@ -116,8 +117,8 @@ static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, int64_t f
                       bool add, S* gw, int64_t width, Ahead& ahead) {
   constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
   for (int64_t t = 0; t < n; t += P) {
-    ahead.some();
     for (int64_t r = 0; r < K + P - 1; r += Q) {
+      ahead.some();
       Vec<S> acc[W];
       unroll<W>([&](auto i) { acc[i] = Vec<S>{}; });
       const bool exist = t + r + Q > first && t + r < last;
@@ -200,11 +201,13 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
     S* w = scratch.take<S>(kTile * w_width);
     S* x = scratch.take<S>((kTile + K - 1) * kVectors * W);
     Ahead ahead;
-    if (size_t(task / p.H) + 1 < tiles.size()) {
-      const Tile& next = tiles[size_t(task / p.H) + 1];
-      ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), h, p.H, 0, p.D);
-      taps.ask(ahead, p.T * next.batch + next.start + next.begin, next.end - next.begin, h, p.H);
-      ahead.spread_over(blocks_of<S>(R, n));
+    if (size_t(task + 1) < tiles.size() * size_t(p.H)) {
+      const Tile& next = tiles[size_t((task + 1) / p.H)];
+      const int64_t next_h = (task + 1) % p.H;
+      ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), next_h * R, R);
+      taps.ask(ahead, p.weight, p.T * next.batch + next.start + next.begin, next.end - next.begin,
+               next_h);
+      ahead.spread_over(blocks_of<S>(R, n) * kCallsOfBlock);
     }
     taps.effective(position + tile.begin, n, h, w);
     for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
@@ -314,18 +317,20 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
       const int64_t n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
       const int64_t first = tile.begin + left - (K - 1);  // the first position that reads the tile
       Ahead ahead;
-      if (index + 1 < count) {
-        const Tile& next = tiles[size_t(index + 1)];
+      const int64_t next_h = p.shared ? h : (h + 1) % p.H;
+      const int64_t next_index = p.shared || next_h == 0 ? index + 1 : index;
+      if (next_index < count) {
+        const Tile& next = tiles[size_t(next_index)];
         const int64_t shift = p.grad_x ? left : 0, after = next.end - next.begin;
-        ahead.rows(view_of_grad(p, next), next, shift, h, p.H, 0, p.D);
-        if (p.grad_weight)
-          ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), h, p.H, 0, p.D);
-        taps.ask(ahead, p.T * next.batch + next.start + next.begin + shift, after, h, p.H);
-        if (p.grad_weight && !p.shared)  // written in pieces of lines, so read first
-          ahead.region(p.grad_weight, p.weight_dtype,
-                       (p.T * next.batch + next.start + next.begin + after * h / p.H) * p.H * K,
-                       (after * (h + 1) / p.H - after * h / p.H) * p.H * K, 1, 0);
-        ahead.spread_over(blocks_of<S>(R, n) * (p.grad_x && p.grad_weight ? 2 : 1));
+        const int64_t row = p.T * next.batch + next.start + next.begin;
+        ahead.rows(view_of_grad(p, next), next, shift, next_h * R, R);
+        if (p.grad_weight) {
+          ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), next_h * R, R);
+          taps.ask(ahead, p.grad_weight, row, after, next_h);  // written in pieces of lines
+        }
+        taps.ask(ahead, p.weight, row + shift, after, next_h);
+        ahead.spread_over(blocks_of<S>(R, n) * ((p.grad_x ? kCallsOfBlock : 0) +
+                                                (p.grad_weight ? (K + P - 1 + Q - 1) / Q : 0)));
       }
       if (p.grad_x) reached.fill(taps, tile, position, h, first, left);
 

@@ -61,9 +61,11 @@ static void shared_convolve(const Problem& p, ParallelFor parallel,
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
     pack<S, chunk>(x, view_of(p, tile), first, first + padded + K - 1, channel, channels);
     Ahead ahead;
-    if (size_t(task / chunks) + 1 < tiles.size()) {
-      const Tile& next = tiles[size_t(task / chunks) + 1];
-      ahead.rows(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), which, chunks, 0, p.D);
+    if (size_t(task + 1) < tiles.size() * size_t(chunks)) {
+      const Tile& next = tiles[size_t((task + 1) / chunks)];
+      const int64_t c = (task + 1) % chunks * chunk;
+      ahead.rows(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), c,
+                 std::min(chunk, p.D - c));
       ahead.spread_over(padded / kPositions * kVectors);
     }
     const S* w = wide.data() + which * K * chunk;
@@ -112,17 +114,18 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
   // the shape alone, never on the threads.
   constexpr int64_t kGroup = 4;
   const int64_t groups = (chunks + kGroup - 1) / kGroup;
-  const int64_t parts = std::min(count, std::max<int64_t>(1, 64 / groups));
+  const int64_t parts = std::min(count, std::max<int64_t>(1, 32 / groups));
   const int64_t taps = round_up(K, kTaps), rows = kTile + taps - 1;
   std::vector<S> partial(size_t(std::max<int64_t>(parts, 1) * chunks * taps * chunk), S(0));
-  auto one = [&](const Tile& tile, const Tile* next, int64_t which, S* x, S* g, S* sums) {
+  auto one = [&](const Tile& tile, int64_t which, const Tile* next, int64_t next_which, S* x, S* g,
+                 S* sums) {
     const int64_t channel = which * chunk, channels = std::min(chunk, p.D - channel);
     const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
     Ahead ahead;
     if (next) {
-      const int64_t shift = std::max<int64_t>(0, K - 1 - p.left);
-      ahead.rows(view_of_x(p, *next), *next, shift, 0, 1, channel, channels);
-      ahead.rows(view_of_grad(p, *next), *next, 0, 0, 1, channel, channels);
+      const int64_t c = next_which * chunk, size = std::min(chunk, p.D - c);
+      ahead.rows(view_of_x(p, *next), *next, std::max<int64_t>(0, K - 1 - p.left), c, size);
+      ahead.rows(view_of_grad(p, *next), *next, 0, c, size);
       ahead.spread_over(taps / kTaps * kVectors);
     }
     pack<S, chunk>(x, view_of_x(p, tile), first, first + n + taps - 1, channel, channels);
@@ -145,11 +148,15 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
     Scratch scratch(Scratch::room<S>(rows * chunk) + Scratch::room<S>(kTile * chunk));
     S* x = scratch.take<S>(rows * chunk);
     S* g = scratch.take<S>(kTile * chunk);
-    const int64_t end = count * (part + 1) / parts;
+    const int64_t end = count * (part + 1) / parts, from = group * kGroup;
+    const int64_t to = std::min(chunks, from + kGroup);
     for (int64_t index = count * part / parts; index < end; ++index)
-      for (int64_t which = group * kGroup; which < std::min(chunks, (group + 1) * kGroup); ++which)
-        one(tiles[size_t(index)], index + 1 < end ? &tiles[size_t(index + 1)] : nullptr, which, x, g,
-            partial.data() + (part * chunks + which) * taps * chunk);
+      for (int64_t which = from; which < to; ++which) {
+        const bool last = which + 1 == to;
+        const int64_t after = last ? index + 1 : index;
+        one(tiles[size_t(index)], which, after < end ? &tiles[size_t(after)] : nullptr,
+            last ? from : which + 1, x, g, partial.data() + (part * chunks + which) * taps * chunk);
+      }
   };
   for_each_task(parallel, parts * groups, double(p.B) * p.T * p.D * K, body);
   // The parts in a fixed order, then the channels of each head: the same sum on any machine with

@@ -40,16 +40,15 @@ struct Taps {
       read_row(dtype, weight, from, K, to + i * wide);
       for (int64_t k = K; k < wide; ++k) to[i * wide + k] = filler;
     }
-    if (softmax)
-      for (int64_t i = 0; i < n; ++i) soften(to + i * wide, wide);
+    if (!softmax) return;
+    int64_t i = 0;
+    constexpr int W = kLanes<S>;
+    if (W >= 4 && wide <= 4 * W)  // the usual widths
+      for (; i + W <= n; i += W) soften_together(to + i * wide, wide);
+    for (; i < n; ++i) soften(to + i * wide, wide);
   }
 
   static void soften(S* row, int64_t wide) {
-    switch (wide / kLanes<S>) {  // the usual widths stay in registers from end to end
-      case 1: return soften_few<1>(row);
-      case 2: return soften_few<2>(row);
-      case 4: return soften_few<4>(row);
-    }
     constexpr int W = kLanes<S>;
     Vec<S> most = load(row);
     for (int64_t k = W; k < wide; k += W) most = maximum<S>(most, load(row + k));
@@ -64,25 +63,38 @@ struct Taps {
     for (int64_t k = 0; k < wide; k += W) store(row + k, load(row + k) * share);
   }
 
-  template <int N>
-  static inline void soften_few(S* row) {
+  // W rows at once: their maxima and sums are found by one tree of shuffles each, and no row waits
+  // for its own chain of maximum, exponential, sum and division.
+  static void soften_together(S* rows, int64_t wide) {
     constexpr int W = kLanes<S>;
-    Vec<S> e[N];
-    unroll<N>([&](auto i) { e[i] = load(row + i * W); });
-    Vec<S> most = e[0];
-    unroll<N - 1>([&](auto i) { most = maximum<S>(most, e[i + 1]); });
-    most = max_lanes<S>(most);
-    unroll<N>([&](auto i) { e[i] = exp_nonpositive(e[i] - most); });
-    Vec<S> total = e[0];
-    unroll<N - 1>([&](auto i) { total += e[i + 1]; });
-    const Vec<S> share = broadcast(S(1) / sum_lanes<S>(total)[0]);
-    unroll<N>([&](auto i) { store(row + i * W, e[i] * share); });
+    Vec<S> partial[W];
+    for (int i = 0; i < W; ++i) {
+      partial[i] = load(rows + i * wide);
+      for (int64_t k = W; k < wide; k += W)
+        partial[i] = maximum<S>(partial[i], load(rows + i * wide + k));
+    }
+    alignas(64) S each[W];
+    store(each, reduce_each<S>(partial, [](Vec<S> a, Vec<S> b) { return maximum<S>(a, b); }));
+    for (int i = 0; i < W; ++i) {
+      const Vec<S> most = broadcast(each[i]);
+      partial[i] = Vec<S>{};
+      for (int64_t k = 0; k < wide; k += W) {
+        const Vec<S> e = exp_nonpositive(load(rows + i * wide + k) - most);
+        partial[i] += e;
+        store(rows + i * wide + k, e);
+      }
+    }
+    store(each, broadcast(S(1)) / sum_each<S>(partial));
+    for (int i = 0; i < W; ++i) {
+      const Vec<S> share = broadcast(each[i]);
+      for (int64_t k = 0; k < wide; k += W)
+        store(rows + i * wide + k, load(rows + i * wide + k) * share);
+    }
   }
 
-  // Share `part` of `parts` of the weights of n positions from `row` on.
-  void ask(Ahead& ahead, int64_t row, int64_t n, int64_t part, int64_t parts) const {
-    const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
-    if (!shared) ahead.region(weight, dtype, (row + begin) * H * K, (end - begin) * H * K, 1, 0);
+  // One head's weights, or what is laid out like them, of n positions from `row` on.
+  void ask(Ahead& ahead, const void* from, int64_t row, int64_t n, int64_t h) const {
+    if (!shared) ahead.region(from, dtype, (row * H + h) * K, K, n, H * K);
   }
 
   // Multiplies K numbers by DropConnect's factors.

@@ -108,17 +108,16 @@ static inline View view_of_grad(const Problem& p, const Tile& tile) {
           tile.length, p.D};
 }
 
-// Memory that the tile after this one brings in, asked for a few lines at a time between blocks of
-// arithmetic. A tile's own accesses hop from row to row, which the hardware does not foresee, and
-// asking for everything at once would fill the few buffers that wait for memory.
+// Memory that the task after this one reads for the first time, asked for a few lines at a time
+// between blocks of arithmetic. A task's own accesses hop from row to row, which the hardware does
+// not foresee; asking for everything at once would fill the few buffers that wait for memory, and
+// asking much earlier would push out of the cache what is still needed.
 class Ahead {
  public:
-  // Share `part` of `parts` of the rows of `next` moved `shift` positions, channels [channel, + n).
-  void rows(const View& view, const Tile& next, int64_t shift, int64_t part, int64_t parts,
-            int64_t channel, int64_t n) {
-    const int64_t count = next.end - next.begin, from = next.begin + shift;
-    const int64_t begin = std::clamp<int64_t>(from + count * part / parts, 0, view.length);
-    const int64_t end = std::clamp<int64_t>(from + count * (part + 1) / parts, begin, view.length);
+  // Channels [channel, channel + n) of the positions of `next`, moved by `shift`.
+  void rows(const View& view, const Tile& next, int64_t shift, int64_t channel, int64_t n) {
+    const int64_t begin = std::clamp<int64_t>(next.begin + shift, 0, view.length);
+    const int64_t end = std::clamp<int64_t>(next.end + shift, begin, view.length);
     region(view.data, view.dtype, view.origin + begin * view.row + channel, n, end - begin, view.row);
   }
   // `count` runs of n elements, `stride` elements apart.
@@ -126,9 +125,12 @@ class Ahead {
               int64_t stride) {
     if (n <= 0 || count <= 0) return;
     const int64_t bytes = bytes_of(dtype);
-    regions_[last_++] = {static_cast<const char*>(data) + offset * bytes, (n * bytes + 63) / 64, 0,
-                         count, stride * bytes};
-    total_ += count * ((n * bytes + 63) / 64);
+    const char* at = static_cast<const char*>(data) + offset * bytes;
+    // A run that does not begin and end with lines touches one line more.
+    const bool whole = reinterpret_cast<uintptr_t>(at) % 64 == 0 && n * bytes % 64 == 0;
+    const int64_t lines = (n * bytes + 63) / 64 + (whole ? 0 : 1);
+    regions_[last_++] = {at, lines, 0, count, stride * bytes};
+    total_ += count * lines;
   }
   void spread_over(int64_t calls) { quota_ = (total_ + calls - 1) / calls; }
   void some() {

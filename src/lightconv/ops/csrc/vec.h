@@ -120,23 +120,30 @@ constexpr int merged_lane(int l) {
   return q < kHalf ? group + q + kShift : W + group + (q - kHalf) + kShift;
 }
 
-template <class S, int kHalf, int... l>
-static inline Vec<S> merge(Vec<S> a, Vec<S> b, std::integer_sequence<int, l...>) {
+template <class S, int kHalf, class Join, int... l>
+static inline Vec<S> merge(Vec<S> a, Vec<S> b, Join join, std::integer_sequence<int, l...>) {
   constexpr int W = kLanes<S>;
-  return shuffle<S, merged_lane<W, kHalf, 0>(l)...>(a, b) +
-         shuffle<S, merged_lane<W, kHalf, kHalf>(l)...>(a, b);
+  return join(shuffle<S, merged_lane<W, kHalf, 0>(l)...>(a, b),
+              shuffle<S, merged_lane<W, kHalf, kHalf>(l)...>(a, b));
 }
 
-// W vectors -> one vector whose lane i is the sum over the lanes of v[i]; destroys v.
-template <class S, int kHalf = kLanes<S> / 2>
-static inline Vec<S> sum_each(Vec<S>* v) {
+// W vectors -> one vector whose lane i joins (adds, say) the lanes of v[i]; destroys v.
+template <class S, int kHalf = kLanes<S> / 2, class Join>
+static inline __attribute__((always_inline)) Vec<S> reduce_each(Vec<S>* v, Join join) {
   if constexpr (kHalf == 0) {
     return v[0];
   } else {
-    for (int i = 0; i < kHalf; ++i)
-      v[i] = merge<S, kHalf>(v[i], v[i + kHalf], std::make_integer_sequence<int, kLanes<S>>{});
-    return sum_each<S, kHalf / 2>(v);
+    unroll<kHalf>([&](auto i) {
+      v[i] = merge<S, kHalf>(v[i], v[i + kHalf], join,
+                             std::make_integer_sequence<int, kLanes<S>>{});
+    });
+    return reduce_each<S, kHalf / 2>(v, join);
   }
+}
+
+template <class S>
+static inline __attribute__((always_inline)) Vec<S> sum_each(Vec<S>* v) {
+  return reduce_each<S>(v, [](Vec<S> a, Vec<S> b) { return a + b; });
 }
 
 template <class S, int kBy, int... l>
