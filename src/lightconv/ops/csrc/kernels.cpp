@@ -21,6 +21,7 @@ static void forward(const Problem& p, ParallelFor parallel) {
 }
 
 static void backward(const Problem& p, ParallelFor parallel) {
+  if (!p.grad_x && !p.grad_weight) return;
   p.dtype == kFloat64 ? backward_in<double>(p, parallel) : backward_in<float>(p, parallel);
 }
 

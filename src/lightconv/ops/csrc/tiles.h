@@ -132,7 +132,9 @@ class Ahead {
     regions_[last_++] = {at, lines, 0, count, stride * bytes};
     total_ += count * lines;
   }
-  void spread_over(int64_t calls) { quota_ = (total_ + calls - 1) / calls; }
+  void spread_over(int64_t calls) {  // at least one
+    quota_ = (total_ + calls - 1) / calls;
+  }
   void some() {
     for (int64_t quota = quota_; quota > 0 && first_ < last_;) {
       Region& region = regions_[first_];
