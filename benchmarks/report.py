@@ -185,7 +185,7 @@ def _plot(path: Path, rows: Sequence[Row]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True)
     for axis, operator in zip(axes, ("dynamicconv", "lightconv"), strict=True):
         chosen = [r for r in rows if r["operator"] == operator and r["K"] == 31]
         for name in dict.fromkeys(n for r in chosen for n in r["ms"]):
@@ -205,7 +205,7 @@ def _plot(path: Path, rows: Sequence[Row]) -> None:
             {"dynamicconv": "DynamicConv", "lightconv": "LightConv"}[operator] + ", K = 31"
         )
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=3)
     axes[0].set_ylabel("forward + backward, us per token")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
