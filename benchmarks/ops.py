@@ -148,6 +148,7 @@ def forward_share(probe: Probe, rounds: int) -> Row:
             "memory_ms": moved * 1e3,
             "fma_ms": computed * 1e3,
             "share": max(moved, computed) / seconds["again"],
+            "moved_bytes": 2 * x.nbytes + weight.nbytes,
         }
     return found
 
@@ -285,4 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -114,12 +114,14 @@ def write(
             "memory limit, ms",
             "FMA limit, ms",
             "share of the limit",
+            "share of the copy alone",
         ],
         [
             [
                 n,
                 *(f"{f[k]:.1f}" for k in ("ms", "fresh_ms", "memory_ms", "fma_ms")),
                 f"{f['share']:.0%}",
+                f"{f['moved_bytes'] / limits.bytes / (f['ms'] / 1e3):.0%}",
             ]
             for n, f in forward.items()
         ],
