@@ -48,7 +48,10 @@ def reuse_memory() -> None:
 
 def peak_bytes(call: Call) -> int:
     """How far the resident size rises during call(), freed memory given back before."""
+    from lightconv.ops.memory import POOL
+
     gc.collect()
+    POOL.clear()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")

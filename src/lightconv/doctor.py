@@ -1,6 +1,5 @@
 """`lightconv doctor`: what runs here and why, in one screen or as JSON."""
 
-import argparse
 import json
 import os
 import platform
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightconv import __version__
+from lightconv.cli import Parser
 
 
 def processor() -> str:
@@ -27,6 +27,7 @@ def examine() -> dict[str, object]:
 
     from lightconv.ops.explain import explain_all
     from lightconv.ops.library import native
+    from lightconv.ops.memory import POOL
 
     library = native()
     devices = ["cpu"]
@@ -43,6 +44,7 @@ def examine() -> dict[str, object]:
         "devices": devices,
         "instruction_set": library.isa or None,
         "cpu_kernels": library.reason,
+        "kept_memory_mb": POOL.most_idle >> 20,
         "settings": settings,
         "operators": explain_all(),
     }
@@ -50,19 +52,19 @@ def examine() -> dict[str, object]:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the report; exit code 1 when the C++ kernels are missing."""
-    parser = argparse.ArgumentParser(
-        prog="lightconv doctor",
-        description="Shows torch, devices, instruction set, threads, and which kernel runs for "
-        "each operator and why. Compiles the C++ kernels if they are missing.",
-        epilog="examples:\n  lightconv doctor\n  lightconv doctor --json\n"
-        "  LIGHTCONV_ISA=avx2 lightconv doctor",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "doctor",
+        "Shows torch, devices, instruction set, threads, and which kernel runs for each operator "
+        "and why. Compiles the C++ kernels if they are missing.",
+        "lightconv doctor",
+        "lightconv doctor --json",
+        "LIGHTCONV_ISA=avx2 lightconv doctor",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     try:
         found = examine()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.json:

@@ -16,6 +16,7 @@ from lightconv.ops.check import (
     check_step,
 )
 from lightconv.ops.library import Problem, native
+from lightconv.ops.memory import POOL
 from lightconv.ops.random import drop_threshold
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -107,7 +108,7 @@ def _forward(
 ) -> Tensor:
     x, weight, offsets = _by_rows(x), weight.contiguous(), _offsets(op, x, cu_seqlens)
     problem = _problem(x, weight, left, offsets, dropconnect, seed, softmax=softmax)
-    out = x.new_empty(x.shape)
+    out = POOL.empty(x.shape, x.dtype)
     problem.out = out.data_ptr()
     _call("lightconv_forward", problem)
     return out
@@ -130,8 +131,8 @@ def _backward(
     grad = _by_rows(grad)
     problem = _problem(x, weight, left, offsets, dropconnect, seed, softmax=softmax)
     problem.grad, problem.grad_batch, problem.grad_row = grad.data_ptr(), *grad.stride()[:2]
-    grad_x = x.new_empty(x.shape if need_x else 0)
-    grad_weight = weight.new_empty(weight.shape if need_weight else 0)
+    grad_x = POOL.empty(x.shape, x.dtype) if need_x else x.new_empty(0)
+    grad_weight = POOL.empty(weight.shape, weight.dtype) if need_weight else weight.new_empty(0)
     problem.grad_x = grad_x.data_ptr() if need_x else None
     problem.grad_weight = grad_weight.data_ptr() if need_weight else None
     _call("lightconv_backward", problem)

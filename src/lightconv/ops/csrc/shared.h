@@ -6,8 +6,9 @@
 //
 // The weights are spread out once, one number per channel, so that any number of heads (also
 // H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
-// of channels; it packs its rows. Innermost, kPositions sums of one vector of channels stay in
-// registers while the taps run; for grad_w the sums of kTaps taps, while the positions run.
+// of channels; it packs its rows, and computes both gradients of a chunk while it is in the cache.
+// Innermost, kPositions sums of one vector of channels stay in registers while the taps run; for
+// grad_w the sums of kTaps taps, while the positions run.
 #pragma once
 #include "dynamic.h"
 
@@ -42,112 +43,144 @@ static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
   return wide;
 }
 
+// Positions [0, n) of a tile and `channels` of a chunk, from packed rows: position i reads rows
+// i .. i + K - 1. There are packed rows up to round_up(n, kPositions) + K - 1.
 template <class S>
-static void shared_convolve(const Problem& p, ParallelFor parallel,
-                            View (*view_of)(const Problem&, const Tile&), void* to, int64_t left,
-                            bool reversed) {
+static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, int64_t channels,
+                           void* to, int64_t origin, bool streams, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
-  const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
-  const std::vector<S> wide = spread<S>(p, chunk, reversed);
-  const std::vector<Tile> tiles = cut(p);
-  const bool streams = streams_to<S>(to, p, p.D);
-  auto body = [&](int64_t task) {
-    const Tile& tile = tiles[size_t(task / chunks)];
-    const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
-    const int64_t channels = std::min(chunk, p.D - channel), first = tile.begin - left;
-    const int64_t padded = round_up(n, kPositions);
-    Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
-    S* x = scratch.take<S>((kTile + K - 1) * chunk);
-    pack<S, chunk>(x, view_of(p, tile), first, first + padded + K - 1, channel, channels);
-    Ahead ahead;
-    if (size_t(task + 1) < tiles.size() * size_t(chunks)) {
-      const Tile& next = tiles[size_t((task + 1) / chunks)];
-      const int64_t c = (task + 1) % chunks * chunk;
-      ahead.rows(view_of(p, next), next, std::max<int64_t>(0, K - 1 - left), c,
-                 std::min(chunk, p.D - c));
-      ahead.spread_over(padded / kPositions * kVectors);
-    }
-    const S* w = wide.data() + which * K * chunk;
-    const bool direct = is_native<S>(p.dtype) && channels % W == 0;
-    const int64_t origin = (p.T * tile.batch + tile.start + tile.begin) * p.D + channel;
-    for (int64_t i = 0; i < n; i += kPositions)
-      for (int64_t c = 0; c < channels; c += W) {
-        ahead.some();
-        Vec<S> acc[kPositions];
-        unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
-        const S *rows = x + i * chunk + c, *weights = w + c;
-        for (int64_t j = 0; j < K; ++j, rows += chunk, weights += chunk) {
-          const Vec<S> weight = load(weights);
-          unroll<kPositions>([&](auto q) { acc[q] += weight * load(rows + q * chunk); });
-        }
-        unroll<kPositions>([&](auto q) {
-          if (i + q >= n) return;
-          const int64_t at = origin + (i + q) * p.D + c;
-          if (direct) {
-            S* place = static_cast<S*>(to) + at;
-            streams ? stream(place, acc[q]) : store(place, acc[q]);
-          } else {
-            alignas(64) S staged[W];
-            store(staged, acc[q]);
-            write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
-          }
-        });
+  const bool direct = is_native<S>(p.dtype) && channels % W == 0;
+  for (int64_t i = 0; i < n; i += kPositions)
+    for (int64_t c = 0; c < channels; c += W) {
+      ahead.some();
+      Vec<S> acc[kPositions];
+      unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
+      const S *rows = x + i * chunk + c, *weights = w + c;
+      for (int64_t j = 0; j < p.K; ++j, rows += chunk, weights += chunk) {
+        const Vec<S> weight = load(weights);
+        unroll<kPositions>([&](auto q) { acc[q] += weight * load(rows + q * chunk); });
       }
-  };
-  for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
+      unroll<kPositions>([&](auto q) {
+        if (i + q >= n) return;
+        const int64_t at = origin + (i + q) * p.D + c;
+        if (direct) {
+          S* place = static_cast<S*>(to) + at;
+          streams ? stream(place, acc[q]) : store(place, acc[q]);
+        } else {
+          alignas(64) S staged[W];
+          store(staged, acc[q]);
+          write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
+        }
+      });
+    }
+}
+
+// sums[j] += grad[t] * x[t + j] over positions [0, n), channel by channel, for K taps; there are
+// packed rows of x up to n + round_up(K, kTaps) - 1.
+template <class S>
+static void add_products(const S* x, const S* grad, int64_t n, int64_t K, int64_t channels, S* sums,
+                         Ahead& ahead) {
+  constexpr int W = kLanes<S>;
+  constexpr int64_t chunk = kVectors * W;
+  for (int64_t c = 0; c < channels; c += W)
+    for (int64_t j = 0; j < K; j += kTaps) {
+      ahead.some();
+      Vec<S> acc[kTaps];
+      unroll<kTaps>([&](auto q) { acc[q] = load(sums + (j + q) * chunk + c); });
+      for (int64_t t = 0; t < n; ++t) {
+        const Vec<S> g = load(grad + t * chunk + c);
+        const S* row = x + (t + j) * chunk + c;
+        unroll<kTaps>([&](auto q) { acc[q] += g * load(row + q * chunk); });
+      }
+      unroll<kTaps>([&](auto q) { store(sums + (j + q) * chunk + c, acc[q]); });
+    }
 }
 
 template <class S>
 static void shared_forward(const Problem& p, ParallelFor parallel) {
-  shared_convolve<S>(p, parallel, view_of_x, p.out, p.left, false);
+  constexpr int64_t chunk = kVectors * kLanes<S>;
+  const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
+  const std::vector<S> wide = spread<S>(p, chunk, false);
+  const std::vector<Tile> tiles = cut(p);
+  const bool streams = streams_to<S>(p.out, p, p.D);
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / chunks)];
+    const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
+    const int64_t channels = std::min(chunk, p.D - channel), first = tile.begin - p.left;
+    const int64_t padded = round_up(n, kPositions);
+    Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
+    S* x = scratch.take<S>((kTile + K - 1) * chunk);
+    pack<S, chunk>(x, view_of_x(p, tile), first, first + padded + K - 1, channel, channels);
+    Ahead ahead;
+    if (size_t(task + 1) < tiles.size() * size_t(chunks)) {
+      const Tile& next = tiles[size_t((task + 1) / chunks)];
+      const int64_t c = (task + 1) % chunks * chunk;
+      ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), c,
+                 std::min(chunk, p.D - c));
+      ahead.spread_over(padded / kPositions * kVectors);
+    }
+    convolve_chunk<S>(p, x, wide.data() + which * K * chunk, n, channels, p.out,
+                      (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, streams, ahead);
+  };
+  for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
 }
 
+// Both gradients in one pass, so that grad is read from memory once. A task is a part of the tiles
+// and a group of neighbouring chunks; how many there are depends on the shape alone, never on the
+// threads.
 template <class S>
-static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
+static void shared_backward(const Problem& p, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
   const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
+  const int64_t right = K - 1 - p.left;  // position t of grad_x reads grad from t - right on
+  const std::vector<S> wide = p.grad_x ? spread<S>(p, chunk, true) : std::vector<S>();
   const std::vector<Tile> tiles = cut(p);
   const int64_t count = int64_t(tiles.size());
-  // A task is a part of the tiles and a group of neighbouring chunks; how many there are depends on
-  // the shape alone, never on the threads.
   constexpr int64_t kGroup = 4;
   const int64_t groups = (chunks + kGroup - 1) / kGroup;
   const int64_t parts = std::min(count, std::max<int64_t>(1, 32 / groups));
   const int64_t taps = round_up(K, kTaps), rows = kTile + taps - 1;
-  std::vector<S> partial(size_t(std::max<int64_t>(parts, 1) * chunks * taps * chunk), S(0));
+  const int64_t size = chunks * taps * chunk;
+  std::vector<S> partial(p.grad_weight ? size_t(std::max<int64_t>(parts, 1) * size) : 0, S(0));
+  const bool streams = p.grad_x && streams_to<S>(p.grad_x, p, p.D);
   auto one = [&](const Tile& tile, int64_t which, const Tile* next, int64_t next_which, S* x, S* g,
                  S* sums) {
     const int64_t channel = which * chunk, channels = std::min(chunk, p.D - channel);
-    const int64_t n = tile.end - tile.begin, first = tile.begin - p.left;
+    const int64_t n = tile.end - tile.begin, padded = round_up(n, kPositions);
+    const int64_t position = p.T * tile.batch + tile.start + tile.begin;
     Ahead ahead;
     if (next) {
-      const int64_t c = next_which * chunk, size = std::min(chunk, p.D - c);
-      ahead.rows(view_of_x(p, *next), *next, std::max<int64_t>(0, K - 1 - p.left), c, size);
-      ahead.rows(view_of_grad(p, *next), *next, 0, c, size);
-      ahead.spread_over(taps / kTaps * kVectors);
+      const int64_t c = next_which * chunk, few = std::min(chunk, p.D - c);
+      if (p.grad_weight)
+        ahead.rows(view_of_x(p, *next), *next, std::max<int64_t>(0, right), c, few);
+      ahead.rows(view_of_grad(p, *next), *next, p.grad_x ? p.left : 0, c, few);
+      ahead.spread_over(kVectors * ((p.grad_x ? padded / kPositions : 0) +
+                                    (p.grad_weight ? taps / kTaps : 0)));
     }
+    const S* own = g;
+    if (p.grad_x) {
+      const int64_t first = tile.begin - right;
+      pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
+      convolve_chunk<S>(p, g, wide.data() + which * K * chunk, n, channels, p.grad_x,
+                        position * p.D + channel, streams, ahead);
+      own = g + right * chunk;
+    }
+    if (!p.grad_weight) return;
+    if (!p.grad_x || right < 0) {  // the tile's own rows are not among those that grad_x reads
+      pack<S, chunk>(g, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
+      own = g;
+    }
+    const int64_t first = tile.begin - p.left;
     pack<S, chunk>(x, view_of_x(p, tile), first, first + n + taps - 1, channel, channels);
-    pack<S, chunk>(g, view_of_grad(p, tile), tile.begin, tile.end, channel, channels);
-    for (int64_t c = 0; c < channels; c += W)
-      for (int64_t j = 0; j < K; j += kTaps) {
-        ahead.some();
-        Vec<S> acc[kTaps];
-        unroll<kTaps>([&](auto q) { acc[q] = load(sums + (j + q) * chunk + c); });
-        for (int64_t t = 0; t < n; ++t) {
-          const Vec<S> grad = load(g + t * chunk + c);
-          const S* row = x + (t + j) * chunk + c;
-          unroll<kTaps>([&](auto q) { acc[q] += grad * load(row + q * chunk); });
-        }
-        unroll<kTaps>([&](auto q) { store(sums + (j + q) * chunk + c, acc[q]); });
-      }
+    add_products<S>(x, own, n, K, channels, sums, ahead);
   };
   auto body = [&](int64_t task) {
     const int64_t part = task / groups, group = task % groups;
-    Scratch scratch(Scratch::room<S>(rows * chunk) + Scratch::room<S>(kTile * chunk));
+    Scratch scratch(2 * Scratch::room<S>(rows * chunk));
     S* x = scratch.take<S>(rows * chunk);
-    S* g = scratch.take<S>(kTile * chunk);
+    S* g = scratch.take<S>(rows * chunk);
     const int64_t end = count * (part + 1) / parts, from = group * kGroup;
     const int64_t to = std::min(chunks, from + kGroup);
     for (int64_t index = count * part / parts; index < end; ++index)
@@ -155,13 +188,15 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
         const bool last = which + 1 == to;
         const int64_t after = last ? index + 1 : index;
         one(tiles[size_t(index)], which, after < end ? &tiles[size_t(after)] : nullptr,
-            last ? from : which + 1, x, g, partial.data() + (part * chunks + which) * taps * chunk);
+            last ? from : which + 1, x, g,
+            p.grad_weight ? partial.data() + (part * chunks + which) * taps * chunk : nullptr);
       }
   };
-  for_each_task(parallel, parts * groups, double(p.B) * p.T * p.D * K, body);
+  const double work = double(p.B) * p.T * p.D * K;
+  for_each_task(parallel, parts * groups, p.grad_x && p.grad_weight ? 2 * work : work, body);
+  if (!p.grad_weight) return;
   // The parts in a fixed order, then the channels of each head: the same sum on any machine with
   // vectors of this width, however many threads there are.
-  const int64_t size = chunks * taps * chunk;
   for (int64_t part = 1; part < parts; ++part)
     for (int64_t i = 0; i < size; i += W)
       store(&partial[size_t(i)],
@@ -175,13 +210,6 @@ static void shared_grad_weight(const Problem& p, ParallelFor parallel) {
     });
     write_row(p.weight_dtype, p.grad_weight, h * K, K, row.data());
   }
-}
-
-template <class S>
-static void shared_backward(const Problem& p, ParallelFor parallel) {
-  if (p.grad_x)
-    shared_convolve<S>(p, parallel, view_of_grad, p.grad_x, p.K - 1 - p.left, true);
-  if (p.grad_weight) shared_grad_weight<S>(p, parallel);
 }
 
 }  // namespace LIGHTCONV_ISA
