@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightconv.ops.random import dropconnect_scale
+from lightconv.ops.random import drop_scale
 
 from .cases import (
     FEW_SHAPES,
@@ -46,7 +46,7 @@ def test_every_bit_of_the_mask(seed: int) -> None:
     shape = Shape(2, 200, 3, 1, 7, 3)
     inputs = Inputs(*(torch.ones_like(t) for t in make_inputs("dynamicconv", shape)))
     found = run("dynamicconv", inputs, 3, dropconnect=0.3, seed=seed).grad_weight
-    factors = dropconnect_scale(torch.tensor(seed), tuple(inputs.weight.shape), 0.3, f64)
+    factors = drop_scale(torch.tensor(seed), tuple(inputs.weight.shape), 0.3, f64)
     inside = slice(3, -3)  # where every tap reads something
     torch.testing.assert_close(found[:, inside], factors[:, inside], rtol=1e-15, atol=0)
     assert 0.25 < (found[:, inside] == 0).double().mean() < 0.35
@@ -57,7 +57,7 @@ def test_shared_weights_are_dropped_position_by_position(op: str) -> None:
     shape = Shape(2, 5, 1, 1, 1, 0)
     inputs = Inputs(torch.ones(2, 5, 1), torch.ones(1, 1), torch.ones(2, 5, 1))
     found = run(op, inputs, 0, dropconnect=0.5, seed=3).out
-    factors = dropconnect_scale(torch.tensor(3), (*shape[:2], 1), 0.5)
+    factors = drop_scale(torch.tensor(3), (*shape[:2], 1), 0.5)
     assert torch.equal(found, factors)
     assert found.unique().tolist() == [0.0, 2.0]
 

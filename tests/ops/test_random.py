@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.ops.random import draw_seed, drop_threshold, dropconnect_scale, random_bits
+from lightconv.ops.random import draw_seed, drop_scale, drop_threshold, random_bits
 
 COUNT = 1 << 18
 SEEDS = (0, 1, 12345, -1, 2**32, 0x0123456789ABCDEF)
@@ -113,7 +113,7 @@ def test_strided_elements_are_uniform(seed: int, step: int) -> None:
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
 @every_seed
 def test_keep_rate(seed: int, p: float) -> None:
-    scale = dropconnect_scale(torch.tensor(seed), (COUNT // 8, 8), p, torch.float64)
+    scale = drop_scale(torch.tensor(seed), (COUNT // 8, 8), p, torch.float64)
     kept = (scale > 0).double()
     assert abs(kept.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / COUNT)
     assert scale.unique().tolist() == [0.0, 1.0 / (1.0 - p)]
@@ -123,9 +123,9 @@ def test_keep_rate(seed: int, p: float) -> None:
 
 def test_shape_is_only_a_view() -> None:
     """Element i is the same in every shape, so packed and padded layouts can be compared."""
-    flat = dropconnect_scale(torch.tensor(9), (24,), 0.5)
-    assert torch.equal(dropconnect_scale(torch.tensor([9]), (2, 3, 4), 0.5).flatten(), flat)
-    assert dropconnect_scale(torch.tensor(9), (2, 0, 4), 0.5).shape == (2, 0, 4)
+    flat = drop_scale(torch.tensor(9), (24,), 0.5)
+    assert torch.equal(drop_scale(torch.tensor([9]), (2, 3, 4), 0.5).flatten(), flat)
+    assert drop_scale(torch.tensor(9), (2, 0, 4), 0.5).shape == (2, 0, 4)
 
 
 def test_thresholds() -> None:

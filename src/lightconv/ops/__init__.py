@@ -8,8 +8,12 @@ from lightconv.ops.functional import (
     lightconv_softmax,
     lightconv_step,
 )
+from lightconv.ops.residual import dropout, dropout_add, dropout_add_norm
 
 __all__ = [
+    "dropout",
+    "dropout_add",
+    "dropout_add_norm",
     "dynamicconv",
     "dynamicconv_softmax",
     "dynamicconv_step",

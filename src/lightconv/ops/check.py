@@ -45,6 +45,20 @@ def _check_common(op: str, x: Tensor, weight: Tensor, H: int, K: int) -> None:
         raise ValueError(f"{op}: x is on {x.device} but weight is on {weight.device}")
 
 
+def _check_drop(op: str, name: str, p: float, x: Tensor, seed: Tensor | None) -> None:
+    if not 0.0 <= p < 1.0:
+        raise ValueError(f"{op}: {name} must be in [0, 1), got {p}")
+    if p > 0.0:
+        if seed is None:
+            raise ValueError(f"{op}: {name}={p} needs a seed, got None")
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ValueError(
+                f"{op}: seed must be one int64, got {seed.dtype} of shape {_shape(seed)}"
+            )
+        if seed.device != x.device:
+            raise ValueError(f"{op}: x is on {x.device} but seed is on {seed.device}")
+
+
 def _check_extras(
     op: str,
     x: Tensor,
@@ -55,17 +69,7 @@ def _check_extras(
 ) -> None:
     if left < 0:
         raise ValueError(f"{op}: left must be at least 0, got {left}")
-    if not 0.0 <= dropconnect < 1.0:
-        raise ValueError(f"{op}: dropconnect must be in [0, 1), got {dropconnect}")
-    if dropconnect > 0.0:
-        if seed is None:
-            raise ValueError(f"{op}: dropconnect={dropconnect} needs a seed, got None")
-        if seed.dtype != torch.int64 or seed.numel() != 1:
-            raise ValueError(
-                f"{op}: seed must be one int64, got {seed.dtype} of shape {_shape(seed)}"
-            )
-        if seed.device != x.device:
-            raise ValueError(f"{op}: x is on {x.device} but seed is on {seed.device}")
+    _check_drop(op, "dropconnect", dropconnect, x, seed)
     if cu_seqlens is not None:
         if x.shape[0] != 1:
             raise ValueError(f"{op}: with cu_seqlens the batch must be 1, got x {_shape(x)}")
@@ -154,3 +158,42 @@ def check_boundaries(op: str, boundaries: list[int], length: int) -> None:
         )
     if any(b < a for a, b in itertools.pairwise(boundaries)):
         raise ValueError(f"{op}: cu_seqlens must not decrease")
+
+
+def check_residual(
+    x: Tensor | None,
+    inner: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    seed: Tensor | None,
+) -> None:
+    """Raises ValueError unless x is like inner [..., D] and not narrower, weight and bias [D]."""
+    op = "residual"
+    if inner.dim() < 1 or inner.dtype not in DTYPES:
+        raise ValueError(
+            f"{op}: inner must have shape [..., D] and a float dtype, got {_shape(inner)} "
+            f"{inner.dtype}"
+        )
+    like = inner if x is None else x
+    if like.shape != inner.shape or like.device != inner.device:
+        raise ValueError(
+            f"{op}: x {_shape(like)} on {like.device} must be like inner {_shape(inner)} "
+            f"on {inner.device}"
+        )
+    if like.dtype not in DTYPES or torch.promote_types(like.dtype, inner.dtype) != like.dtype:
+        raise ValueError(f"{op}: x in {like.dtype} must not be narrower than inner, {inner.dtype}")
+    if (weight is None) != (bias is None):
+        raise ValueError(f"{op}: weight and bias are given together or not at all")
+    for name, each in (("weight", weight), ("bias", bias)):
+        if each is None:
+            continue
+        if each.shape != like.shape[-1:]:
+            raise ValueError(f"{op}: {name} must have shape {[like.shape[-1]]}, got {_shape(each)}")
+        if each.dtype not in (like.dtype, accumulate_dtype(like.dtype)):
+            raise ValueError(f"{op}: {name} must be {like.dtype} like x, got {each.dtype}")
+        if each.device != like.device:
+            raise ValueError(f"{op}: x is on {like.device} but {name} is on {each.device}")
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        raise ValueError(f"{op}: weight is {weight.dtype} but bias is {bias.dtype}")
+    _check_drop(op, "dropout", dropout, inner, seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightconv.ops import band, gpu, native, reference, schema
 from lightconv.ops.check import accumulate_dtype, check_lightconv, require_tensor
-from lightconv.ops.random import draw_seed
+from lightconv.ops.random import as_seed
 
 # Which kernel runs is the dispatcher's choice, by device; formulas stand in where there is none.
 native.register(schema.LIBRARY)
@@ -74,7 +74,7 @@ def _dynamicconv(
     backend: str,
 ) -> Tensor:
     x, weight = _autocast(x, weight)
-    seed = _as_seed(seed, dropconnect, x)
+    seed = as_seed(seed, dropconnect, x.device)
     if backend == "auto":
         out: Tensor = torch.ops.lightconv.dynamicconv.default(
             x, weight, left, softmax, cu_seqlens, dropconnect, seed
@@ -104,7 +104,7 @@ def lightconv(
     returns    [B, T, D]
     """
     x, weight = _autocast(x, weight)
-    seed = _as_seed(seed, dropconnect, x)
+    seed = as_seed(seed, dropconnect, x.device)
     if backend == "auto":
         out: Tensor = torch.ops.lightconv.lightconv.default(
             x, weight, left, cu_seqlens, dropconnect, seed
@@ -215,20 +215,6 @@ def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def _is_autocast_enabled(kind: str) -> bool:
     # Asking about a device that knows no autocast (meta) is an error in torch.
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-
-
-def _as_seed(seed: Tensor | int | None, dropconnect: float, x: Tensor) -> Tensor | None:
-    if dropconnect == 0.0:
-        return None
-    if seed is None:
-        return draw_seed(x.device)
-    if isinstance(seed, int):
-        if not -(2**63) <= seed < 2**63:
-            raise ValueError(f"seed must fit in 64 bits, signed, got {seed}")
-        return torch.tensor(seed, dtype=torch.int64, device=x.device)
-    if not isinstance(seed, Tensor):
-        raise ValueError(f"seed must be an int or one int64 tensor, got {type(seed).__name__}")
-    return seed
 
 
 def _check_band(backend: str, cu_seqlens: Tensor | None, dropconnect: float) -> None:

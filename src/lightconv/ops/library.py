@@ -25,6 +25,9 @@ import torch
 
 from lightconv.ops import build
 
+# How csrc/problem.h numbers them.
+DTYPE_NUMBERS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+
 _POINTERS = ("x", "weight", "grad", "out", "grad_x", "grad_weight", "offsets")
 _INTEGERS = (
     *("sequences", "B", "T", "D", "H", "K", "left"),
@@ -40,6 +43,27 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _POINTERS),
         *((name, ctypes.c_int64) for name in _INTEGERS),
         ("keep_scale", ctypes.c_double),
+        ("seed", ctypes.c_int64),
+    )
+
+
+_FRAME_POINTERS = (
+    *("x", "inner", "weight", "bias", "grad", "sum", "stats", "out"),
+    *("grad_x", "grad_inner", "grad_weight", "grad_bias"),
+)
+
+
+class Residual(ctypes.Structure):
+    """csrc/problem.h's Residual, field for field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in _FRAME_POINTERS),
+        *(
+            (n, ctypes.c_int64)
+            for n in ("rows", "D", "dtype", "inner_dtype", "weight_dtype", "drop")
+        ),
+        ("keep_scale", ctypes.c_double),
+        ("eps", ctypes.c_double),
         ("seed", ctypes.c_int64),
     )
 
@@ -127,9 +151,11 @@ def _lock(folder: Path) -> Iterator[None]:
 
 def _prepare(library: ctypes.CDLL) -> str:
     """Declares the functions, hands over torch's thread pool, and returns the instruction set."""
-    library.lightconv_problem_bytes.restype = ctypes.c_int64
-    if library.lightconv_problem_bytes() != ctypes.sizeof(Problem):
-        raise OSError("the library was built from other sources; delete it and try again")
+    for size, struct in (("problem", Problem), ("residual", Residual)):
+        size_of = getattr(library, f"lightconv_{size}_bytes")
+        size_of.restype = ctypes.c_int64
+        if size_of() != ctypes.sizeof(struct):
+            raise OSError("the library was built from other sources; delete it and try again")
     library.lightconv_choose.restype = ctypes.c_char_p
     wanted = os.environ.get("LIGHTCONV_ISA", "")
     isa = library.lightconv_choose(wanted.encode())

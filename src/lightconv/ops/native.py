@@ -15,11 +15,9 @@ from lightconv.ops.check import (
     check_lightconv,
     check_step,
 )
-from lightconv.ops.library import Problem, native
+from lightconv.ops.library import DTYPE_NUMBERS, Problem, native
 from lightconv.ops.memory import POOL
 from lightconv.ops.random import drop_threshold
-
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
 def _call(name: str, problem: Problem) -> None:
@@ -57,8 +55,8 @@ def _problem(
         left=min(left, T + K),  # there is nothing further back, and sums with it stay in 64 bits
         x_batch=x.stride(0),
         x_row=x.stride(1),
-        dtype=_DTYPES[x.dtype],
-        weight_dtype=_DTYPES[weight.dtype],
+        dtype=DTYPE_NUMBERS[x.dtype],
+        weight_dtype=DTYPE_NUMBERS[weight.dtype],
         shared=weight.dim() == 2,
         softmax=softmax,
     )
@@ -180,7 +178,11 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
     B, n, D = x.shape
     H, K = weight.shape[-2:]
     out = torch.empty_like(x)
-    dtype, weight_dtype, shared = _DTYPES[x.dtype], _DTYPES[weight.dtype], weight.dim() == 2
+    dtype, weight_dtype, shared = (
+        DTYPE_NUMBERS[x.dtype],
+        DTYPE_NUMBERS[weight.dtype],
+        weight.dim() == 2,
+    )
     pointers = x.data_ptr(), ring.data_ptr(), weight.data_ptr(), out.data_ptr()
     sizes = B, n, D, H, K, position
     if library.lightconv_step(*pointers, *sizes, dtype, weight_dtype, shared, softmax):
@@ -208,7 +210,7 @@ def _cpu_dynamicconv_step(
 ) -> Tensor:
     if not (
         x.dtype == weight.dtype
-        and x.dtype in _DTYPES
+        and x.dtype in DTYPE_NUMBERS
         and weight.is_cpu
         and x.dim() == 3
         and weight.dim() == 4
@@ -225,7 +227,7 @@ def _cpu_dynamicconv_step(
 def _cpu_lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Tensor:
     if not (
         x.dtype == weight.dtype
-        and x.dtype in _DTYPES
+        and x.dtype in DTYPE_NUMBERS
         and weight.is_cpu
         and x.dim() == 3
         and weight.dim() == 2

@@ -1,8 +1,8 @@
-"""DropConnect's random numbers: a function of (seed, element), the same on every device.
+"""Dropout's and DropConnect's random numbers: a function of (seed, element), on every device.
 
-Nothing is drawn and stored. Element i of a weight tensor is kept or dropped by a hash of its flat
-index and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed run repeats
-it, and the C++ and Triton kernels can be compared with this formula bit for bit.
+Nothing is drawn and stored. Element i of a tensor is kept or dropped by a hash of its flat index
+and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed run repeats it, and
+the C++ and Triton kernels can be compared with this formula bit for bit.
 """
 
 import math
@@ -16,6 +16,21 @@ _MASK32 = 0xFFFFFFFF
 def draw_seed(device: torch.device) -> Tensor:
     """A fresh int64 seed [] from torch's default generator of that device."""
     return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+
+
+def as_seed(seed: Tensor | int | None, p: float, device: torch.device) -> Tensor | None:
+    """The seed [] of an operator that drops with probability p; a fresh one for None."""
+    if p == 0.0:
+        return None
+    if seed is None:
+        return draw_seed(device)
+    if isinstance(seed, int):
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must fit in 64 bits, signed, got {seed}")
+        return torch.tensor(seed, dtype=torch.int64, device=device)
+    if not isinstance(seed, Tensor):
+        raise ValueError(f"seed must be an int or one int64 tensor, got {type(seed).__name__}")
+    return seed
 
 
 def _mix(h: Tensor) -> Tensor:
@@ -45,10 +60,10 @@ def drop_threshold(p: float) -> int:
     return min(math.floor(p * 2**32), _MASK32)
 
 
-def dropconnect_scale(
+def drop_scale(
     seed: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Factors for weights of that shape: 0 with probability p, else 1 / (1 - p)."""
+    """Factors for a tensor of that shape: 0 with probability p, else 1 / (1 - p)."""
     index = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64)
     kept = random_bits(seed.reshape(()), index) >= drop_threshold(p)
     return (kept.to(dtype) / (1.0 - p)).reshape(shape)

@@ -21,7 +21,7 @@ from lightconv.ops.check import (
     check_lightconv,
     check_step,
 )
-from lightconv.ops.random import dropconnect_scale
+from lightconv.ops.random import drop_scale
 
 
 def dynamicconv(
@@ -43,7 +43,7 @@ def dynamicconv(
         weight = weight.softmax(-1)
     if dropconnect > 0.0:
         assert seed is not None
-        weight = weight * dropconnect_scale(seed, tuple(weight.shape), dropconnect, weight.dtype)
+        weight = weight * drop_scale(seed, tuple(weight.shape), dropconnect, weight.dtype)
     return _sum_taps(x, weight, left, cu_seqlens)
 
 
@@ -63,7 +63,7 @@ def lightconv(
     weight = weight.to(accumulate_dtype(x.dtype)).expand(*x.shape[:2], -1, -1)
     if dropconnect > 0.0:
         assert seed is not None
-        weight = weight * dropconnect_scale(seed, tuple(weight.shape), dropconnect, weight.dtype)
+        weight = weight * drop_scale(seed, tuple(weight.shape), dropconnect, weight.dtype)
     return _sum_taps(x, weight, left, cu_seqlens)
 
 

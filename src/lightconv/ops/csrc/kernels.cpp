@@ -1,6 +1,7 @@
 // All kernels for one instruction set. Compiled once for each, with LIGHTCONV_ISA naming it and
 // VEC_BYTES its vector width; library.cpp chooses among them when the library is loaded.
 #include "dynamic.h"
+#include "residual.h"
 #include "shared.h"
 #include "step.h"
 
@@ -29,7 +30,16 @@ static void step_any(const Step& s, ParallelFor parallel) {
   s.dtype == kFloat64 ? step<double>(s, parallel) : step<float>(s, parallel);
 }
 
+static void residual_forward_any(const Residual& r, ParallelFor parallel) {
+  r.dtype == kFloat64 ? residual_forward<double>(r, parallel) : residual_forward<float>(r, parallel);
+}
+
+static void residual_backward_any(const Residual& r, ParallelFor parallel) {
+  r.dtype == kFloat64 ? residual_backward<double>(r, parallel)
+                      : residual_backward<float>(r, parallel);
+}
+
 extern const Kernels kernels;
-const Kernels kernels = {forward, backward, step_any};
+const Kernels kernels = {forward, backward, step_any, residual_forward_any, residual_backward_any};
 
 }  // namespace LIGHTCONV_ISA

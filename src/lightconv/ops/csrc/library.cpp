@@ -59,6 +59,10 @@ extern "C" {
 
 __attribute__((visibility("default"))) int64_t lightconv_problem_bytes() { return sizeof(Problem); }
 
+__attribute__((visibility("default"))) int64_t lightconv_residual_bytes() {
+  return sizeof(Residual);
+}
+
 // Chooses an instruction set by name, or the best one for this machine when name is null or empty;
 // returns its name, or null when it does not exist or does not run here.
 __attribute__((visibility("default"))) const char* lightconv_choose(const char* name) {
@@ -91,5 +95,13 @@ __attribute__((visibility("default"))) int lightconv_step(
   const Step s{x, window, weight, out, B, n, D, H, K, position, dtype, weight_dtype, shared,
                softmax};
   return guarded([&] { chosen->kernels->step(s, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_residual_forward(const Residual* r) {
+  return guarded([&] { chosen->kernels->residual_forward(*r, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_residual_backward(const Residual* r) {
+  return guarded([&] { chosen->kernels->residual_backward(*r, parallel); });
 }
 }

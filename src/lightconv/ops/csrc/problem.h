@@ -37,6 +37,29 @@ struct Step {
   int64_t shared, softmax;
 };
 
+// Dropout, residual sum and layer normalisation of `rows` rows of D numbers, all contiguous.
+struct Residual {
+  const void* x;           // [rows, D], or null: there is nothing to add to
+  const void* inner;       // [rows, D] (forward only)
+  const void* weight;      // [D], or null: no normalisation
+  const void* bias;        // [D] (forward only)
+  const void* grad;        // [rows, D] (backward only)
+  void* sum;               // [rows, D] with weight: x + dropout(inner), written, then read
+  void* stats;             // [rows, 2] with weight, in the dtype of sums: mean and 1 / deviation
+  void* out;               // [rows, D] (forward only)
+  void* grad_x;            // [rows, D], or null when not wanted; so are the three below
+  void* grad_inner;        // [rows, D]
+  void* grad_weight;       // [D]
+  void* grad_bias;         // [D]
+  int64_t rows, D;
+  int64_t dtype;           // of x, sum, out, grad, grad_x
+  int64_t inner_dtype;     // of inner, grad_inner
+  int64_t weight_dtype;    // of weight, bias and their gradients
+  int64_t drop;            // random bits below this mean dropped; 0 is off
+  double keep_scale, eps;
+  int64_t seed;
+};
+
 // Runs body(begin, end) over [0, count) on threads; torch's own pool, given by Python.
 using ParallelBody = void (*)(int64_t begin, int64_t end, void* context);
 using ParallelFor = int32_t (*)(int64_t begin, int64_t end, int64_t grain, ParallelBody body,
@@ -46,4 +69,6 @@ struct Kernels {
   void (*forward)(const Problem&, ParallelFor);
   void (*backward)(const Problem&, ParallelFor);
   void (*step)(const Step&, ParallelFor);
+  void (*residual_forward)(const Residual&, ParallelFor);
+  void (*residual_backward)(const Residual&, ParallelFor);
 };

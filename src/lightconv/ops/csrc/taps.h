@@ -20,6 +20,21 @@ static inline uint32_t random_bits(uint64_t seed, uint64_t index) {
   return mix((mix(uint32_t(index) ^ uint32_t(seed)) + key) ^ uint32_t(index >> 32));
 }
 
+// The factors of n elements from flat index `first` on: 0 where the random bits are below `below`.
+template <class S>
+static inline void drop_factors(uint64_t seed, uint64_t first, int64_t n, uint32_t below, S scale,
+                                S* to) {
+  const uint32_t low = uint32_t(first), high = uint32_t(first >> 32), s = uint32_t(seed);
+  const uint32_t key = uint32_t(seed >> 32) + (s + 1u) * 0x9E3779B9u;
+  if (low + uint64_t(n) > 0xFFFFFFFFu) {  // the upper half changes on the way
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = random_bits(seed, first + uint64_t(i)) >= below ? scale : S(0);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = mix((mix((low + uint32_t(i)) ^ s) + key) ^ high) >= below ? scale : S(0);
+}
+
 // Rows hold `width` >= K numbers, a multiple of the vector; lanes beyond K are zero.
 template <class S>
 struct Taps {
@@ -100,10 +115,14 @@ struct Taps {
   // Multiplies K numbers by DropConnect's factors.
   void dropped(int64_t row, int64_t h, S* to) const {
     if (!drop) return;
-    const uint64_t first = uint64_t((row * H + h) * K);
-    const uint32_t below = uint32_t(drop);
-    for (int64_t k = 0; k < K; ++k)
-      to[k] *= random_bits(seed, first + uint64_t(k)) >= below ? keep_scale : S(0);
+    constexpr int64_t kSome = 64;
+    alignas(64) S factor[kSome];
+    const int64_t first = (row * H + h) * K;
+    for (int64_t k = 0; k < K; k += kSome) {
+      const int64_t n = std::min(kSome, K - k);
+      drop_factors(seed, uint64_t(first + k), n, uint32_t(drop), keep_scale, factor);
+      for (int64_t i = 0; i < n; ++i) to[k + i] *= factor[i];
+    }
   }
 
   void effective(int64_t row, int64_t n, int64_t h, S* to) const {

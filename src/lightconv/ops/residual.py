@@ -1,0 +1,343 @@
+"""The frame of a sub-block as one operator: dropout, the residual sum, layer normalisation.
+
+    dropout(inner)               inner * factor
+    dropout_add(x, inner)        x + dropout(inner)
+    dropout_add_norm(x, inner)   layer_norm(x + dropout(inner))
+
+The factors are 0 or 1 / (1 - p), a hash of (seed, element) as in DropConnect, so that the backward
+pass needs nothing but the sum and two numbers per row. Formula, schema, fake kernel, gradient and
+the call of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.ops.check import accumulate_dtype, check_residual
+from lightconv.ops.library import DTYPE_NUMBERS, Residual, native
+from lightconv.ops.memory import POOL
+from lightconv.ops.random import as_seed, drop_scale, drop_threshold
+from lightconv.ops.schema import LIBRARY, SCHEMAS
+
+EPS = 1e-5  # what torch's LayerNorm takes
+
+_SCHEMAS = {
+    "residual": "(Tensor? x, Tensor inner, Tensor? weight, Tensor? bias, float eps, float dropout, "
+    "Tensor? seed) -> (Tensor, Tensor, Tensor)",
+    "residual_backward": "(Tensor grad, Tensor sum, Tensor stats, Tensor weight, "
+    "ScalarType inner_dtype, float dropout, Tensor? seed, bool need_x, bool need_inner, "
+    "bool need_weight) -> (Tensor, Tensor, Tensor, Tensor)",
+}
+for _name, _schema in _SCHEMAS.items():
+    LIBRARY.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+SCHEMAS.update(_SCHEMAS)
+
+
+def dropout(inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
+    """Elements are dropped with probability p, the others scaled by 1 / (1 - p).
+
+    inner   [..., D]
+    returns [..., D]
+
+    The choice follows from `seed`, or from a seed drawn from torch's generator.
+    """
+    return inner if p == 0.0 else _residual(None, inner, None, None, EPS, p, seed)
+
+
+def dropout_add(x: Tensor, inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
+    """x + dropout(inner, p).
+
+    x, inner [..., D]
+    returns  [..., D]
+    """
+    return x + inner if p == 0.0 else _residual(x, inner, None, None, EPS, p, seed)
+
+
+def dropout_add_norm(
+    x: Tensor,
+    inner: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    p: float,
+    *,
+    eps: float = EPS,
+    seed: Tensor | int | None = None,
+) -> Tensor:
+    """layer_norm(x + dropout(inner, p)) over the last dimension.
+
+    x, inner     [..., D]
+    weight, bias [D]
+    returns      [..., D]
+    """
+    return _residual(x, inner, weight, bias, eps, p, seed)
+
+
+def _residual(
+    x: Tensor | None,
+    inner: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    seed: Tensor | int | None,
+) -> Tensor:
+    if x is not None and x.dtype != inner.dtype:
+        x = x.to(torch.promote_types(x.dtype, inner.dtype))
+    out: Tensor = torch.ops.lightconv.residual.default(
+        x, inner, weight, bias, eps, p, as_seed(seed, p, inner.device)
+    )[0]
+    return out
+
+
+# --- the formula ----------------------------------------------------------------------------------
+
+
+def formula(
+    x: Tensor | None,
+    inner: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and for a normalised one the sum and the mean and 1 / deviation of each row."""
+    check_residual(x, inner, weight, bias, p, seed)
+    like = inner if x is None else x
+    exact = accumulate_dtype(like.dtype)
+    total = inner.to(exact)
+    if p > 0.0:
+        assert seed is not None
+        total = total * drop_scale(seed, tuple(inner.shape), p, exact)
+    if x is not None:
+        total = x.to(exact) + total
+    if weight is None or bias is None:
+        return total.to(like.dtype), inner.new_empty(0), inner.new_empty(0, dtype=exact)
+    total = total.to(like.dtype).to(exact)
+    mean = total.mean(-1)
+    scale = torch.rsqrt(total.var(-1, correction=0) + eps)
+    out = F.layer_norm(total, weight.shape, weight.to(exact), bias.to(exact), eps)
+    return out.to(like.dtype), total.to(like.dtype), torch.stack([mean, scale], -1)
+
+
+def formula_backward(
+    grad: Tensor,
+    total: Tensor,
+    stats: Tensor,
+    weight: Tensor,
+    inner_dtype: torch.dtype,
+    p: float,
+    seed: Tensor | None,
+    need_x: bool,
+    need_inner: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, inner, weight and bias; what is not wanted comes back empty."""
+    exact = stats.dtype
+    grad, normal = grad.to(exact), (total.to(exact) - stats[..., :1]) * stats[..., 1:]
+    rows = tuple(range(grad.dim() - 1))
+    empty = grad.new_empty(0)
+    of_weight = (grad * normal).sum(rows).to(weight.dtype) if need_weight else empty
+    of_bias = grad.sum(rows).to(weight.dtype) if need_weight else empty
+    weighted = grad * weight.to(exact)
+    mean, slope = weighted.mean(-1, True), (weighted * normal).mean(-1, True)
+    of_sum = (weighted - mean - normal * slope) * stats[..., 1:]
+    of_inner = empty
+    if need_inner:
+        kept = of_sum
+        if p > 0.0:
+            assert seed is not None
+            kept = of_sum * drop_scale(seed, tuple(total.shape), p, exact)
+        of_inner = kept.to(inner_dtype)
+    return of_sum.to(total.dtype) if need_x else empty, of_inner, of_weight, of_bias
+
+
+LIBRARY.impl("residual", formula, "CompositeExplicitAutograd")
+LIBRARY.impl("residual_backward", formula_backward, "CompositeExplicitAutograd")
+
+
+# --- the C++ kernel -------------------------------------------------------------------------------
+
+
+def _call(name: str, frame: Residual) -> None:
+    library = native().library
+    assert library is not None
+    if getattr(library, name)(ctypes.byref(frame)) != 0:
+        raise MemoryError(f"{name} could not allocate its scratch memory")
+
+
+def _frame(like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None) -> Residual:
+    D = like.shape[-1]
+    frame = Residual(
+        rows=like.numel() // max(D, 1),
+        D=D,
+        dtype=DTYPE_NUMBERS[like.dtype],
+        inner_dtype=DTYPE_NUMBERS[inner_dtype],
+    )
+    if p > 0.0:
+        assert seed is not None
+        frame.drop, frame.keep_scale, frame.seed = drop_threshold(p), 1.0 / (1.0 - p), int(seed)
+    return frame
+
+
+def _cpu(
+    x: Tensor | None,
+    inner: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if native().library is None:
+        return formula(x, inner, weight, bias, eps, p, seed)
+    check_residual(x, inner, weight, bias, p, seed)
+    like = inner if x is None else x
+    inner = inner.contiguous()
+    frame = _frame(like, inner.dtype, p, seed)
+    out = POOL.empty(like.shape, like.dtype)
+    frame.inner, frame.out = inner.data_ptr(), out.data_ptr()
+    if x is not None:
+        x = x.contiguous()
+        frame.x = x.data_ptr()
+    total = like.new_empty(0)
+    stats = like.new_empty(0, dtype=accumulate_dtype(like.dtype))
+    if weight is not None and bias is not None:
+        weight, bias = weight.contiguous(), bias.contiguous()
+        total = POOL.empty(like.shape, like.dtype)
+        stats = stats.new_empty(*like.shape[:-1], 2)
+        frame.weight, frame.bias = weight.data_ptr(), bias.data_ptr()
+        frame.weight_dtype, frame.eps = DTYPE_NUMBERS[weight.dtype], eps
+        frame.sum, frame.stats = total.data_ptr(), stats.data_ptr()
+    _call("lightconv_residual_forward", frame)
+    return out, total, stats
+
+
+def _cpu_backward(
+    grad: Tensor,
+    total: Tensor,
+    stats: Tensor,
+    weight: Tensor,
+    inner_dtype: torch.dtype,
+    p: float,
+    seed: Tensor | None,
+    need_x: bool,
+    need_inner: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rest = (p, seed, need_x, need_inner, need_weight)
+    if native().library is None:
+        return formula_backward(grad, total, stats, weight, inner_dtype, *rest)
+    grad, total, stats, weight = (t.contiguous() for t in (grad, total, stats, weight))
+    frame = _frame(total, inner_dtype, p, seed)
+    frame.grad, frame.sum, frame.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
+    frame.weight, frame.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
+    empty = total.new_empty(0)
+    of_x = POOL.empty(total.shape, total.dtype) if need_x else empty
+    of_inner = POOL.empty(total.shape, inner_dtype) if need_inner else empty
+    of_weight, of_bias = (
+        weight.new_empty(weight.shape if need_weight else 0),
+        weight.new_empty(weight.shape if need_weight else 0),
+    )
+    frame.grad_x = of_x.data_ptr() if need_x else None
+    frame.grad_inner = of_inner.data_ptr() if need_inner else None
+    if need_weight:
+        frame.grad_weight, frame.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
+    _call("lightconv_residual_backward", frame)
+    return of_x, of_inner, of_weight, of_bias
+
+
+LIBRARY.impl("residual", _cpu, "CPU")
+LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
+
+
+# --- fake kernels and the gradient ----------------------------------------------------------------
+
+
+def _fake(
+    x: Tensor | None,
+    inner: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_residual(x, inner, weight, bias, p, seed)
+    like = inner if x is None else x
+    exact = accumulate_dtype(like.dtype)
+    out = like.new_empty(like.shape)
+    if weight is None:
+        return out, like.new_empty(0), like.new_empty(0, dtype=exact)
+    return out, like.new_empty(like.shape), like.new_empty(*like.shape[:-1], 2, dtype=exact)
+
+
+def _fake_backward(
+    grad: Tensor,
+    total: Tensor,
+    stats: Tensor,
+    weight: Tensor,
+    inner_dtype: torch.dtype,
+    p: float,
+    seed: Tensor | None,
+    need_x: bool,
+    need_inner: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        total.new_empty(total.shape if need_x else 0),
+        total.new_empty(total.shape if need_inner else 0, dtype=inner_dtype),
+        weight.new_empty(weight.shape if need_weight else 0),
+        weight.new_empty(weight.shape if need_weight else 0),
+    )
+
+
+torch.library.register_fake("lightconv::residual", _fake, lib=LIBRARY)
+torch.library.register_fake("lightconv::residual_backward", _fake_backward, lib=LIBRARY)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, inner, weight, bias, eps, p, seed = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[1:], weight, bias, seed)
+    ctx.constants = inner.dtype, eps, p
+
+
+def _backward(ctx: Any, grad: Tensor | None, of_sum: Tensor | None, _: Any) -> tuple[Any, ...]:
+    total, stats, weight, bias, seed = ctx.saved_tensors
+    inner_dtype, eps, p = ctx.constants
+    need_x, need_inner, *need_affine = ctx.needs_input_grad[:4]
+    of_weight = of_bias = None
+    if weight is not None and grad is not None and not torch.is_grad_enabled() and of_sum is None:
+        found = torch.ops.lightconv.residual_backward.default(
+            grad, total, stats, weight, inner_dtype, p, seed, need_x, need_inner, any(need_affine)
+        )
+        needed = (need_x, need_inner, *need_affine)
+        return (*(g if need else None for g, need in zip(found, needed, strict=True)), *(None,) * 3)
+    if weight is not None and grad is not None:
+        # Gradients of gradients: what the sum owes to x and inner, autograd knows by itself.
+        higher = torch.is_grad_enabled()
+        with torch.enable_grad():
+            leaves = [
+                t if t.requires_grad else t.detach().requires_grad_() for t in (total, weight, bias)
+            ]
+            exact = accumulate_dtype(total.dtype)
+            wide, w, b = (t.to(exact) for t in leaves)
+            out = F.layer_norm(wide, w.shape, w, b, eps).to(total.dtype)
+            of_norm, of_weight, of_bias = torch.autograd.grad(
+                out, leaves, grad, create_graph=higher
+            )
+        of_sum = of_norm if of_sum is None else of_sum + of_norm
+    elif weight is None:
+        of_sum = grad
+    of_x = of_sum if need_x else None
+    of_inner = None
+    if need_inner and of_sum is not None:
+        of_inner = dropout(of_sum, p, seed=seed).to(inner_dtype)
+    return of_x, of_inner, of_weight, of_bias, None, None, None
+
+
+torch.library.register_autograd("lightconv::residual", _backward, setup_context=_save, lib=LIBRARY)
