@@ -22,6 +22,7 @@ demo: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.ops --write docs
 	$(BIN)/python -m benchmarks.ops --reuse --write docs
+	$(BIN)/python -m benchmarks.train --write docs
 
 sanitize: .venv/ready
 	$(BIN)/python -m tests.sanitize

@@ -280,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.reuse:
             write_reuse(options.write, rows, checked)
         else:
-            write(options.write, machine(), limits, rows, forward, step, checked)
+            write(options.write, limits, rows, forward, step, checked)
     print(f"{time.time() - start:.0f} s", file=sys.stderr)
     return 0 if all(met for *_, met in checked) else 1
 

@@ -1,21 +1,17 @@
 """Writes what benchmarks/ops.py measured: Markdown tables between markers, raw rows, one plot."""
 
 import json
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.limits import Limits
+from benchmarks.measure import machine
+from benchmarks.pages import commit, measured, replace, table
 
 Row = dict[str, Any]
 Bar = tuple[str, str, float, bool]
-BEGIN, END = "<!-- benchmarks.ops: begin -->", "<!-- benchmarks.ops: end -->"
-REUSE_BEGIN, REUSE_END = (
-    "<!-- benchmarks.ops --reuse: begin -->",
-    "<!-- benchmarks.ops --reuse: end -->",
-)
 NAMES = {
     "lightconv": "**this project**",
     "unfold": "unfold",
@@ -25,17 +21,6 @@ NAMES = {
     "attention": "causal attention",
     "windowed": "windowed attention",
 }
-
-
-def replace_between(text: str, begin: str, end: str, new: str) -> str:
-    """`text` with what stands between the two markers replaced."""
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}\n{new.strip()}\n{end}{rest.split(end, 1)[1]}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _speed(operator: str, rows: Sequence[Row]) -> str:
@@ -48,7 +33,7 @@ def _speed(operator: str, rows: Sequence[Row]) -> str:
         cells = [f"{ms[n]:,.1f}" if n in ms else "-" for n in names]
         ratio = f"{min(others) / ms['lightconv']:.1f}x" if others else "-"
         lines.append([f"{r['T']:,}", str(r["K"]), *cells, ratio])
-    return _table(["T", "K", *(NAMES[n] for n in names), "fastest other / ours"], lines)
+    return table(["T", "K", *(NAMES[n] for n in names), "fastest other / ours"], lines)
 
 
 def _first_screen(rows: Sequence[Row]) -> str:
@@ -71,7 +56,7 @@ def _first_screen(rows: Sequence[Row]) -> str:
         "attention",
         "windowed attention",
     ]
-    return _table(header, lines) + "\n\n-: would need more than 6 GB, or minutes."
+    return table(header, lines) + "\n\n-: would need more than 6 GB, or minutes."
 
 
 def _memory(rows: Sequence[Row]) -> str:
@@ -79,12 +64,11 @@ def _memory(rows: Sequence[Row]) -> str:
     for r in (r for r in rows if "extra_bytes" in r):
         extra = ", ".join(f"{NAMES[n]} {b / 1e6:,.0f}" for n, b in r["extra_bytes"].items())
         lines.append([r["operator"], f"{r['T']:,}", f"{r['needed_bytes'] / 1e6:,.0f}", extra])
-    return _table(["operator", "T", "needed, MB", "extra, MB"], lines)
+    return table(["operator", "T", "needed, MB", "extra, MB"], lines)
 
 
 def write(
     folder: Path,
-    machine: str,
     limits: Limits,
     rows: Sequence[Row],
     forward: Row,
@@ -92,13 +76,10 @@ def write(
     checked: Sequence[Bar],
 ) -> None:
     """performance.md (between its markers), performance-ops.json and performance-ops.png."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     facts = {
-        "machine": machine,
+        "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
+        "commit": commit(),
         "gflops": limits.flops / 1e9,
         "gbytes": limits.bytes / 1e9,
         "forward": forward,
@@ -106,7 +87,7 @@ def write(
         "rows": rows,
     }
     (folder / "performance-ops.json").write_text(json.dumps(facts, indent=1) + "\n")
-    shares = _table(
+    shares = table(
         [
             "forward, T=2,048, K=31",
             "ms, output reused",
@@ -127,7 +108,7 @@ def write(
         ],
     )
     text = f"""
-Measured {facts["date"]} at commit {commit} on {machine}; limits of the machine in the same run:
+{measured()}; limits of the machine in the same run:
 {facts["gflops"]:.0f} GFLOP/s of fused multiply-adds, {facts["gbytes"]:.1f} GB/s read + written.
 
 {_bars(checked)}
@@ -153,12 +134,12 @@ of which {step["arithmetic_us"]:.1f} us are arithmetic.
         (folder / "performance.md", text),
         (folder.parent / "README.md", _first_screen(rows)),
     ):
-        page.write_text(replace_between(page.read_text(), BEGIN, END, new))
+        replace(page, "benchmarks.ops", new)
     _plot(folder / "performance-ops.png", rows)
 
 
 def _bars(checked: Sequence[Bar]) -> str:
-    return _table(
+    return table(
         ["what must hold", "bound", "measured", ""],
         [[what, bound, f"{v:.2f}", "" if met else "missed"] for what, bound, v, met in checked],
     )
@@ -166,7 +147,6 @@ def _bars(checked: Sequence[Bar]) -> str:
 
 def write_reuse(folder: Path, rows: Sequence[Row], checked: Sequence[Bar]) -> None:
     """The tables with memory kept between calls, between their markers of performance.md."""
-    page = folder / "performance.md"
     text = f"""
 {_bars(checked)}
 
@@ -178,7 +158,7 @@ LightConv, ms:
 
 {_speed("lightconv", rows)}
 """
-    page.write_text(replace_between(page.read_text(), REUSE_BEGIN, REUSE_END, text))
+    replace(folder / "performance.md", "benchmarks.ops --reuse", text)
 
 
 def _plot(path: Path, rows: Sequence[Row]) -> None:

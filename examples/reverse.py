@@ -25,7 +25,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from lightconv.train import Record, TrainConfig, Trainer
+from lightconv.train import CosineConfig, Record, TrainConfig, Trainer
 
 # One mixer per layer, the same for encoder and decoder.
 MIXERS: dict[str, tuple[MixerConfig, ...]] = {
@@ -38,6 +38,7 @@ MIXERS: dict[str, tuple[MixerConfig, ...]] = {
 
 TRAINING = Synthetic(task="reverse", sentences=32, seed=1)
 HELD_OUT = dataclasses.replace(TRAINING, sentences=200, seed=2)
+WARMUP = 100
 
 
 def build(mixer: str) -> Seq2Seq:
@@ -60,9 +61,10 @@ def exact_match(model: Seq2Seq, batch: Batch, beam: int = 4) -> float:
     """The share of sentences whose best hypothesis is the target, token for token."""
     # One more than any target needs, so that a model that does not stop is seen to fail.
     max_len = batch.target.shape[1] + 1
+    source, _ = batch.inputs
     with torch.inference_mode():
-        state = model.start(model.encode(batch.source), max_len)
-    first = torch.full((len(batch.source),), EOS)
+        state = model.start(model.encode(source), max_len)
+    first = torch.full((len(source),), EOS)
     found = beam_search(model.step, state, first, beam=beam, max_len=max_len, eos=EOS, pad=PAD)
     wanted = [[token for token in row if token != PAD] for row in batch.target.tolist()]
     right = [best.tokens == target for (best, *_), target in zip(found, wanted, strict=True)]
@@ -86,8 +88,14 @@ def main(argv: Sequence[str] | None = None) -> float:
     torch.manual_seed(args.seed)
     model = build(args.mixer)
     began = time.perf_counter()
-    trainer = Trainer(model, TrainConfig(steps=args.steps, lr=2e-3, warmup=100))
-    trainer.fit(TRAINING, report=report)
+    config = TrainConfig(
+        max_steps=args.steps,
+        tokens_per_update=1,  # every batch is an update
+        # Down to almost nothing at the end: a single update can no longer spoil a sequence.
+        schedule=CosineConfig(peak=2e-3, warmup=WARMUP, period=max(1, args.steps - WARMUP)),
+        label_smoothing=0.1,
+    )
+    Trainer(model, config).fit(TRAINING, report=report)
     accuracy = exact_match(model.eval(), HELD_OUT.batch(0))
     seconds = time.perf_counter() - began
     print(f"{args.mixer}: {accuracy:.1%} of held-out sequences reversed exactly, {seconds:.0f} s")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,19 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in cli.COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"]], ids=" ".join)
+TORCH_FREE = [
+    ["--help"],
+    ["--version"],
+    ["nonsense"],
+    ["list"],
+    ["list", "--help"],
+    ["show", "--help"],
+    ["show", "wmt-en-de-dynamicconv", "--set", "train.max_steps=3"],
+    ["show", "wmt-en-de-dynamicconf"],
+]
+
+
+@pytest.mark.parametrize("arguments", TORCH_FREE, ids=" ".join)
 def test_answers_without_torch(arguments: list[str]) -> None:
     code = (
         "import sys; from lightconv.cli import main; main(sys.argv[1:]);"
@@ -40,11 +53,12 @@ def test_answers_without_torch(arguments: list[str]) -> None:
     assert done.returncode == 0
 
 
-def test_help_is_quick() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["show", "--help"]], ids=" ".join)
+def test_help_and_list_are_quick(arguments: list[str]) -> None:
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        run("--help")
+        run(*arguments)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.5
 
@@ -65,6 +79,83 @@ def test_unknown_command_suggests_the_nearest() -> None:
     done = run("docter")
     assert done.returncode == 2
     assert done.stderr == "error: unknown command 'docter'; did you mean 'doctor'?\n"
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: lightconv {command}")
+    assert f"\nexamples:\n  lightconv {command}" in out
+    assert cli.main(["help", command]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_an_unknown_option_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--nonsense"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: unknown option '--nonsense'; known: -h, --help, --")
+    assert err.endswith(f"`lightconv {command} --help` explains\n") and err.count("\n") == 1
+
+
+def test_options_cannot_be_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--param"]) == 2
+    assert "did you mean '--params'? `lightconv list --help` explains" in capsys.readouterr().err
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Makes `lightconv doctor` fail with this error."""
+
+    def fail(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("lightconv.doctor.main", fail)
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (ValueError("heads=7\ndoes not  divide dim=512"), 2, "heads=7 does not divide dim=512"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 2, "x: No such file or directory"),
+        (IsADirectoryError(21, "Is a directory", "x"), 2, "x: Is a directory"),
+        (FileExistsError(17, "File exists", "x"), 2, "x: File exists"),
+        (PermissionError(13, "Permission denied", "x"), 1, "x: Permission denied"),
+        (OSError(28, "No space left on device", "x"), 1, "x: No space left on device"),
+        (RuntimeError("out of memory"), 1, "RuntimeError: out of memory. `--debug` shows where"),
+        (KeyError("x"), 1, "KeyError: 'x'. `--debug` shows where"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_errors_are_one_line(
+    error: Exception,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend(monkeypatch, error)
+    assert cli.main(["doctor"]) == code
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "doctor"], ["doctor", "--debug"]])
+def test_debug_adds_the_traceback(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, ValueError("no"))
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("ValueError: no\nerror: no\n")
+
+
+def test_an_interrupt_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, KeyboardInterrupt())
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_no_command_shows_the_help() -> None:
@@ -104,11 +195,34 @@ def test_doctor_with_an_unknown_instruction_set_is_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    command = f"{sys.executable} -m lightconv doctor --json | head -c 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+# Unbuffered, every line is refused as it is written; buffered, nothing is before the end.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
+
+
+@pytest.mark.parametrize("arguments", ["doctor --json", "list", "--help"])
+def test_a_closed_pipe_is_quiet(arguments: str) -> None:
+    # `true` does not read at all; what is written is small and leaves only at the very end.
+    command = f"set -o pipefail; {sys.executable} -m lightconv {arguments} | true"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED
+    )
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lightconv", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=BUFFERED,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
 
 
 def test_explain_rejects_unknown_operators() -> None:

@@ -8,14 +8,21 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Each level may import itself and what is to the right of it.
 ALLOWED = {
+    "lazy": set(),
+    "files": set(),
+    "config": {"config"},
     "ops": {"ops"},
     "mixers": {"mixers", "ops"},
-    "data": {"data"},
-    "models": {"models", "mixers", "ops"},
-    "train": {"train", "models", "mixers", "ops", "data"},
-    "decode": {"decode", "models", "mixers", "ops", "data"},
+    "data": {"data", "config"},
+    "models": {"models", "mixers", "ops", "config"},
+    "interop": {"interop", "models", "mixers", "ops", "data", "config"},
+    "train": {"train", "models", "mixers", "ops", "data", "config"},
+    "decode": {"decode", "models", "mixers", "ops", "data", "config"},
+    "recipe": {"recipe", "decode", "train", "models", "data", "config"},
+    "paper": {"paper", "recipe", "decode", "train", "models", "data", "config"},
+    "printing": {"printing"},
 }
-TOP = {"__init__", "__main__", "cli", "doctor"}  # may import anything
+TOP = {"__init__", "__main__", "catalogue", "cli", "doctor"}  # may import anything
 
 
 def imported(path: Path) -> set[str]:
@@ -35,9 +42,9 @@ def imported(path: Path) -> set[str]:
 )
 def test_imports_point_down(path: Path) -> None:
     part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if part in TOP:
+    if part in TOP or path.name == "command.py":  # a command stands above its part
         return
-    assert imported(path) <= ALLOWED[part] | {"__version__"}
+    assert imported(path) <= ALLOWED[part] | {"__version__", "lazy", "files"}
 
 
 def test_every_part_has_a_level() -> None:

@@ -67,6 +67,29 @@ def test_doctor_is_what_the_readme_calls() -> None:
     assert done.returncode == 0
 
 
+def test_model_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"lightconv": lightconv}
+    exec(BLOCKS[4], names)
+    assert (tmp_path / "my-model" / "model.safetensors").exists()
+
+
+COMMANDS = re.findall(r"^    (lightconv .*?)(?:  +#.*)?$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command: str) -> None:
+    """Those that need a file of the reader's are asked for their help instead."""
+    _, *arguments = command.split()
+    if arguments[0] == "import":
+        arguments = ["import", "--help"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lightconv", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
 def test_benchmark_sides_agree() -> None:
     """What `make demo` and `make bench` do before they time anything."""
     sys.path.insert(0, str(ROOT))

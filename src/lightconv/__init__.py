@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
+    from lightconv.models.folder import load
     from lightconv.ops.explain import explain
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ _HOMES = {
     "DynamicConv": "lightconv.mixers",
     "LightConv": "lightconv.mixers",
     "reorder": "lightconv.mixers",
+    "load": "lightconv.models.folder",
     "explain": "lightconv.ops.explain",
 }
 _MODULES = ("mixers", "models", "ops")
@@ -35,6 +37,7 @@ __all__ = [
     "LightConv",
     "__version__",
     "explain",
+    "load",
     "reorder",
 ]
 

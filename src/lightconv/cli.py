@@ -4,20 +4,145 @@ Nothing heavy is imported here: a sub-command's module is loaded when it runs, s
 --version and mistyped names answer at once.
 """
 
+import argparse
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from lightconv import __version__
 
 # name -> (module:function, what it does)
 COMMANDS = {
+    "list": ("lightconv.catalogue:list_recipes", "list the paper's models by name"),
+    "show": ("lightconv.catalogue:show_recipe", "print a recipe, or its parameters"),
+    "train": ("lightconv.train.command:main", "train a recipe, or go on with a run"),
+    "plot": ("lightconv.train.command:plot", "draw the curves of runs"),
+    "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),
     "doctor": ("lightconv.doctor:main", "show which kernels run on this machine, and why"),
 }
 
+EXIT_FAILURE = 1  # the machine or the program failed
 EXIT_INPUT = 2  # what the user gave cannot be used
+EXIT_INTERRUPT = 130
+
+# Of the system's errors, those about a name the user gave.
+_INPUT_ERRORS = (
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a command; its help ends with examples, its errors are ValueErrors."""
+
+    def __init__(self, command: str, description: str, *examples: str) -> None:
+        super().__init__(
+            prog=f"lightconv {command}",
+            description=description,
+            epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
+            formatter_class=_Help,
+        )
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The arguments; an unknown option is answered with the nearest one."""
+        known = self._option_string_actions
+        for argument in argv:
+            name = argument.partition("=")[0]
+            if argument == "--":
+                break
+            if name.startswith("--") and name not in known:
+                self.error(f"unknown option '{name}'{_suggest(name, known)}")
+        return self.parse_args(argv)
+
+    def error(self, message: str) -> NoReturn:
+        stop = "" if message.endswith("?") else "."
+        raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps descriptions, leaves examples as they are written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one sub-command and returns the exit code; an error is one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPT
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        _drop_output()
+        return 0
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {_describe(error)}", file=sys.stderr)
+        if isinstance(error, OSError) and error.filename is None:
+            _drop_output()
+        return EXIT_INPUT if isinstance(error, _INPUT_ERRORS) else EXIT_FAILURE
+    return code
+
+
+def _drop_output() -> None:
+    """What stdout did not take, Python would try to write once more as it ends, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else EXIT_INPUT
+    if arguments[0] in ("-V", "--version"):
+        print(f"lightconv {__version__}")
+        return 0
+    try:
+        return _find(arguments[0])(arguments[1:])
+    except SystemExit as stop:  # argparse, after it has printed its help
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def _find(name: str) -> Callable[[Sequence[str]], int]:
+    if name not in COMMANDS:
+        raise ValueError(f"unknown command '{name}'{_suggest(name, COMMANDS)}")
+    module, function = COMMANDS[name][0].split(":")
+    found: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    return found
+
+
+def _suggest(name: str, known: Collection[str]) -> str:
+    """The end of an error about a name: the nearest one, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def _describe(error: Exception) -> str:
+    """An error as one line."""
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, ValueError | OSError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}. `--debug` shows where"
+    return " ".join(text.split())
 
 
 def _help() -> str:
@@ -32,39 +157,10 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "`lightconv COMMAND --help` explains a command. For example:",
+            "`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the traceback",
+            "to an error. For example:",
+            "  lightconv list iwslt",
+            "  lightconv show iwslt-de-en-dynamicconv --params",
             "  lightconv doctor",
         ]
     )
-
-
-def _find(name: str) -> Callable[[Sequence[str]], int] | None:
-    if name not in COMMANDS:
-        return None
-    module, function = COMMANDS[name][0].split(":")
-    found: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
-    return found
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one sub-command and returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
-        return 0 if arguments else EXIT_INPUT
-    if arguments[0] in ("-V", "--version"):
-        print(f"lightconv {__version__}")
-        return 0
-    command = _find(arguments[0])
-    if command is None:
-        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(COMMANDS)}"
-        print(f"error: unknown command '{arguments[0]}'; {hint}", file=sys.stderr)
-        return EXIT_INPUT
-    try:
-        return command(arguments[1:])
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -28,9 +28,9 @@ def test_every_mixer_can_be_chosen(example: ModuleType) -> None:
 
 def test_nothing_held_out_was_trained_on(example: ModuleType) -> None:
     trained = {
-        tuple(row) for batch in islice(example.TRAINING, 400) for row in batch.source.tolist()
+        tuple(row) for batch in islice(example.TRAINING, 400) for row in batch.inputs[0].tolist()
     }
-    assert not trained & {tuple(row) for row in example.HELD_OUT.batch(0).source.tolist()}
+    assert not trained & {tuple(row) for row in example.HELD_OUT.batch(0).inputs[0].tolist()}
 
 
 def test_dynamicconv_learns_to_reverse(

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from lightconv.models.embedding import TokenEmbedding, add_positions, sinusoids
+from lightconv.models import ConvConfig, LanguageModelConfig
+from lightconv.models.embedding import TokenEmbedding, Words, add_positions, embed, sinusoids
 
 PAD = 1
 
@@ -71,3 +72,44 @@ def test_padding_is_not_counted_on_either_side() -> None:
 def test_half_precision_positions_are_computed_in_float32() -> None:
     exact = sinusoids(torch.arange(2000), 32, torch.float32)
     assert torch.equal(sinusoids(torch.arange(2000), 32, torch.bfloat16), exact.bfloat16())
+
+
+def test_scores_and_nll_of_one_matrix() -> None:
+    torch.manual_seed(0)
+    words = TokenEmbedding(9, 4, PAD).double()
+    x, target = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 8, 3, 3, PAD, 2])
+    logits = x @ words.weight.T
+    torch.testing.assert_close(words.scores(x), logits)
+    torch.testing.assert_close(words.scores(x.view(2, 3, 4)), logits.view(2, 3, 9))
+    expected = logits.exp().sum(1).log() - logits[torch.arange(6), target]
+    torch.testing.assert_close(words.nll(x, target), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert words.float().nll(x.float(), target).dtype == torch.float32
+    narrow = words.bfloat16().nll(x.bfloat16(), target)
+    assert narrow.dtype == torch.float32
+    torch.testing.assert_close(narrow, expected.float(), atol=0.05, rtol=0)
+
+
+def test_words_without_padding_are_all_random() -> None:
+    torch.manual_seed(0)
+    words = Words(50, 16, None)
+    assert words.weight.abs().sum(1).min() > 0.0
+    assert torch.equal(words(torch.tensor([3, 3])), words.weight[[3, 3]])
+
+
+def test_what_the_first_layer_reads() -> None:
+    config = LanguageModelConfig(
+        dim=16, ffn_dim=8, layers=(ConvConfig(kernel=1),), vocab=5, dropout=0.25
+    )
+    torch.manual_seed(0)
+    embedding = TokenEmbedding(5, 16, PAD)
+    tokens = torch.tensor([[2, 4, 3, PAD]]).repeat(50, 1)
+    quiet = embed(embedding.eval(), tokens, config, position=7)
+    positions = sinusoids(torch.tensor([9, 10, 11, 12]), 16, torch.float32)
+    words = embedding.weight[[2, 4, 3]] * 4.0
+    torch.testing.assert_close(quiet[0, :3], words + positions[:3])
+    assert torch.all(quiet[:, 3] == 0.0)
+    loud = embed(embedding.train(), tokens, config, position=7)[:, :3]
+    kept = loud != 0.0
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.05)
+    torch.testing.assert_close(loud[kept], quiet[:, :3][kept] / 0.75)

@@ -7,9 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lightconv import ops
 from lightconv.mixers.attend import attend
-from lightconv.models import AttentionConfig, DynamicConvConfig, Seq2SeqConfig
-from lightconv.models.layers import DecoderLayer, EncoderLayer, SourceAttention
+from lightconv.models import (
+    AttentionConfig,
+    DynamicConvConfig,
+    LanguageModelConfig,
+    LightConvConfig,
+    Seq2SeqConfig,
+)
+from lightconv.models.layers import CausalLayer, DecoderLayer, EncoderLayer, SourceAttention
 
 MIXER = DynamicConvConfig(kernel=3, heads=2)
 CONFIG = Seq2SeqConfig(
@@ -74,27 +81,52 @@ def test_pre_norm_decoder_layer() -> None:
     torch.testing.assert_close(layer(x, memory, REAL), w)
 
 
-def test_dropouts_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(
-        CONFIG, dropout=0.1, input_dropout=0.2, activation_dropout=0.3, attention_dropout=0.4
-    )
-    mixer = AttentionConfig(heads=2, dropout=0.5)
-    seen: list[float] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The probability of every dropout that acts, in the order they come; nothing is dropped."""
+    found: list[float] = []
 
-    def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-        if p > 0.0 and training:
-            seen.append(p)
+    def record(p: float) -> None:
+        if p > 0.0:
+            found.append(p)
+
+    def dropout(x: Tensor, p: float) -> Tensor:
+        record(p)
         return x
 
-    original = F.scaled_dot_product_attention
+    def dropout_add(x: Tensor, inner: Tensor, p: float) -> Tensor:
+        record(p)
+        return x + inner
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float, **rest: bool) -> Tensor:
-        if p > 0.0:
-            seen.append(p)
-        return original(q, k, v, mask, 0.0, **rest)
+    def dropout_add_norm(
+        x: Tensor, inner: Tensor, weight: Tensor, bias: Tensor, p: float, *, eps: float
+    ) -> Tensor:
+        record(p)
+        return F.layer_norm(x + inner, weight.shape, weight, bias, eps)
 
-    monkeypatch.setattr(F, "dropout", dropout)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    attention = F.scaled_dot_product_attention
+
+    def attend_to(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float, **rest: bool) -> Tensor:
+        record(p)
+        return attention(q, k, v, mask, 0.0, **rest)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend_to)
+    for function in (dropout, dropout_add, dropout_add_norm):
+        monkeypatch.setattr(ops, function.__name__, function)
+    return found
+
+
+@pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
+def test_dropouts_come_in_their_order(seen: list[float], pre_norm: bool) -> None:
+    config = dataclasses.replace(
+        CONFIG,
+        dropout=0.1,
+        input_dropout=0.2,
+        activation_dropout=0.3,
+        attention_dropout=0.4,
+        pre_norm=pre_norm,
+    )
+    mixer = AttentionConfig(heads=2, dropout=0.5)
     x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
     layer = DecoderLayer(config, mixer)
     layer(x, memory, REAL)
@@ -138,3 +170,64 @@ def test_the_source_is_projected_once_per_sentence() -> None:
     for _ in range(4):
         _, state = layer.step(torch.randn(2, 1, 8), state, REAL)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
+def test_causal_layer(pre_norm: bool) -> None:
+    config = LanguageModelConfig(dim=8, ffn_dim=12, layers=(MIXER,), vocab=10, pre_norm=pre_norm)
+    layer = CausalLayer(config, MIXER).double().eval()
+    stir(layer)
+    assert layer.mixer.causal
+    assert not EncoderLayer(CONFIG, MIXER).mixer.causal
+    x = noise(2, 5, 8)
+    before, after = layer.mixer_residual.norm, layer.ffn_residual.norm
+    if pre_norm:
+        y = x + layer.mixer(before(x))
+        z = y + layer.ffn(after(y))
+    else:
+        y = before(x + layer.mixer(x))
+        z = after(y + layer.ffn(y))
+    torch.testing.assert_close(layer(x), z)
+    stepped, state = layer.step(x, layer.mixer.start(2, 5))
+    torch.testing.assert_close(stepped, z)
+    assert state.position == 5
+
+
+def test_causal_dropouts_come_in_their_order(seen: list[float]) -> None:
+    config = LanguageModelConfig(
+        dim=8,
+        ffn_dim=12,
+        layers=(MIXER,),
+        vocab=10,
+        dropout=0.1,
+        input_dropout=0.2,
+        activation_dropout=0.3,
+    )
+    layer = CausalLayer(config, MIXER)
+    layer(torch.randn(2, 4, 8))
+    assert seen == [0.2, 0.1, 0.3, 0.1]
+    seen.clear()
+    layer.eval()(torch.randn(2, 4, 8))
+    assert seen == []
+
+
+def test_other_projections_start_xavier_uniform_without_bias_to_either_side() -> None:
+    torch.manual_seed(0)
+    config = dataclasses.replace(CONFIG, dim=128, ffn_dim=64)
+    layer = DecoderLayer(config, MIXER)
+    for linear in (layer.mixer.in_proj, layer.mixer.out_proj, layer.ffn.hidden, layer.ffn.output):
+        bound = (6 / sum(linear.weight.shape)) ** 0.5
+        assert linear.weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+        assert linear.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
+        assert torch.all(linear.bias == 0.0)
+    for norm in (layer.mixer_residual.norm, layer.source_residual.norm, layer.ffn_residual.norm):
+        assert torch.all(norm.weight == 1.0)
+        assert torch.all(norm.bias == 0.0)
+    bound = 128**-0.5
+    assert layer.mixer.kernel_proj.bias is None
+    assert layer.mixer.kernel_proj.weight.abs().max().item() == pytest.approx(bound, rel=0.02)
+    assert layer.mixer.kernel_proj.weight.abs().max() <= bound
+    kernels = EncoderLayer(config, LightConvConfig(kernel=31, heads=16)).mixer.weight
+    bound = (6 / (31 + 16 * 31)) ** 0.5
+    assert kernels.abs().max().item() == pytest.approx(bound, rel=0.02)
+    assert kernels.abs().max() <= bound

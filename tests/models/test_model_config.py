@@ -59,14 +59,14 @@ def model(**changes: object) -> Seq2SeqConfig:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"dim": 0}, "dim=0 must be at least 1"),
         ({"source_heads": 3}, "source_heads=3 does not divide dim=8"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"attention_dropout": -0.1}, "attention_dropout must be in"),
+        ({"dropout": 1.0}, r"^dropout=1.0 must be in \[0, 1\)$"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1 must be in"),
         ({"decoder": ()}, "decoder must have at least one layer"),
-        ({"share_embeddings": "some"}, "must be one of none, decoder, all, got 'some'"),
+        ({"share_embeddings": "some"}, "share_embeddings='some' must be one of none, decoder, all"),
         ({"share_embeddings": "all"}, "source_vocab=10 and target_vocab=11"),
-        ({"pad": 10}, "pad must be an id of both vocabularies, got 10"),
+        ({"pad": 10}, "pad=10 must be an id of both vocabularies"),
     ],
 )
 def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:

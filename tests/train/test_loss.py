@@ -1,11 +1,15 @@
-"""The smoothed loss against its formula."""
+"""The loss of logits against its formula, and that of a batch against the loss of its logits."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from lightconv.train import label_smoothed
+from lightconv.data import PAD, Batch
+from lightconv.models import AdaptiveConfig, LanguageModel, Seq2Seq
+from lightconv.train import batch_loss, label_smoothed
+from tests.train.examples import DATA, lm_config, model_config
 
-PAD = 1
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
@@ -47,3 +51,93 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     exact, _ = label_smoothed(logits.double(), target)
     assert total.dtype == torch.float32
     assert total.item() == pytest.approx(exact.item(), rel=1e-6)
+
+
+# --- Of a batch
+
+
+def padded() -> Batch:
+    """Sentences of different lengths, the last of which is nothing but padding."""
+    batch = DATA.batch(0)
+    assert bool((batch.target == PAD).any())
+    batch.target[-1] = PAD
+    return batch
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_batch_is_that_of_its_logits(smoothing: float) -> None:
+    torch.manual_seed(0)
+    model = Seq2Seq(model_config(**STILL)).double().eval()
+    batch = padded()
+    found = batch_loss(model, batch, smoothing)
+    logits = model(*batch.inputs)
+    expected, count = label_smoothed(logits, batch.target, smoothing=smoothing)
+    plain = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=PAD)
+    assert found.tokens == count == batch.tokens
+    torch.testing.assert_close(found.loss, expected)
+    torch.testing.assert_close(found.nll, plain * count)
+    assert not found.nll.requires_grad
+    gradients = torch.autograd.grad(found.loss, list(model.parameters()))
+    wanted = torch.autograd.grad(expected, list(model.parameters()))
+    for a, b in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("tie_projections", [False, True])
+def test_an_adaptive_output_has_the_loss_of_its_scores(tie_projections: bool) -> None:
+    torch.manual_seed(0)
+    adaptive = AdaptiveConfig(cutoffs=(6, 9), factor=2, tie_projections=tie_projections)
+    model = LanguageModel(lm_config(adaptive=adaptive, dropout=0.0)).double()
+    assert model.training
+    for layer in model.layers:
+        layer.eval()  # no DropConnect
+    batch = Batch(padded().inputs[1:], padded().target)
+    found = batch_loss(model, batch)
+    # Its scores are log-probabilities.
+    expected = F.nll_loss(
+        model(*batch.inputs).flatten(0, 1), batch.target.flatten(), ignore_index=PAD, reduction="sum"
+    )
+    torch.testing.assert_close(found.loss, expected)
+    torch.testing.assert_close(found.nll, expected)
+    assert not found.nll.requires_grad
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(found.loss, parameters)
+    for a, b in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_an_adaptive_output_smooths_nothing() -> None:
+    model = LanguageModel(lm_config(adaptive=AdaptiveConfig(cutoffs=(6,), factor=2)))
+    batch = Batch(padded().inputs[1:], padded().target)
+    with pytest.raises(ValueError, match=r"^label_smoothing=0.1 must be 0 with an adaptive output"):
+        batch_loss(model, batch, 0.1)
+
+
+def test_a_band_without_words_has_a_gradient_of_zero() -> None:
+    model = LanguageModel(lm_config(adaptive=AdaptiveConfig(cutoffs=(6, 11), factor=2)))
+    tokens = torch.full((2, 3), 4)
+    batch_loss(model, Batch((tokens,), tokens)).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.output.parameters())
+
+
+@pytest.mark.parametrize("adaptive", [None, AdaptiveConfig(cutoffs=(6,), factor=2)])
+def test_no_tokens_no_loss_but_gradients(adaptive: AdaptiveConfig | None) -> None:
+    model = LanguageModel(lm_config(adaptive=adaptive))
+    batch = Batch((torch.full((2, 3), 5),), torch.full((2, 3), PAD))
+    found = batch_loss(model, batch)
+    assert (found.loss.item(), found.nll.item(), found.tokens) == (0.0, 0.0, 0)
+    found.loss.backward()
+    assert all(bool((p.grad == 0.0).all()) for p in model.parameters())
+
+
+def test_no_gradients_are_made_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation needs one product with the vocabulary, not three."""
+    model = LanguageModel(lm_config()).eval()
+    batch = Batch(padded().inputs[1:], padded().target)
+    with torch.no_grad():
+        plain = batch_loss(model, batch)
+        monkeypatch.setattr(torch, "mm", None)  # the gradient of x is made with it
+        found = batch_loss(model, batch)
+    assert torch.equal(found.loss, plain.loss)
+    with pytest.raises(TypeError):
+        batch_loss(model, batch)

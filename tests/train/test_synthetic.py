@@ -25,7 +25,7 @@ def test_the_special_ids_are_those_of_the_original() -> None:
 def test_a_batch_is_the_task(task: str) -> None:
     data = Synthetic(task=task, symbols=5, min_len=1, max_len=6, sentences=50)
     batch = data.batch(3)
-    triples = zip(*map(sentences, batch), strict=True)
+    triples = zip(*map(sentences, (*batch.inputs, batch.target)), strict=True)
     lengths = set()
     for source, target_in, target in triples:
         *symbols, end = source
@@ -35,7 +35,8 @@ def test_a_batch_is_the_task(task: str) -> None:
         assert target_in == [EOS, *target[:-1]]
         lengths.add(len(symbols))
     assert lengths == set(range(1, 7))
-    assert batch.source.dtype == torch.int64
+    assert batch.target.dtype == torch.int64
+    assert batch.rows is None
 
 
 def test_reverse_reverses_and_copy_copies() -> None:
@@ -46,10 +47,12 @@ def test_reverse_reverses_and_copy_copies() -> None:
 def test_batches_depend_on_seed_and_number_only() -> None:
     data = Synthetic(task="copy", seed=7)
     for index, batch in enumerate(islice(data, 3)):
-        assert all(torch.equal(a, b) for a, b in zip(batch, data.batch(index), strict=True))
-    first = sentences(data.batch(0).source)
-    assert first != sentences(data.batch(1).source)
-    assert first != sentences(Synthetic(task="copy", seed=8).batch(0).source)
+        again = data.batch(index)
+        assert torch.equal(batch.target, again.target)
+        assert all(map(torch.equal, batch.inputs, again.inputs))
+    first = sentences(data.batch(0).target)
+    assert first != sentences(data.batch(1).target)
+    assert first != sentences(Synthetic(task="copy", seed=8).batch(0).target)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ from torch import nn
 import lightconv.train
 from lightconv.data import PAD, Batch, Synthetic
 from lightconv.models import DynamicConvConfig, Seq2Seq, Seq2SeqConfig
-from lightconv.train import Record, TrainConfig, Trainer, inverse_sqrt, label_smoothed
+from lightconv.train import (
+    AdamConfig,
+    CosineConfig,
+    InverseSqrtConfig,
+    NesterovConfig,
+    Record,
+    TrainConfig,
+    Trainer,
+    label_smoothed,
+)
 
 DATA = Synthetic(task="copy", symbols=6, min_len=2, max_len=5, sentences=8)
 
@@ -31,32 +40,41 @@ def build(dtype: torch.dtype = torch.float64) -> Seq2Seq:
     return Seq2Seq(config).to(dtype)
 
 
-def test_inverse_sqrt() -> None:
-    def rate(step: int) -> float:
-        return inverse_sqrt(step, peak=5e-4, warmup=4000)
-
-    assert rate(0) == 1e-7
-    assert rate(2000) == pytest.approx((1e-7 + 5e-4) / 2)
-    assert rate(4000) == pytest.approx(5e-4)
-    assert rate(16000) == pytest.approx(2.5e-4)
-    assert rate(3999) < rate(4000) > rate(4001)
+def configure(
+    steps: int, *, peak: float = 5e-4, warmup: int = 4000, **changes: object
+) -> TrainConfig:
+    """By default every batch is an update, with a smoothed loss."""
+    fields = {
+        "max_steps": steps,
+        "tokens_per_update": 1,
+        "schedule": InverseSqrtConfig(peak=peak, warmup=warmup),
+        "label_smoothing": 0.1,
+    }
+    return TrainConfig(**{**fields, **changes})
 
 
 def test_an_update_uses_the_rate_of_the_updates_before_it() -> None:
-    trainer = Trainer(build(), TrainConfig(steps=6, lr=1e-3, warmup=3))
-    for done, record in enumerate(trainer.fit(DATA)):
-        assert record.lr == inverse_sqrt(done, peak=1e-3, warmup=3)
-    assert trainer.optimizer.param_groups[0]["lr"] == record.lr
+    schedule = CosineConfig(peak=1e-3, warmup=2, period=2, start=0.0, floor=0.0)
+    trainer = Trainer(build(), configure(6, schedule=schedule))
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
+    rates = [record.lr for record in trainer.fit(DATA)]
+    assert rates == pytest.approx([0.0, 5e-4, 1e-3, 5e-4, 0.0, 0.0])
+    assert trainer.optimizer.param_groups[0]["lr"] == rates[-1]
+
+
+def count(batch: Batch) -> int:
+    return int((batch.target != PAD).sum())
 
 
 def cut(batch: Batch, rows: slice) -> Batch:
     """Those sentences, without the columns that are padding to all of them."""
-    parts = [part[rows] for part in batch]
-    return Batch(*(part[:, : int((part != PAD).sum(1).max())] for part in parts))
+    parts = [part[rows] for part in (*batch.inputs, batch.target)]
+    *inputs, target = (part[:, : int((part != PAD).sum(1).max())] for part in parts)
+    return Batch(tuple(inputs), target)
 
 
 def test_accumulated_micro_batches_equal_one_batch() -> None:
-    config = TrainConfig(steps=3, lr=1e-2, warmup=1)
+    config = configure(3, peak=1e-2, warmup=1)
     whole, parts = Trainer(build(), config), Trainer(build(), config)
     for batch in islice(DATA, 3):
         one = whole.update([batch])
@@ -70,10 +88,10 @@ def test_accumulated_micro_batches_equal_one_batch() -> None:
 
 
 def test_the_gradient_is_that_of_the_loss_per_token() -> None:
-    trainer = Trainer(build(), TrainConfig(steps=1))
+    trainer = Trainer(build(), configure(1))
     batch = DATA.batch(0)
     model = build()
-    total, count = label_smoothed(model(batch.source, batch.target_in), batch.target)
+    total, count = label_smoothed(model(*batch.inputs), batch.target)
     (total / count).backward()
     record = trainer.update([batch])
     assert record.loss == pytest.approx((total / count).item())
@@ -84,7 +102,8 @@ def test_the_gradient_is_that_of_the_loss_per_token() -> None:
 def test_updates_are_adam_with_decoupled_decay() -> None:
     model = build()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    config = TrainConfig(steps=1, lr=1e-3, warmup=1, warmup_from=1e-3, weight_decay=0.1)
+    schedule = InverseSqrtConfig(peak=1e-3, warmup=1, start=1e-3)
+    config = configure(1, schedule=schedule, optimizer=AdamConfig(weight_decay=0.1))
     Trainer(model, config).update([DATA.batch(0)])
     for name, parameter in model.named_parameters():
         # The first Adam step has the size of the rate, whatever the size of the gradient.
@@ -103,49 +122,88 @@ def test_fit_validates_when_due_and_in_evaluation_mode() -> None:
         modes.append(model.training)
         return float(len(modes))
 
-    trainer = Trainer(build(), TrainConfig(steps=7, validate_every=3, accumulate=2))
+    trainer = Trainer(build(), configure(7, validate_every=3))
     history = trainer.fit(DATA, validate=validate, report=seen.append)
     assert [record.step for record in history] == [1, 2, 3, 4, 5, 6, 7]
     assert [record.validation for record in history] == [None, None, 1.0, None, None, 2.0, 3.0]
     assert modes == [False] * 3
     assert seen == history
-    expected = sum(int((DATA.batch(i).target != PAD).sum()) for i in (0, 1))
-    assert history[0].tokens == expected
+    assert [record.tokens for record in history] == [count(DATA.batch(i)) for i in range(7)]
+
+
+def test_batches_are_collected_until_the_tokens_are_enough() -> None:
+    sizes = [count(DATA.batch(i)) for i in range(6)]
+    # Exactly the first two, then whatever reaches that number again.
+    enough = sizes[0] + sizes[1]
+    expected, group = [], 0
+    for size in sizes:
+        group += size
+        if group >= enough:
+            expected.append(group)
+            group = 0
+    batches = [DATA.batch(i) for i in range(6)]
+    history = Trainer(build(), configure(9, tokens_per_update=enough)).fit(batches)
+    assert history[0].tokens == enough
+    # What is left at the end is an update too.
+    assert [record.tokens for record in history] == expected + [group] * (group > 0)
+    one_more = Trainer(build(), configure(1, tokens_per_update=enough + 1)).fit(batches)
+    assert one_more[0].tokens == sum(sizes[:3])
+
+
+@pytest.mark.parametrize("limit", [0.01, 100.0, 0.0])
+def test_the_gradient_is_cut_to_a_norm(limit: float) -> None:
+    free, cut_off = Trainer(build(), configure(1)), Trainer(build(), configure(1, clip_norm=limit))
+    for trainer in (free, cut_off):
+        trainer.update([DATA.batch(0)])
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in free.model.parameters()))
+    assert norm > 0.01
+    share = limit / norm if 0.0 < limit < norm else 1.0
+    for a, b in zip(free.model.parameters(), cut_off.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad * share, b.grad, rtol=1e-4, atol=1e-12)
+
+
+def test_nesterov_trains_too() -> None:
+    schedule = InverseSqrtConfig(peak=0.5, warmup=1, start=0.5)
+    config = configure(1, schedule=schedule, optimizer=NesterovConfig(momentum=0.9))
+    model = build()
+    before = [parameter.clone() for parameter in model.parameters()]
+    Trainer(model, config).update([DATA.batch(0)])
+    for old, new in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(new, old - 0.5 * 1.9 * new.grad)
+
+
+def test_other_precisions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^precision='bf16' must be 'fp32' in this loop$"):
+        Trainer(build(), configure(1, precision="bf16"))
 
 
 def test_fit_goes_on_where_it_was_and_ends_with_the_data() -> None:
-    trainer = Trainer(build(), TrainConfig(steps=5))
+    trainer = Trainer(build(), configure(5))
     first = trainer.fit([DATA.batch(0), DATA.batch(1)])
     second = trainer.fit(DATA)
     assert [record.step for record in first + second] == [1, 2, 3, 4, 5]
 
 
 def test_two_runs_are_identical() -> None:
-    config = TrainConfig(steps=5, lr=1e-3, warmup=2)
+    config = configure(5, peak=1e-3, warmup=2)
     runs = [Trainer(build(torch.float32), config).fit(DATA) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_training_lowers_the_loss() -> None:
-    trainer = Trainer(build(torch.float32), TrainConfig(steps=60, lr=5e-3, warmup=20))
+    trainer = Trainer(build(torch.float32), configure(60, peak=5e-3, warmup=20))
     history = trainer.fit(DATA)
     assert history[0].loss > 0.9 * math.log(DATA.vocab)
     assert history[-1].loss < 0.6 * history[0].loss
 
 
 def test_an_update_without_tokens_is_refused() -> None:
-    trainer = Trainer(build(), TrainConfig(steps=1))
+    trainer = Trainer(build(), configure(1))
     before = [parameter.clone() for parameter in trainer.model.parameters()]
     with pytest.raises(ValueError, match="at least one target token"):
         trainer.update([])
     for a, b in zip(before, trainer.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("changes", [{"steps": 0}, {"accumulate": 0}, {"label_smoothing": 1.0}])
-def test_nonsense_is_refused(changes: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        TrainConfig(**{"steps": 1, **changes})
 
 
 def test_training_never_imports_decoding() -> None:

@@ -2,27 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-BOS, PAD, EOS, UNK = range(4)
-SPECIALS = 4
-
-
-class Batch(NamedTuple):
-    """Sentence pairs, padded on the right.
-
-    source    [B, S] int64, each sentence ends with EOS
-    target_in [B, T] int64, begins with EOS: what the decoder reads
-    target    [B, T] int64, ends with EOS: what it should say
-    """
-
-    source: Tensor
-    target_in: Tensor
-    target: Tensor
+from lightconv.data.batches import Batch
+from lightconv.data.vocabulary import EOS, PAD, SPECIALS
 
 
 def copy(symbols: list[int]) -> list[int]:
@@ -71,11 +57,9 @@ class Synthetic:
         lengths = random.integers(self.min_len, self.max_len, size=self.sentences, endpoint=True)
         sources = [random.integers(SPECIALS, self.vocab, size=n).tolist() for n in lengths]
         targets = [TASKS[self.task](source) for source in sources]
-        return Batch(
-            source=_pad([[*source, EOS] for source in sources]),
-            target_in=_pad([[EOS, *target] for target in targets]),
-            target=_pad([[*target, EOS] for target in targets]),
-        )
+        source = _pad([[*source, EOS] for source in sources])
+        target_in = _pad([[EOS, *target] for target in targets])
+        return Batch((source, target_in), _pad([[*target, EOS] for target in targets]))
 
     def __iter__(self) -> Iterator[Batch]:
         index = 0

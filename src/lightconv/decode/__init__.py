@@ -1,5 +1,13 @@
 """Search for the best output of a model."""
 
-from lightconv.decode.beam import Hypothesis, beam_search
+from typing import TYPE_CHECKING
 
-__all__ = ["Hypothesis", "beam_search"]
+from lightconv.decode.config import DecodeConfig
+from lightconv.lazy import lazy
+
+if TYPE_CHECKING:
+    from lightconv.decode.beam import Hypothesis, beam_search
+
+__all__ = ["DecodeConfig", "Hypothesis", "beam_search"]
+
+__getattr__ = lazy(__name__, {"beam": ["Hypothesis", "beam_search"]})

@@ -91,6 +91,13 @@ class Attention(Mixer):
             raise ValueError(
                 f"position {end - 1} is beyond max_len={slots}; start with a larger max_len"
             )
+        if torch.compiler.is_compiling():
+            # One graph for every position, the first included: no shape may depend on it.
+            times = torch.arange(n, device=q.device) + position
+            past_k.index_copy_(1, times, k)
+            past_v.index_copy_(1, times, v)
+            seen = torch.arange(slots, device=q.device) <= times[:, None]
+            return attend(q, past_k, past_v, self.heads, mask=seen)
         past_k[:, position:end] = k
         past_v[:, position:end] = v
         mask = None

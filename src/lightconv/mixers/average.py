@@ -1,9 +1,9 @@
 """Averaged attention (Zhang et al., 2018): every position sees the mean of its past."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from lightconv import ops
 from lightconv.mixers.base import Mixer, linear
 from lightconv.mixers.check import check_count, check_input, check_probability
 from lightconv.ops.check import accumulate_dtype
@@ -64,7 +64,7 @@ class Average(Mixer):
 
     def _feed_forward(self, mean: Tensor, dropout: float) -> Tensor:
         """mean [B, T or 1, D] -> the same; one row is enough when all positions share the mean."""
-        g: Tensor = self.output(F.dropout(self.hidden(mean).relu(), dropout))
+        g: Tensor = self.output(ops.dropout(self.hidden(mean).relu(), dropout))
         return g
 
     def _gate(self, x: Tensor, g: Tensor) -> Tensor:

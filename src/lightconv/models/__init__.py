@@ -1,37 +1,40 @@
-"""Models around a mixer. Configurations are read without torch; `Seq2Seq` loads it when named."""
+"""Models around a mixer. Configurations are read without torch; the models load it when named."""
 
 from typing import TYPE_CHECKING
 
+from lightconv.lazy import lazy
 from lightconv.models.config import (
     MIXER_CONFIGS,
+    AdaptiveConfig,
     AttentionConfig,
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    LanguageModelConfig,
     LightConvConfig,
     MixerConfig,
+    ModelConfig,
     Seq2SeqConfig,
 )
 
 if TYPE_CHECKING:
+    from lightconv.models.lm import LanguageModel
     from lightconv.models.seq2seq import Seq2Seq
 
 __all__ = [
     "MIXER_CONFIGS",
+    "AdaptiveConfig",
     "AttentionConfig",
     "AverageConfig",
     "ConvConfig",
     "DynamicConvConfig",
+    "LanguageModel",
+    "LanguageModelConfig",
     "LightConvConfig",
     "MixerConfig",
+    "ModelConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name == "Seq2Seq":
-        from lightconv.models.seq2seq import Seq2Seq
-
-        return Seq2Seq
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, {"lm": ["LanguageModel"], "seq2seq": ["Seq2Seq"]})

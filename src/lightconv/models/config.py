@@ -5,9 +5,15 @@ built without asking which mixer a layer holds.
 """
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from itertools import pairwise
+from typing import ClassVar, Literal, get_args
 
-SHARE_EMBEDDINGS = ("none", "decoder", "all")
+from lightconv.config import check_counts, check_shares
+
+ShareEmbeddings = Literal["none", "decoder", "all"]
+Normalize = Literal[
+    "none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +25,10 @@ class AttentionConfig:
     window: int | None = None
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_counts(self, "heads", *(() if self.window is None else ("window",)))
+        check_shares(self, "dropout")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvConfig:
@@ -26,6 +36,9 @@ class ConvConfig:
 
     kind: ClassVar[str] = "conv"
     kernel: int
+
+    def __post_init__(self) -> None:
+        check_counts(self, "kernel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +49,12 @@ class LightConvConfig:
     kernel: int
     heads: int
     glu: bool = False
-    normalize: str = "softmax"
+    normalize: Normalize = "softmax"
     dropconnect: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(self, "kernel", "heads")
+        check_shares(self, "dropconnect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +65,12 @@ class DynamicConvConfig:
     kernel: int
     heads: int
     glu: bool = False
-    normalize: str = "softmax"
+    normalize: Normalize = "softmax"
     dropconnect: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(self, "kernel", "heads")
+        check_shares(self, "dropconnect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +80,10 @@ class AverageConfig:
     kind: ClassVar[str] = "average"
     ffn_dim: int
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(self, "ffn_dim")
+        check_shares(self, "dropout")
 
 
 MixerConfig = AttentionConfig | ConvConfig | LightConvConfig | DynamicConvConfig | AverageConfig
@@ -75,9 +100,34 @@ def mixer_options(config: MixerConfig) -> dict[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdaptiveConfig:
+    """A large vocabulary, in order of frequency, cut into bands of falling width.
+
+    Band i holds the words from cutoff i-1 to cutoff i as vectors of width dim / factor ** i.
+    """
+
+    cutoffs: tuple[int, ...]
+    factor: int = 4
+    # Whether input and output read one matrix per band, and one projection per band.
+    tie_words: bool = True
+    tie_projections: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.cutoffs or any(a >= b for a, b in pairwise((0, *self.cutoffs))):
+            raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
+        if self.factor < 1:
+            raise ValueError(f"factor={self.factor} must be at least 1")
+        if self.tie_projections and not self.tie_words:
+            raise ValueError("tie_projections=true needs tie_words=true")
+        check_shares(self, "dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
     """An encoder-decoder model; `encoder` and `decoder` hold one mixer configuration per layer."""
 
+    kind: ClassVar[str] = "seq2seq"
     dim: int
     ffn_dim: int
     source_heads: int
@@ -86,35 +136,89 @@ class Seq2SeqConfig:
     source_vocab: int
     target_vocab: int
     # "none": three matrices; "decoder": target and output are one; "all": one matrix.
-    share_embeddings: str = "none"
+    share_embeddings: ShareEmbeddings = "none"
+    adaptive: AdaptiveConfig | None = None
     dropout: float = 0.0
     input_dropout: float = 0.0
     activation_dropout: float = 0.0
     attention_dropout: float = 0.0
     pre_norm: bool = False
+    # Pre-norm layers leave their sum as it is; a norm of its own may end each stack.
+    final_norm: bool = True
     pad: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("encoder", "decoder"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must have at least one layer")
-        for name in ("dropout", "input_dropout", "activation_dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        check_counts(self, "dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab")
+        check_shares(self, "dropout", "input_dropout", "activation_dropout", "attention_dropout")
+        _check_layers("encoder", self.encoder, self.dim)
+        _check_layers("decoder", self.decoder, self.dim)
         if self.dim % self.source_heads != 0:
             raise ValueError(f"source_heads={self.source_heads} does not divide dim={self.dim}")
         if not 0 <= self.pad < min(self.source_vocab, self.target_vocab):
-            raise ValueError(f"pad must be an id of both vocabularies, got {self.pad}")
-        if self.share_embeddings not in SHARE_EMBEDDINGS:
+            raise ValueError(f"pad={self.pad} must be an id of both vocabularies")
+        if self.share_embeddings not in get_args(ShareEmbeddings):
             raise ValueError(
-                f"share_embeddings must be one of {', '.join(SHARE_EMBEDDINGS)}, "
-                f"got {self.share_embeddings!r}"
+                f"share_embeddings={self.share_embeddings!r} must be one of "
+                f"{', '.join(get_args(ShareEmbeddings))}"
             )
         if self.share_embeddings == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"share_embeddings='all' needs one vocabulary, got "
                 f"source_vocab={self.source_vocab} and target_vocab={self.target_vocab}"
             )
+        _check_adaptive(self.adaptive, self.dim, min(self.source_vocab, self.target_vocab))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelConfig:
+    """A stack of causal layers; `layers` holds one mixer configuration per layer."""
+
+    kind: ClassVar[str] = "language_model"
+    dim: int
+    ffn_dim: int
+    layers: tuple[MixerConfig, ...]
+    vocab: int
+    # Whether the output reads the input's matrix; `adaptive` says it for each band instead.
+    tie_output: bool = True
+    adaptive: AdaptiveConfig | None = None
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    pre_norm: bool = True
+    final_norm: bool = False
+    pad: int = 1
+
+    def __post_init__(self) -> None:
+        check_counts(self, "dim", "ffn_dim", "vocab")
+        check_shares(self, "dropout", "input_dropout", "activation_dropout")
+        _check_layers("layers", self.layers, self.dim)
+        if not 0 <= self.pad < self.vocab:
+            raise ValueError(f"pad={self.pad} must be an id below vocab={self.vocab}")
+        _check_adaptive(self.adaptive, self.dim, self.vocab)
+
+
+ModelConfig = Seq2SeqConfig | LanguageModelConfig
+
+
+def _check_layers(name: str, layers: tuple[MixerConfig, ...], dim: int) -> None:
+    """What a mixer's own configuration cannot see: whether its heads divide the width."""
+    if not layers:
+        raise ValueError(f"{name} must have at least one layer")
+    for place, layer in enumerate(layers):
+        heads = getattr(layer, "heads", 1)
+        if dim % heads != 0:
+            raise ValueError(f"{name}.{place}.heads={heads} does not divide dim={dim}")
+
+
+def _check_adaptive(adaptive: AdaptiveConfig | None, dim: int, vocab: int) -> None:
+    if adaptive is None:
+        return
+    if adaptive.cutoffs[-1] >= vocab:
+        raise ValueError(
+            f"adaptive.cutoffs={list(adaptive.cutoffs)} must stay below the vocabulary of {vocab}"
+        )
+    if dim // adaptive.factor ** len(adaptive.cutoffs) < 1:
+        raise ValueError(
+            f"adaptive.factor={adaptive.factor} leaves no width for band "
+            f"{len(adaptive.cutoffs)} of dim={dim}"
+        )

@@ -1,4 +1,4 @@
-"""Tokens to vectors: a scaled embedding plus sinusoidal positions, and the way back to logits."""
+"""Tokens to vectors: a scaled embedding plus sinusoidal positions, and the way back to scores."""
 
 import math
 
@@ -6,13 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightconv import ops
+from lightconv.models.config import ModelConfig
 from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.vocabulary import linear_cross_entropy
 
 
-class TokenEmbedding(nn.Module):
-    """One matrix [V, D], N(0, 1/D) with a zero pad row, read as an embedding or as an output."""
+class Words(nn.Module):
+    """One matrix [V, D], N(0, 1/D); the row of `pad`, if it has one, is zero."""
 
-    def __init__(self, vocab: int, dim: int, pad: int) -> None:
+    def __init__(self, vocab: int, dim: int, pad: int | None) -> None:
         super().__init__()
         self.pad = pad
         self.weight = nn.Parameter(torch.empty(vocab, dim))
@@ -20,18 +23,51 @@ class TokenEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
-        with torch.no_grad():
-            self.weight[self.pad] = 0.0
+        if self.pad is not None:
+            with torch.no_grad():
+                self.weight[self.pad] = 0.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [...] int64 -> their rows [..., D]."""
+        # Reading padding teaches nothing: padding_idx leaves its row out of the gradient.
+        return F.embedding(tokens, self.weight, padding_idx=self.pad)
+
+
+class TokenEmbedding(Words):
+    """One matrix [V, D], read as an embedding or as an output.
+
+    A model whose output is tied holds it in both places.
+    """
+
+    def output(self, *, tied: bool) -> "TokenEmbedding":
+        """The output beside this embedding: itself, or a matrix of its own."""
+        vocab, dim = self.weight.shape
+        return self if tied else TokenEmbedding(vocab, dim, self.pad)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens [B, T] int64 -> [B, T, D], scaled by sqrt(D)."""
-        # Reading padding teaches nothing: padding_idx leaves its row out of the gradient.
-        x = F.embedding(tokens, self.weight, padding_idx=self.pad)
-        return x * math.sqrt(self.weight.shape[1])
+        return super().forward(tokens) * math.sqrt(self.weight.shape[1])
 
-    def logits(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, V]."""
+    def scores(self, x: Tensor) -> Tensor:
+        """x [..., D] -> the logits of all words [..., V]."""
         return F.linear(x, self.weight)
+
+    def nll(self, x: Tensor, target: Tensor) -> Tensor:
+        """x [n, D], target [n] int64 -> -log p(target) [n], in float32 or wider."""
+        return token_nll(self.scores(x), target)
+
+    def loss(self, x: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """x [n, D], target [n] int64 -> the smoothed loss and the plain one, summed: [] and [].
+
+        Logits exist for a few positions at a time.
+        """
+        return linear_cross_entropy(x, self.weight, target, smoothing=smoothing)
+
+
+def token_nll(logits: Tensor, target: Tensor) -> Tensor:
+    """-log softmax(logits)[target]: logits [n, V], target [n] int64 -> [n], float32 or wider."""
+    wide = logits.to(accumulate_dtype(logits.dtype))
+    return F.cross_entropy(wide, target, reduction="none")
 
 
 def sinusoids(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -58,3 +94,14 @@ def add_positions(x: Tensor, padding: Tensor, pad: int, position: int = 0) -> Te
     table = sinusoids(torch.arange(first, first + T, device=x.device), D, x.dtype)
     place = ((~padding).cumsum(1) - 1).clamp(min=0)
     return x + table[place].masked_fill(padding[..., None], 0.0)
+
+
+def embed(embedding: nn.Module, tokens: Tensor, config: ModelConfig, position: int = 0) -> Tensor:
+    """What the first layer reads: words plus positions, then dropout.
+
+    tokens   [B, T] int64
+    position how many tokens of the sentence came before
+    returns  [B, T, D]
+    """
+    x = add_positions(embedding(tokens), tokens == config.pad, config.pad, position)
+    return ops.dropout(x, config.dropout) if embedding.training else x

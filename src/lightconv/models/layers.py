@@ -1,4 +1,4 @@
-"""Encoder and decoder layers: a mixer, attention to the source, a feed-forward network.
+"""The layers of both models: a mixer, attention to the source, a feed-forward network.
 
 Each sub-block is [pre-norm] -> input dropout -> module -> dropout -> residual -> [post-norm]. A
 layer does not know which mixer it holds.
@@ -7,13 +7,21 @@ layer does not know which mixer it holds.
 import math
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
 from lightconv.mixers.attend import attend, key_mask
 from lightconv.mixers.base import linear
-from lightconv.models.config import MixerConfig, Seq2SeqConfig, mixer_options
+from lightconv.models.config import (
+    LanguageModelConfig,
+    MixerConfig,
+    ModelConfig,
+    Seq2SeqConfig,
+    mixer_options,
+)
 
 
 def build_mixer(config: MixerConfig, dim: int, *, causal: bool) -> Mixer:
@@ -38,12 +46,19 @@ class Residual(nn.Module):
     def open(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> what the module reads."""
         inner = self.norm(x) if self.pre_norm else x
-        return F.dropout(inner, self.input_dropout, self.training)
+        return ops.dropout(inner, self.input_dropout) if self.training else inner
 
     def close(self, x: Tensor, inner: Tensor) -> Tensor:
         """x [B, T, D] as it was before `open`, inner [B, T, D] from the module -> [B, T, D]."""
-        x = x + F.dropout(inner, self.dropout, self.training)
-        return x if self.pre_norm else self.norm(x)
+        dropout = self.dropout if self.training else 0.0
+        if self.pre_norm:
+            return ops.dropout_add(x, inner, dropout)
+        if not torch.is_grad_enabled():
+            # Nothing to keep for a backward pass, and small inputs: torch's own calls are lighter.
+            out: Tensor = self.norm(ops.dropout_add(x, inner, dropout))
+            return out
+        norm = self.norm
+        return ops.dropout_add_norm(x, inner, norm.weight, norm.bias, dropout, eps=norm.eps)
 
 
 class FeedForward(nn.Module):
@@ -56,7 +71,9 @@ class FeedForward(nn.Module):
         self.output = linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.dropout(F.relu(self.hidden(x)), self.dropout, self.training)
+        x = F.relu(self.hidden(x), inplace=True)  # the product is needed nowhere else
+        if self.training:
+            x = ops.dropout(x, self.dropout)
         out: Tensor = self.output(x)
         return out
 
@@ -99,22 +116,58 @@ class SourceAttention(nn.Module):
         return out
 
 
-class EncoderLayer(nn.Module):
-    """Mixer and feed-forward network: [B, S, D] -> [B, S, D]."""
+class Layer(nn.Module):
+    """What every layer has: a mixer and a feed-forward network, each in its frame."""
 
-    def __init__(self, config: Seq2SeqConfig, mixer: MixerConfig) -> None:
+    def __init__(self, config: ModelConfig, mixer: MixerConfig, *, causal: bool) -> None:
         super().__init__()
-        self.mixer = build_mixer(mixer, config.dim, causal=False)
+        self.mixer = build_mixer(mixer, config.dim, causal=causal)
         self.mixer_residual = mixer_residual(config)
         self.ffn = FeedForward(config.dim, config.ffn_dim, dropout=config.activation_dropout)
         self.ffn_residual = residual(config)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """x [B, S, D], padding [B, S] bool -> [B, S, D]."""
+    def mix(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        """x [B, T, D], padding [B, T] bool -> [B, T, D]."""
         block = self.mixer_residual
-        x = block.close(x, self.mixer(block.open(x), padding))
+        return block.close(x, self.mixer(block.open(x), padding))
+
+    def mix_step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """x [B, n, D] -> [B, n, D] and the next state."""
+        block = self.mixer_residual
+        mixed, state = self.mixer.step(block.open(x), state)
+        return block.close(x, mixed), state
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D], each position for itself."""
         block = self.ffn_residual
         return block.close(x, self.ffn(block.open(x)))
+
+
+class EncoderLayer(Layer):
+    """Mixer and feed-forward network: [B, S, D] -> [B, S, D]."""
+
+    def __init__(self, config: Seq2SeqConfig, mixer: MixerConfig) -> None:
+        super().__init__(config, mixer, causal=False)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        """x [B, S, D], padding [B, S] bool -> [B, S, D]."""
+        return self.feed_forward(self.mix(x, padding))
+
+
+class CausalLayer(Layer):
+    """Causal mixer and feed-forward network: [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, config: LanguageModelConfig, mixer: MixerConfig) -> None:
+        super().__init__(config, mixer, causal=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D]."""
+        return self.feed_forward(self.mix(x))
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """x [B, n, D], the mixer's state -> [B, n, D] and the next state."""
+        x, state = self.mix_step(x, state)
+        return self.feed_forward(x), state
 
 
 class DecoderState(NamedTuple):
@@ -124,25 +177,19 @@ class DecoderState(NamedTuple):
     source: SourceState
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Causal mixer, attention to the source and feed-forward network: [B, T, D] -> [B, T, D]."""
 
     def __init__(self, config: Seq2SeqConfig, mixer: MixerConfig) -> None:
-        super().__init__()
-        self.mixer = build_mixer(mixer, config.dim, causal=True)
-        self.mixer_residual = mixer_residual(config)
+        super().__init__(config, mixer, causal=True)
         self.source = SourceAttention(
             config.dim, heads=config.source_heads, dropout=config.attention_dropout
         )
         self.source_residual = residual(config)
-        self.ffn = FeedForward(config.dim, config.ffn_dim, dropout=config.activation_dropout)
-        self.ffn_residual = residual(config)
 
     def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
         """x [B, T, D], memory [B, S, D], its padding [B, S] bool -> [B, T, D]."""
-        block = self.mixer_residual
-        x = block.close(x, self.mixer(block.open(x)))
-        return self._read(x, self.source.start(memory), padding)
+        return self.feed_forward(self.read(self.mix(x), self.source.start(memory), padding))
 
     def start(self, memory: Tensor, max_len: int) -> DecoderState:
         """memory [B, S, D]; `max_len` positions will be stepped at most."""
@@ -151,25 +198,22 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, state: DecoderState, padding: Tensor) -> tuple[Tensor, DecoderState]:
         """x [B, n, D], the source's padding [B, S] bool -> [B, n, D] and the next state."""
-        block = self.mixer_residual
-        mixed, past = self.mixer.step(block.open(x), state.mixer)
-        x = self._read(block.close(x, mixed), state.source, padding)
+        x, past = self.mix_step(x, state.mixer)
+        x = self.feed_forward(self.read(x, state.source, padding))
         return x, DecoderState(past, state.source)
 
-    def _read(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
-        """What follows the mixer, one position at a time: attention to the source, then ffn."""
+    def read(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
+        """x [B, T, D], the source and its padding [B, S] bool -> [B, T, D]."""
         block = self.source_residual
-        x = block.close(x, self.source(block.open(x), source, padding))
-        block = self.ffn_residual
-        return block.close(x, self.ffn(block.open(x)))
+        return block.close(x, self.source(block.open(x), source, padding))
 
 
-def residual(config: Seq2SeqConfig) -> Residual:
+def residual(config: ModelConfig) -> Residual:
     """The frame of a sub-block without a mixer."""
     return Residual(config.dim, dropout=config.dropout, pre_norm=config.pre_norm)
 
 
-def mixer_residual(config: Seq2SeqConfig) -> Residual:
+def mixer_residual(config: ModelConfig) -> Residual:
     """The frame of a mixer, the one sub-block whose input has a dropout of its own."""
     return Residual(
         config.dim,
@@ -177,3 +221,14 @@ def mixer_residual(config: Seq2SeqConfig) -> Residual:
         pre_norm=config.pre_norm,
         input_dropout=config.input_dropout,
     )
+
+
+def final_norm(config: ModelConfig) -> nn.Module:
+    """What ends a stack: post-norm layers have normalised already."""
+    return nn.LayerNorm(config.dim) if config.pre_norm and config.final_norm else nn.Identity()
+
+
+def require_eval(model: nn.Module) -> None:
+    """Raises ValueError in training mode."""
+    if model.training:
+        raise ValueError("stepping knows no dropout: call eval() before start()")

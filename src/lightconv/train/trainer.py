@@ -1,113 +1,131 @@
-"""The training loop. It never decodes: validation is a callable given to it."""
+"""One update after another, and what makes each of them safe and repeatable."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from lightconv.data import PAD, Batch
-from lightconv.train.loss import label_smoothed
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How to train; `accumulate` micro-batches make one update."""
-
-    steps: int
-    lr: float = 5e-4
-    warmup: int = 4000
-    warmup_from: float = 1e-7
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.1
-    accumulate: int = 1
-    validate_every: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "warmup", "accumulate", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+from lightconv.data import Batch
+from lightconv.train.config import TrainConfig
+from lightconv.train.ema import EMA
+from lightconv.train.group import Group, gradients
+from lightconv.train.guard import DivergenceError, Guard, describe, find_culprit
+from lightconv.train.loss import Loss, Model, batch_loss
+from lightconv.train.memory import halve, is_out_of_memory, positions
+from lightconv.train.optim import build_optimizer
+from lightconv.train.precision import LossScale, autocast
+from lightconv.train.schedule import find_rate
+from lightconv.train.seeds import derive, set_seed
 
 
 class Record(NamedTuple):
     """One update: its number from 1 on, loss per target token, those tokens, the rate used.
 
-    `validation` is what the given callable returned, None between validations.
+    nll         the loss per token without label smoothing
+    norm        of the gradient, before it was cut
+    skipped     the gradient was not finite, so nothing was changed
+    stop        somebody wants to stop
+    validation  what the callable given to `fit` returned, None between validations
     """
 
     step: int
     loss: float
     tokens: int
     lr: float
+    nll: float = math.nan
+    norm: float = math.nan
+    skipped: bool = False
+    stop: bool = False
     validation: float | None = None
 
 
-def inverse_sqrt(step: int, *, peak: float, warmup: int, start: float = 1e-7) -> float:
-    """The rate after `step` updates: a line to `peak`, then peak * sqrt(warmup / step)."""
-    if step < warmup:
-        return start + (peak - start) * step / warmup
-    return peak * math.sqrt(warmup / step)
+class Measured(NamedTuple):
+    """Means over the target tokens of validation data, and how many these are."""
+
+    loss: float
+    nll: float
+    tokens: int
+
+
+class _Part(NamedTuple):
+    """A batch and the numbers its randomness comes from: its place in the update of all ranks."""
+
+    key: tuple[int, ...]
+    batch: Batch
 
 
 class Trainer:
-    """A model and its optimiser, one update at a time (`update`) or to the end (`fit`)."""
+    """A model and its optimiser, one update at a time (`update`) or to the end (`fit`).
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+    Randomness comes from (config.seed, step, place of the batch): torch's generator is seeded
+    before every batch. The model stays on its device; batches are moved there.
+    """
+
+    def __init__(self, model: Model, config: TrainConfig, *, group: Group | None = None) -> None:
         self.model = model
         self.config = config
+        self.group = group or Group()
+        self.device = next(model.parameters()).device
         self.step = 0
-        # AdamW's weight decay is the decoupled one; at zero it is Adam.
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
+        self.guard = Guard()
+        self.scale = LossScale(config.precision)
+        # Batches of more positions did not fit into memory.
+        self.largest: int | None = None
+        self.ema = EMA(model, config.ema) if config.ema > 0.0 else None
+        self.optimizer = build_optimizer(
+            model.parameters(), find_rate(0, config.schedule), config.optimizer
         )
+        self.features: Callable[..., Tensor] = model.features
+        if config.compile:
+            self.features = torch.compile(model.features, dynamic=True)
 
-    def update(self, batches: Iterable[Batch]) -> Record:
-        """One optimiser step on the gradient of the loss per target token over all `batches`."""
-        config = self.config
+    def update(self, batches: Iterable[Batch], *, stop: bool = False) -> Record:
+        """One optimiser step on the gradient of the loss per target token over all `batches`.
+
+        With several ranks these are the batches of this one. The tenth gradient in a row that is
+        not finite is a DivergenceError.
+
+        stop  whether this rank wants to stop; what comes back is whether any does
+        """
+        parts = [
+            _Part((self.group.rank + self.group.size * place,), batch)
+            for place, batch in enumerate(batches)
+        ]
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, tokens = 0.0, 0
-        for batch in batches:
-            logits = self.model(batch.source, batch.target_in)
-            total, count = label_smoothed(
-                logits, batch.target, smoothing=config.label_smoothing, pad=PAD
-            )
-            torch.autograd.backward(total)
-            loss += total.item()
-            tokens += int(count)
-        if tokens == 0:
+        parts, sums, count = self._accumulate(parts)
+        totals = torch.tensor([count, stop], dtype=torch.float64, device=self.device)
+        totals = self.group.sum(torch.cat([sums, totals]))
+        self.group.sum_gradients(self.model)
+        norm = self.group.norm(self.model).to(totals)
+        # The one place where the device is waited for.
+        loss, nll, tokens, stops, size = torch.cat([totals, norm[None]]).tolist()
+        if tokens == 0.0:
             raise ValueError("an update needs at least one target token, got none")
-        # Micro-batches differ in size: dividing once by all tokens, rather than each by its own,
-        # makes accumulation equal to one large batch.
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(tokens)
-        lr = inverse_sqrt(self.step, peak=config.lr, warmup=config.warmup, start=config.warmup_from)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
+        lr = find_rate(self.step, self.config.schedule)
         self.step += 1
-        return Record(self.step, loss / tokens, tokens, lr)
+        size /= tokens * self.scale.value
+        finite = math.isfinite(size)
+        if finite:
+            self._apply(lr, tokens, size)
+        if self.guard.count(finite=finite):
+            raise DivergenceError(self._explain(parts))
+        self.scale.adjust(finite=finite)
+        return Record(
+            self.step, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
+        )
 
     def fit(
         self,
         batches: Iterable[Batch],
         *,
-        validate: Callable[[nn.Module], float] | None = None,
+        validate: Callable[[Model], float] | None = None,
         report: Callable[[Record], None] | None = None,
     ) -> list[Record]:
-        """Updates until `config.steps` or the last batch, and their history.
+        """Updates until `config.max_steps` or the last batch, and their history.
 
         `validate` gets the model in evaluation mode, every `validate_every` updates and after the
         last one; `report` gets each record as it comes.
@@ -115,16 +133,158 @@ class Trainer:
         config = self.config
         stream = iter(batches)
         history: list[Record] = []
-        while self.step < config.steps:
-            group = list(islice(stream, config.accumulate))
+        while self.step < config.max_steps:
+            group = _collect(stream, config.tokens_per_update)
             if not group:
                 break
             record = self.update(group)
-            due = self.step % config.validate_every == 0 or self.step == config.steps
+            due = self.step % config.validate_every == 0 or self.step == config.max_steps
             if validate is not None and due:
                 self.model.eval()
-                record = record._replace(validation=validate(self.model))
+                with self.averaged():
+                    record = record._replace(validation=validate(self.model))
             history.append(record)
             if report is not None:
                 report(record)
         return history
+
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Batch]) -> Measured:
+        """The loss on validation data, of the averaged parameters if there are such.
+
+        With several ranks `batches` are those of this one.
+        """
+        self.model.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        tokens = 0
+        with self.averaged():
+            for batch in batches:
+                found = self._loss(batch)
+                sums += torch.stack([found.loss, found.nll])
+                tokens += found.tokens
+        totals = torch.cat([sums, sums.new_tensor([tokens])])
+        loss, nll, count = self.group.sum(totals).tolist()
+        if count == 0.0:
+            raise ValueError("validation data must have at least one target token, got none")
+        return Measured(loss / count, nll / count, int(count))
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The model has its averaged parameters as long as this is open, if it keeps such."""
+        return nullcontext() if self.ema is None else self.ema.applied()
+
+    def values(self) -> dict[str, Any]:
+        """What there is to store besides tensors, as JSON has it."""
+        return {
+            "step": self.step,
+            "skipped": self.guard.skipped,
+            "in_a_row": self.guard.in_a_row,
+            "scale": self.scale.value,
+            "good": self.scale.good,
+            "largest": self.largest,
+        }
+
+    def set_values(self, values: dict[str, Any]) -> None:
+        """Takes what `values` returned before."""
+        self.step = values["step"]
+        self.guard.skipped, self.guard.in_a_row = values["skipped"], values["in_a_row"]
+        if not self.scale.fixed:
+            self.scale.value, self.scale.good = values["scale"], values["good"]
+        self.largest = values["largest"]
+
+    def _apply(self, lr: float, tokens: float, norm: float) -> None:
+        """One optimiser step; gradients are sums, and `norm` is that of their mean."""
+        factor = 1.0 / (tokens * self.scale.value)
+        limit = self.config.clip_norm
+        if limit > 0.0:
+            factor *= min(1.0, limit / (norm + 1e-6))
+        torch._foreach_mul_(gradients(self.model), factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        if self.ema is not None:
+            self.ema.update(self.step)
+
+    def _accumulate(self, parts: list[_Part]) -> tuple[list[_Part], Tensor, int]:
+        """The gradient of the summed loss, in smaller parts if memory does not suffice.
+
+        Returns the parts, the sums of loss and nll [2], and the tokens.
+        """
+        while True:
+            parts = list(self._split(parts))
+            self.optimizer.zero_grad(set_to_none=True)
+            sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+            tokens = 0
+            failed: _Part | None = None
+            for part in parts:
+                try:
+                    found = self._run(part)
+                    torch.autograd.backward(found.loss * self.scale.value)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    failed = part
+                    break
+                sums += torch.stack([found.loss.detach(), found.nll])
+                tokens += found.tokens
+            if failed is None:
+                return parts, sums, tokens
+            # Part of a backward pass may have been added to the gradients: all begins anew, when
+            # the error, and what its traceback holds, is gone.
+            self._remember(failed.batch)
+
+    def _remember(self, batch: Batch) -> None:
+        """Batches as large as this one will be cut."""
+        self.largest = positions(batch) - 1
+        if len(batch.target) == 1:
+            raise RuntimeError(
+                f"out of memory at step {self.step + 1} with one example of {positions(batch)} "
+                "positions alone. Leave out longer examples, or train a smaller model"
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _split(self, parts: Iterable[_Part]) -> Iterator[_Part]:
+        """The parts, none of them larger than what fits, as far as rows allow."""
+        for part in parts:
+            fits = self.largest is None or positions(part.batch) <= self.largest
+            if fits or len(part.batch.target) == 1:
+                yield part
+            else:
+                halves = halve(part.batch)
+                yield from self._split(_Part((*part.key, i), half) for i, half in enumerate(halves))
+
+    def _run(self, part: _Part) -> Loss:
+        set_seed(derive(self.config.seed, self.step, *part.key), self.device)
+        return self._loss(part.batch)
+
+    def _loss(self, batch: Batch) -> Loss:
+        with autocast(self.config.precision, self.device):
+            return batch_loss(
+                self.model,
+                batch,
+                self.config.label_smoothing,
+                device=self.device,
+                features=self.features,
+            )
+
+    def _explain(self, parts: Sequence[_Part]) -> str:
+        """Why the last gradient was not finite; the update is computed once more to see it."""
+        self.features = self.model.features
+        self.step -= 1  # for the same randomness
+        runs = [partial(self._run, part) for part in parts]
+        culprit = find_culprit(self.model, runs, self.scale.value)
+        self.step += 1
+        return describe(self.step, culprit, [part.batch for part in parts])
+
+
+def _collect(stream: Iterator[Batch], tokens: int) -> list[Batch]:
+    """Batches until their target tokens are that many; fewer at the end of the stream."""
+    group: list[Batch] = []
+    found = 0
+    while found < tokens:
+        batch = next(stream, None)
+        if batch is None:
+            break
+        group.append(batch)
+        found += batch.tokens
+    return group

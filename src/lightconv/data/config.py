@@ -1,0 +1,121 @@
+"""What is learned from what: readable without torch."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from lightconv.config import check_counts, check_names
+
+TaskKind = Literal["translation", "language_model", "summarization"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """A task and the corpus that `lightconv prepare` knows by name."""
+
+    kind: TaskKind
+    corpus: str
+    source_lang: str | None = None
+    target_lang: str | None = None
+    # How the paper scores it: the name of a measure in `evaluate`.
+    metric: str
+
+    def __post_init__(self) -> None:
+        check_names(self, "corpus", "source_lang", "target_lang", "metric")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideConfig:
+    """How the text of one side, or one language, becomes words; undone after decoding."""
+
+    lang: str
+    # "moses": punctuation as the Moses scripts normalise it.
+    normalize: Literal["none", "moses"] = "none"
+    # "moses": its tokeniser; "jieba": Chinese words; "none": the text is left whole.
+    tokenize: Literal["none", "moses", "jieba"] = "none"
+    # Moses's option -a: a word is split at its hyphens, which become "@-@".
+    split_hyphens: bool = False
+    lowercase: bool = False
+    # Longer texts keep their first words; None keeps all.
+    truncate: int | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self, "lang")
+        if self.truncate is not None:
+            check_counts(self, "truncate")
+        if self.split_hyphens and self.tokenize != "moses":
+            raise ValueError(f"split_hyphens=true needs tokenize='moses', got '{self.tokenize}'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BytesConfig:
+    """Byte-level BPE on untokenised text: any Unicode comes back as it was."""
+
+    kind: ClassVar[str] = "bytes"
+    # With the 4 special tokens and the 256 bytes.
+    vocab: int = 8000
+    # One code, and so one vocabulary, for both sides.
+    joint: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.vocab >= 260:
+            raise ValueError(
+                f"vocab={self.vocab} must be at least 260: 256 bytes, 4 special tokens"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BPEConfig:
+    """BPE of words with `@@` where a word goes on, as subword-nmt writes it."""
+
+    kind: ClassVar[str] = "bpe"
+    merges: int
+    # One code, learned from both sides together.
+    joint: bool = True
+    # One vocabulary too; else each side has the tokens of its own training text.
+    share_vocab: bool = False
+    # The most frequent tokens only, special ones not counted; None keeps all.
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(self, "merges", *(() if self.most is None else ("most",)))
+        if self.share_vocab and not self.joint:
+            raise ValueError("share_vocab=true needs joint=true, got false")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsConfig:
+    """Whole words in order of frequency; what is rarer than `min_count` is unknown."""
+
+    kind: ClassVar[str] = "words"
+    min_count: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(self, "min_count", *(() if self.most is None else ("most",)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """From text to ids and back: source and target side, or one side alone."""
+
+    sides: tuple[SideConfig, ...]
+    subword: BytesConfig | BPEConfig | WordsConfig
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.sides) <= 2:
+            raise ValueError(f"sides must be one or two, got {len(self.sides)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterConfig:
+    """Which training examples are left out, by their length in tokens; others are never."""
+
+    min_len: int = 1
+    max_len: int | None = None
+    # The longer side over the shorter.
+    max_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(self, "min_len", *(() if self.max_len is None else ("max_len",)))
+        if self.max_ratio is not None and not self.max_ratio >= 1.0:
+            raise ValueError(f"max_ratio={self.max_ratio} must be at least 1")

@@ -1,0 +1,104 @@
+"""Cross entropy over a vocabulary without its logits: a few positions at a time.
+
+    logits = x W^T [n, V];   loss = sum_i (1 - e) nll(i, target_i) + e / V sum_v nll(i, v)
+
+The gradients of a chunk are made while its logits exist, so that memory holds one chunk of them and
+no product is computed twice: three matrix products forward and backward together, as ever.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightconv.ops.check import accumulate_dtype
+
+CHUNK = 1024  # positions
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, smoothing: float = 0.0, chunk: int = CHUNK
+) -> tuple[Tensor, Tensor]:
+    """The label-smoothed loss and the plain negative log-likelihood, each summed over positions.
+
+    x       [n, D]
+    weight  [V, D]
+    target  [n] int64
+    returns [] and [], float32 or wider; the second has no gradient
+    """
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"x must be [n, D] and weight [V, D], got {list(x.shape)} and {list(weight.shape)}"
+        )
+    if target.shape != x.shape[:1]:
+        raise ValueError(f"target must be [{x.shape[0]}] like x, got {list(target.shape)}")
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"smoothing={smoothing} must be in [0, 1)")
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1")
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        x = x.to(torch.get_autocast_dtype(device))
+    if not torch.is_grad_enabled():  # which a Function does not see
+        x, weight = x.detach(), weight.detach()
+    apply: Any = _LinearCrossEntropy.apply
+    found: tuple[Tensor, Tensor] = apply(x, weight, target, smoothing, chunk)
+    return found
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, target: Tensor, smoothing: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        exact = accumulate_dtype(x.dtype)
+        need_x, need_weight = ctx.needs_input_grad[:2]
+        with torch.amp.autocast(x.device.type, enabled=False):
+            narrow = weight.to(x.dtype)
+            of_x = torch.empty_like(x) if need_x else None
+            of_weight = torch.zeros_like(weight, dtype=exact) if need_weight else None
+            loss, plain = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
+            for start in range(0, len(x), chunk):
+                rows = slice(start, start + chunk)
+                logits = (x[rows] @ narrow.t()).to(exact)
+                total, nll = _sums(logits, target[rows, None], smoothing)
+                loss += total
+                plain += nll
+                if not (need_x or need_weight):
+                    continue
+                # `logits` holds their gradient from here on.
+                slope = logits.to(x.dtype)
+                if of_x is not None:
+                    torch.mm(slope, narrow, out=of_x[rows])
+                if of_weight is not None and of_weight.dtype == x.dtype:
+                    of_weight.addmm_(slope.t(), x[rows])
+                elif of_weight is not None:
+                    of_weight += slope.t() @ x[rows]
+        ctx.save_for_backward(of_x, None if of_weight is None else of_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(plain)
+        return loss, plain
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        return (
+            *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors),
+            None,
+            None,
+            None,
+        )
+
+
+def _sums(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The two losses of a chunk; `logits` [n, V] become their own gradient of the first."""
+    V = logits.shape[1]
+    norm = logits.logsumexp(-1, keepdim=True)
+    nll = (norm - logits.gather(1, target)).sum()
+    loss = (1.0 - smoothing) * nll
+    if smoothing > 0.0:
+        loss = loss + smoothing * (norm.sum() - logits.sum() / V)
+    logits.sub_(norm).exp_()
+    if smoothing > 0.0:
+        logits.sub_(smoothing / V)
+    logits.scatter_add_(1, target, torch.full_like(norm, smoothing - 1.0))
+    return loss, nll

@@ -1,0 +1,141 @@
+"""How a model is trained, as plain values: readable without torch."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from lightconv.config import check_counts, check_from_zero, check_positive, check_shares
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamConfig:
+    """Adam with decoupled weight decay."""
+
+    kind: ClassVar[str] = "adam"
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)} must both be in [0, 1)")
+        check_positive(self, "eps")
+        check_from_zero(self, "weight_decay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NesterovConfig:
+    """Stochastic gradient descent with Nesterov's momentum; weight decay is an L2 penalty."""
+
+    kind: ClassVar[str] = "nesterov"
+    momentum: float = 0.99
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.momentum < 1.0:
+            raise ValueError(f"momentum={self.momentum} must be in (0, 1)")
+        check_from_zero(self, "weight_decay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSqrtConfig:
+    """A line from `start` to `peak` in `warmup` updates, then peak * sqrt(warmup / step)."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+    peak: float
+    warmup: int
+    start: float = 1e-7
+
+    def __post_init__(self) -> None:
+        check_positive(self, "peak")
+        check_counts(self, "warmup")
+        _check_below_peak(self, "start")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineConfig:
+    """A line from `start` to `peak` in `warmup` updates, then half a cosine to `floor`.
+
+    The cosine takes `period` updates; after them the rate stays at `floor`.
+    """
+
+    kind: ClassVar[str] = "cosine"
+    peak: float
+    warmup: int
+    period: int
+    start: float = 1e-7
+    floor: float = 1e-7
+
+    def __post_init__(self) -> None:
+        check_positive(self, "peak")
+        check_from_zero(self, "warmup")
+        check_counts(self, "period")
+        _check_below_peak(self, "start", "floor")
+
+
+OptimizerConfig = AdamConfig | NesterovConfig
+ScheduleConfig = InverseSqrtConfig | CosineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run; a batch on a device holds at most `max_tokens`."""
+
+    max_steps: int
+    # Target tokens of one update over all devices; reached by accumulation.
+    tokens_per_update: int
+    max_tokens: int = 4096
+    optimizer: OptimizerConfig = field(default_factory=AdamConfig)
+    schedule: ScheduleConfig
+    # The gradient's norm is cut to this; 0 leaves it.
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.0
+    precision: Precision = "fp32"
+    # Whether torch.compile makes the model's layers faster, after minutes of its own.
+    compile: bool = False
+    validate_every: int = 1000
+    # Training ends after so many validations without a better one; 0 never ends it.
+    patience: int = 0
+    save_every: int = 1000
+    log_every: int = 100
+    keep_last: int = 10
+    # How many of the best checkpoints are kept besides.
+    keep_best: int = 1
+    # How many of the last checkpoints are averaged; 0 leaves the last one as it is.
+    average_last: int = 0
+    # The decay of an exponential average of the parameters over updates; 0 keeps none.
+    ema: float = 0.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_counts(
+            self,
+            "max_steps",
+            "tokens_per_update",
+            "max_tokens",
+            "validate_every",
+            "save_every",
+            "log_every",
+        )
+        check_from_zero(self, "clip_norm", "patience", "keep_best", "average_last", "seed")
+        check_shares(self, "label_smoothing", "ema")
+        if self.keep_last < 2:
+            # A damaged checkpoint falls back to the one before.
+            raise ValueError(f"keep_last={self.keep_last} must be at least 2")
+        if self.average_last > self.keep_last:
+            raise ValueError(
+                f"average_last={self.average_last} must not be above keep_last={self.keep_last}"
+            )
+        if self.ema > 0.0 and self.average_last > 0:
+            raise ValueError(
+                f"ema={self.ema} and average_last={self.average_last} are two averages, expected "
+                "one of them to be 0"
+            )
+
+
+def _check_below_peak(config: ScheduleConfig, *names: str) -> None:
+    check_from_zero(config, *names)
+    for name in names:
+        if getattr(config, name) > config.peak:
+            raise ValueError(f"{name}={getattr(config, name)} must not be above peak={config.peak}")

@@ -1,0 +1,134 @@
+"""What a run reads: updates of batches in an order that can be resumed, and validation data."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, Store
+from lightconv.data.codes import PAIR_CODES, SHARED_CODES
+from lightconv.data.layout import PAIR
+from lightconv.data.vocabulary import PAIR_FILES, SHARED_FILE
+from lightconv.files import inside
+from lightconv.train.config import TrainConfig
+from lightconv.train.group import Group
+
+# What goes from the prepared folder into every model that was trained on it.
+MODEL_FILES = ("pipeline.json", SHARED_CODES, *PAIR_CODES, SHARED_FILE, *PAIR_FILES)
+
+
+class Updates(Iterator[list[Batch]], Protocol):
+    """Lists of batches without end, each for one update; a context manager.
+
+    position  where to go on, once the lists handed out so far have been used
+    """
+
+    position: Position
+
+    def __enter__(self) -> Self:
+        """Begins to read."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends reading."""
+
+
+class TrainingData(Protocol):
+    """What a run needs to know of its data.
+
+    pairs    whether an example is a source and a target, not a text
+    sizes    how many ids source and target have
+    digests  what the data is, by name: the same if and only if nothing has changed
+    """
+
+    pairs: bool
+    sizes: tuple[int, int]
+    digests: dict[str, str]
+
+    def updates(self, position: Position, config: TrainConfig, group: Group) -> Updates:
+        """The batches of this rank, from `position` on."""
+
+    def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
+        """Means over an epoch: target tokens and batches of all ranks for one update."""
+
+    def validation(self, config: TrainConfig, group: Group) -> Iterable[Batch]:
+        """This rank's share of the validation data."""
+
+    def files(self) -> Mapping[str, bytes | Path]:
+        """What belongs into a model folder: vocabulary, tokeniser."""
+
+
+class PreparedData:
+    """A folder of `lightconv prepare`: splits `train` and `valid`, vocabulary, tokeniser."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._train, self._valid = (Store.open(self.folder, name) for name in ("train", "valid"))
+        for store in (self._train, self._valid):
+            if not len(store):
+                raise ValueError(
+                    f"{self.folder} has no examples in the split {store.split!r}, expected some. "
+                    "Run `lightconv prepare` with other texts or filters"
+                )
+        if (self._valid.sides, self._valid.vocab) != (self._train.sides, self._train.vocab):
+            raise ValueError(
+                f"prepared data ({self.folder}): train and valid have other sides or vocabularies, "
+                "expected the same. Run `lightconv prepare` again"
+            )
+        self._planned: dict[int, Batches] = {}
+        self.pairs = self._train.sides == PAIR
+        self.sizes = (self._train.vocab[0], self._train.vocab[-1])
+        self.digests = {"train": self._train.digest, "valid": self._valid.digest}
+        for name, path in self.files().items():
+            self.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def updates(self, position: Position, config: TrainConfig, group: Group) -> Loader:
+        """The batches of this rank, made ahead by a thread."""
+        return Loader(
+            self._batches(config),
+            position,
+            tokens_per_update=config.tokens_per_update,
+            rank=group.rank,
+            ranks=group.size,
+        )
+
+    def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
+        """Means over the first epoch: target tokens and batches for one update."""
+        epoch = self._batches(config).epoch(config.seed, 0)
+        updates = len(epoch.updates(tokens=config.tokens_per_update)) - 1
+        return float(epoch.tokens.sum()) / updates, len(epoch) / updates
+
+    def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
+        """The longest batches first; no example is left out, however long."""
+        batches = Batches(
+            self._examples(self._valid), max_tokens=config.max_tokens, too_long="alone"
+        )
+        return batches.by_length(rank=group.rank, ranks=group.size)
+
+    def verify(self) -> None:
+        """Reads everything once; ValueError names the file that is not as it was written."""
+        for store in (self._train, self._valid):
+            store.verify()
+
+    def files(self) -> dict[str, Path]:
+        """Those of the known names that are there."""
+        return {
+            name: inside(self.folder, name) for name in MODEL_FILES if (self.folder / name).exists()
+        }
+
+    def _batches(self, config: TrainConfig) -> Batches:
+        if config.max_tokens not in self._planned:
+            try:
+                plan = Batches(self._examples(self._train), max_tokens=config.max_tokens)
+            except ValueError as error:
+                raise ValueError(f"{self.folder}, split train: {error}") from None
+            self._planned[config.max_tokens] = plan
+        return self._planned[config.max_tokens]
+
+    def _examples(self, store: Store) -> Pairs | Sentences:
+        return Pairs(store) if self.pairs else Sentences(store)

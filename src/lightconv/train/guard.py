@@ -1,0 +1,103 @@
+"""A gradient that is not finite never reaches the parameters, and ten in a row end the run."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lightconv.data import Batch
+from lightconv.train.loss import Loss
+
+MOST_IN_A_ROW = 10
+# How many examples of a batch an error lists.
+LISTED = 8
+
+
+class DivergenceError(RuntimeError):
+    """Training cannot go on: the message names the step, the module and the batch."""
+
+
+class Culprit(NamedTuple):
+    """Where a number that is not finite comes from: a module, and the place of a batch."""
+
+    module: str
+    place: int
+
+
+class Guard:
+    """Counts the updates that were left out."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        self.in_a_row = 0
+
+    def count(self, *, finite: bool) -> bool:
+        """After each update: whether there were too many in a row that were not finite."""
+        self.in_a_row = 0 if finite else self.in_a_row + 1
+        self.skipped += not finite
+        return self.in_a_row >= MOST_IN_A_ROW
+
+
+def describe(step: int, culprit: Culprit | None, batches: Sequence[Batch]) -> str:
+    """The message of `DivergenceError`."""
+    text = f"diverged at step {step}: {MOST_IN_A_ROW} gradients in a row were not finite"
+    if culprit is None:
+        return f"{text}, though that of each batch alone is"
+    batch = batches[culprit.place]
+    where = f"batch {culprit.place + 1} of {len(batches)}"
+    if batch.rows is not None:
+        rows = batch.rows.tolist()
+        more = ", ..." if len(rows) > LISTED else ""
+        where += f", examples {', '.join(map(str, rows[:LISTED]))}{more}"
+    return (
+        f"{text}, the last one from {culprit.module} ({where}). Lower train.schedule.peak, clip "
+        "with train.clip_norm, or choose another normalisation"
+    )
+
+
+def find_culprit(
+    model: nn.Module, runs: Sequence[Callable[[], Loss]], scale: float = 1.0
+) -> Culprit | None:
+    """Which module made the first number that is not finite, and for which batch.
+
+    runs   each gives the loss of one batch
+    scale  what losses are multiplied with before they go backward
+    """
+    for place, run in enumerate(runs):
+        model.zero_grad(set_to_none=True)
+        with _Watch(model) as watch:
+            loss = run().loss
+        if watch.found is not None:
+            return Culprit(watch.found, place)
+        if not _is_finite(loss):
+            return Culprit("output", place)
+        torch.autograd.backward(loss * scale)
+        wrong = [n for n, p in model.named_parameters() if not _is_finite(p.grad)]
+        if wrong:
+            # Gradients come from the output, so the last of these had it first.
+            return Culprit(wrong[-1].rpartition(".")[0], place)
+    return None
+
+
+class _Watch(ExitStack):
+    """While open, looks at what every module returns; `found` is the first that is not finite."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.found: str | None = None
+        for name, module in model.named_modules():
+            handle = module.register_forward_hook(self._look(name))
+            self.callback(handle.remove)
+
+    def _look(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+            if self.found is None and isinstance(output, Tensor) and not _is_finite(output):
+                self.found = name
+
+        return look
+
+
+def _is_finite(tensor: Tensor | None) -> bool:
+    return tensor is None or bool(tensor.isfinite().all())

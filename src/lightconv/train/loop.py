@@ -1,0 +1,266 @@
+"""A run from its first update, or from a checkpoint, to its end: when what is done, and saved."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lightconv.data import Batch, Position
+from lightconv.models.weights import parameters
+from lightconv.train.board import Board
+from lightconv.train.checkpoint import EMA_PART, MODEL_PART, Checkpoint
+from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.data import TrainingData, Updates
+from lightconv.train.folder import is_regular
+from lightconv.train.live import Display, describe_validation, perplexity
+from lightconv.train.log import Log
+from lightconv.train.loss import Model
+from lightconv.train.progress import Progress, Window
+from lightconv.train.signals import Stop
+from lightconv.train.state import flatten_optimizer, restore_model, restore_optimizer
+from lightconv.train.trainer import Record, Trainer
+
+OPTIMIZER_PART = "optimizer"
+
+
+class Metric(NamedTuple):
+    """A measure of the model besides its loss, such as BLEU on validation data.
+
+    compute  gets the model in evaluation mode, and a function that says whether to hurry: once it
+             is true, whatever is returned is thrown away
+    higher   whether more is better
+    """
+
+    name: str
+    compute: Callable[[Model, Callable[[], bool]], float]
+    higher: bool = True
+
+
+class Loop:
+    """Trains until `max_steps`, until validation no longer improves, or until told to stop."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: TrainingData,
+        *,
+        checkpoints: Checkpoints,
+        log: Log | None,
+        display: Display,
+        stop: Stop,
+        metric: Metric | None = None,
+        board: Board | None = None,
+        machine: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.config = trainer.config
+        self.group = trainer.group
+        self.data = data
+        self.checkpoints = checkpoints
+        self.log = log
+        self.display = display
+        self.stop = stop
+        self.metric = metric
+        self.board = board
+        self.machine = dict(machine or {})
+        self.progress = Progress(Position(self.config.seed))
+        # The step whose state is on the disk as it is now.
+        self.saved: int | None = None
+
+    def run(self) -> int:
+        """0 at the end of training, or the exit code of who wants to stop; all is saved."""
+        code = 0
+        with self._updates() as updates:
+            while True:
+                if self._validation_due():
+                    code = self._validate()
+                ended = self.ended()
+                if self._save_due(last=ended or code > 0):
+                    self._save()
+                if ended or code > 0:
+                    return 0 if ended else code
+                if self._update(updates).stop:
+                    code = self.group.agree(self.stop.code)
+
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        config, progress = self.config, self.progress
+        if self.trainer.step < config.max_steps and not self._out_of_patience():
+            return False
+        return progress.validated == self.trainer.step
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Takes all that a checkpoint holds."""
+        trainer, values = self.trainer, checkpoint.values
+        restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
+        restore_optimizer(
+            trainer.optimizer,
+            trainer.model,
+            checkpoint.tensors[OPTIMIZER_PART],
+            values["optimizer"],
+        )
+        if trainer.ema is not None:
+            trainer.ema.restore(checkpoint.tensors[EMA_PART])
+        trainer.set_values(values["trainer"])
+        self.progress = Progress.of(values["progress"])
+        self.saved = checkpoint.step
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.stale
+
+    @contextmanager
+    def _updates(self) -> Iterator[Updates]:
+        with self.data.updates(self.progress.position, self.config, self.group) as updates:
+            yield updates
+
+    def _update(self, updates: Updates) -> Record:
+        progress, config = self.progress, self.config
+        began = time.perf_counter()
+        with self._timed("loading"):
+            batches = next(updates)
+        with self._timed("updates"):
+            record = self.trainer.update(batches, stop=self.stop.code > 0)
+        progress.position = updates.position
+        progress.tokens += record.tokens
+        progress.window.add(record)
+        logged = record.step % config.log_every == 0 or record.step == config.max_steps
+        with self._timed("logging"):
+            progress.window.seconds += time.perf_counter() - began
+            if record.skipped:
+                self.display.note(f"step {record.step}: gradient not finite, update left out")
+            if logged:
+                record = self._log(record)
+            self.display.update(record, logged=logged)
+        return record
+
+    def _log(self, record: Record) -> Record:
+        """Writes what happened since the last entry; the record with these means."""
+        window, self.progress.window = self.progress.window, Window()
+        tokens = max(window.tokens, 1)
+        record = record._replace(loss=window.loss / tokens, nll=window.nll / tokens)
+        self._write(
+            {
+                "kind": "train",
+                "step": record.step,
+                "epoch": self.progress.position[1],
+                "loss": record.loss,
+                "nll": record.nll,
+                "perplexity": perplexity(record.nll),
+                "lr": record.lr,
+                "norm": record.norm,
+                "tokens": self.progress.tokens,
+                "skipped": self.trainer.guard.skipped,
+                "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
+                "seconds": sum(self.progress.seconds.values()),
+            }
+        )
+        return record
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self.log is not None:
+            self.log.write(entry)
+        if self.board is not None:
+            self.board.write(entry)
+
+    # --- Validation
+
+    def _validation_due(self) -> bool:
+        step, config = self.trainer.step, self.config
+        if step == self.progress.validated:
+            return False
+        return step % config.validate_every == 0 or step >= config.max_steps
+
+    def _validate(self) -> int:
+        """0 when it is done; the exit code of who wants to stop, and then it counts for nothing."""
+        progress, trainer = self.progress, self.trainer
+        with self._timed("validation"):
+            measured = trainer.measure(
+                self._until_stop(self.data.validation(self.config, self.group))
+            )
+            score = -measured.nll
+            entry: dict[str, Any] = {
+                "kind": "valid",
+                "step": trainer.step,
+                "loss": measured.loss,
+                "nll": measured.nll,
+                "perplexity": perplexity(measured.nll),
+            }
+            if self.metric is not None and not self.stop.code:
+                trainer.model.eval()
+                with trainer.averaged():
+                    found = self.metric.compute(trainer.model, lambda: self.stop.code > 0)
+                score = found if self.metric.higher else -found
+                entry["metric"] = {self.metric.name: found}
+        code = self.group.agree(self.stop.code)
+        if code:
+            return code
+        progress.validated, progress.score = trainer.step, score
+        improved = not math.isnan(score) and (progress.best is None or score > progress.best)
+        progress.stale = 0 if improved else progress.stale + 1
+        if improved:
+            progress.best, progress.best_step = score, trainer.step
+        self._write(entry | {"best": progress.best_step})
+        self.display.note(describe_validation(entry, improved=improved))
+        self.saved = None
+        return 0
+
+    def _until_stop(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """At least one batch, but no more when somebody wants to stop."""
+        for batch in batches:
+            yield batch
+            if self.stop.code:
+                return
+
+    # --- Checkpoints
+
+    def _save_due(self, *, last: bool) -> bool:
+        step = self.trainer.step
+        if step == self.saved:
+            return False
+        return last or is_regular(step, self.config) or self._is_new_best(step)
+
+    def _is_new_best(self, step: int) -> bool:
+        progress = self.progress
+        return self.config.keep_best > 0 and progress.validated == step == progress.best_step > 0
+
+    def _save(self) -> None:
+        trainer, step = self.trainer, self.trainer.step
+        with self._timed("checkpoints"):
+            # Every rank takes part: where parameters are sharded they are gathered.
+            optimizer = flatten_optimizer(trainer.optimizer, trainer.model)
+            tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: optimizer.tensors}
+            if trainer.ema is not None:
+                tensors[EMA_PART] = trainer.ema.tensors
+            values = {
+                "trainer": trainer.values(),
+                "progress": self.progress.values(),
+                "optimizer": optimizer.values,
+                "data": self.data.digests,
+                "machine": self.machine,
+            }
+            score = self.progress.score if self.progress.validated == step else None
+            if self.log is not None:
+                self.log.sync()
+            self.checkpoints.save(step, tensors, values, score=score)
+            self._prune()
+        self.saved = step
+
+    def _prune(self) -> None:
+        """Keeps the last regular checkpoints, the best, and two of any kind to fall back to.
+
+        What a stop, or a best step, left between regular ones goes when it is old: those that are
+        averaged in the end are the same in a run that nobody stopped.
+        """
+        config, steps = self.config, self.checkpoints.steps()
+        regular = [step for step in steps if is_regular(step, config)]
+        best = self.checkpoints.ranking()[: config.keep_best]
+        for step in {*steps} - {*regular[-config.keep_last :], *best, *steps[-2:]}:
+            self.checkpoints.remove(step)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        seconds = self.progress.seconds
+        seconds[what] = seconds.get(what, 0.0) + time.perf_counter() - began

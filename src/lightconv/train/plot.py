@@ -1,0 +1,94 @@
+"""Curves of runs, from their logs: loss, metric, learning rate."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightconv.train.log import LOG_FILE, Entry, read_log
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+# Told apart by those who do not see all colours, and in print by the order of the legend.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
+
+
+def draw(runs: Sequence[Path], out: Path) -> None:
+    """Writes a picture of all runs; its form is that of the name's suffix."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
+    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(
+            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
+        ) from None
+    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
+    figure = Figure(figsize=(5.2 * (2 + len(metrics)), 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
+    for colour, (name, log) in enumerate(logs.items()):
+        _draw_run(axes, metrics, log, name, COLOURS[colour % len(COLOURS)])
+    _finish(axes[0], "loss per token")
+    for axis, metric in zip(axes[1:], metrics, strict=False):
+        _finish(axis, f"{metric} (validation)")
+    _finish(axes[-1], "learning rate")
+    axes[0].legend(frameon=False, fontsize="small")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=150)
+
+
+def _draw_run(
+    axes: "Sequence[Axes]", metrics: Sequence[str], log: Sequence[Entry], name: str, colour: str
+) -> None:
+    train = [entry for entry in log if entry.get("kind") == "train"]
+    valid = [entry for entry in log if entry.get("kind") == "valid"]
+    thin = {"color": colour, "linewidth": 1.0, "alpha": 0.5}
+    dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
+    _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
+    _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
+    _curve(axes[-1], train, "lr", color=colour, linewidth=1.4)
+    for axis, metric in zip(axes[1:], metrics, strict=False):
+        _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
+
+
+def _curve(axis: "Axes", entries: Sequence[Entry], field: str, **style: Any) -> None:
+    points = [(e["step"], e[field]) for e in entries if isinstance(e.get(field), int | float)]
+    if points:
+        axis.plot(*zip(*points, strict=True), **style)
+
+
+def _finish(axis: "Axes", title: str) -> None:
+    axis.set_title(title, fontsize="medium")
+    axis.set_xlabel("step")
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def _metric(entry: Entry) -> dict[str, float]:
+    found = entry.get("metric")
+    return found if isinstance(found, dict) else {}
+
+
+def _read(run: Path) -> list[Entry]:
+    path = run / LOG_FILE
+    if not path.is_file():
+        raise ValueError(f"{run} is no run: it has no {LOG_FILE}, expected a folder of `train`")
+    entries = read_log(path)
+    if not entries:
+        raise ValueError(f"{path} has no entries yet. Wait for the first one")
+    return entries
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """The last part of each path; the whole where that says too little."""
+    short = [run.absolute().name for run in runs]
+    names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
+    double = [name for name in names if names.count(name) > 1]
+    if double:
+        raise ValueError(f"{double[0]} is given twice, expected each run once")
+    return names

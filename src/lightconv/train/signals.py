@@ -1,0 +1,63 @@
+"""Being asked to stop: by a signal, by Ctrl-C or by the clock."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+EXIT_STOPPED = 75  # saved, and worth going on with: the system's name for it is EX_TEMPFAIL
+EXIT_INTERRUPT = 130
+
+_HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
+
+
+class Stop:
+    """Whether the run should save and end, and with which exit code; a context manager.
+
+    While it is open, SIGTERM and the first Ctrl-C are noted, and nothing is interrupted; a second
+    Ctrl-C is a KeyboardInterrupt as ever.
+
+    max_seconds  after that time it says stop by itself
+    """
+
+    def __init__(self, max_seconds: float | None = None) -> None:
+        self._code = 0
+        self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        self._before: dict[int, Any] = {}
+
+    @property
+    def code(self) -> int:
+        """0 to go on, else the exit code."""
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        return self._code or (EXIT_STOPPED if late else 0)
+
+    def __enter__(self) -> Self:
+        # Python lets the main thread alone have handlers; elsewhere the clock is what is left.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            self._code = self._code or EXIT_STOPPED
+            return
+        if self._code == EXIT_INTERRUPT:
+            raise KeyboardInterrupt
+        self._code = EXIT_INTERRUPT
+        # Not print: the signal may have come in the middle of one.
+        with suppress(OSError):
+            os.write(2, _HINT)

@@ -1,0 +1,264 @@
+"""Settings laid over a configuration, against the same change made with dataclasses.replace."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import pytest
+
+from lightconv.config import ConfigError, override
+from lightconv.models.config import (
+    AdaptiveConfig,
+    AttentionConfig,
+    AverageConfig,
+    ConvConfig,
+    DynamicConvConfig,
+    LanguageModelConfig,
+    LightConvConfig,
+    Seq2SeqConfig,
+)
+from lightconv.recipe import Recipe
+from lightconv.train.config import AdamConfig, CosineConfig, NesterovConfig
+from tests.config.examples import LANGUAGE_MODEL, TRANSLATION
+
+assert isinstance(TRANSLATION.model, Seq2SeqConfig)
+MODEL = TRANSLATION.model
+FIRST, SECOND = MODEL.encoder
+TRAIN = TRANSLATION.train
+
+
+def with_model(**changes: object) -> Recipe:
+    return replace(TRANSLATION, model=replace(MODEL, **changes))
+
+
+def with_train(**changes: object) -> Recipe:
+    return replace(TRANSLATION, train=replace(TRAIN, **changes))
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ([], TRANSLATION),
+        (["model.dim=256"], with_model(dim=256)),
+        ([" model.dim = 1_024 "], with_model(dim=1024)),
+        (["train.clip_norm=1"], with_train(clip_norm=1.0)),
+        (["train.clip_norm=1e-1"], with_train(clip_norm=0.1)),
+        (["model.pre_norm=true"], with_model(pre_norm=True)),
+        (["about=all = mine "], replace(TRANSLATION, about="all = mine")),
+        (['about="two words\\n"'], replace(TRANSLATION, about="two words\n")),
+        (["about='"], replace(TRANSLATION, about="'")),
+        (["about="], replace(TRANSLATION, about="")),
+        (["about=none"], replace(TRANSLATION, about="none")),
+        (["about=3"], replace(TRANSLATION, about="3")),
+        (["model.share_embeddings=decoder"], with_model(share_embeddings="decoder")),
+        (["model.share_embeddings=none"], with_model(share_embeddings="none")),
+        (['train.precision="bf16"'], with_train(precision="bf16")),
+        (
+            ["task.source_lang=none"],
+            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang=None)),
+        ),
+        (
+            ["task.source_lang='none'"],
+            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang="none")),
+        ),
+        (
+            ["model.encoder.0.kernel=5"],
+            with_model(encoder=(replace(FIRST, kernel=5), SECOND)),
+        ),
+        (
+            ["model.encoder.*.heads=8", "model.encoder.1.window=5"],
+            with_model(encoder=(replace(FIRST, heads=8), AttentionConfig(heads=8, window=5))),
+        ),
+        (
+            ["model.encoder.*={kind='conv', kernel=3}"],
+            with_model(encoder=(ConvConfig(kernel=3), ConvConfig(kernel=3))),
+        ),
+        (
+            ["model.encoder=[{kind='average', ffn_dim=3}]", "model.encoder.0.ffn_dim=4"],
+            with_model(encoder=(AverageConfig(ffn_dim=4),)),
+        ),
+        (
+            ["train.optimizer={kind='nesterov', momentum=0.5}"],
+            with_train(optimizer=NesterovConfig(momentum=0.5)),
+        ),
+        (
+            ["train.optimizer.betas=[0.8, 0.9]"],
+            with_train(optimizer=AdamConfig(betas=(0.8, 0.9), weight_decay=1e-4)),
+        ),
+        (
+            ["train.optimizer.betas.1=0.9"],
+            with_train(optimizer=AdamConfig(betas=(0.9, 0.9), weight_decay=1e-4)),
+        ),
+        # Another kind: the fields of both stay.
+        (
+            ["train.optimizer.kind=nesterov"],
+            with_train(optimizer=NesterovConfig(weight_decay=1e-4)),
+        ),
+        (
+            ["train.optimizer.kind=adam"],
+            TRANSLATION,
+        ),
+        (
+            ["train.schedule.kind=cosine", "train.schedule.period=7"],
+            with_train(schedule=CosineConfig(peak=5e-4, warmup=4000, period=7)),
+        ),
+        (
+            ["model.decoder.*.kind='dynamicconv'"],
+            with_model(decoder=(DynamicConvConfig(kernel=7, heads=4, normalize="none"),)),
+        ),
+        (
+            ["model.encoder.1.kind=lightconv", "model.encoder.1.kernel=3"],
+            with_model(encoder=(FIRST, LightConvConfig(kernel=3, heads=4))),
+        ),
+        # A part that was absent.
+        (
+            ["model.adaptive.cutoffs=[10, 20]"],
+            with_model(adaptive=AdaptiveConfig(cutoffs=(10, 20))),
+        ),
+        # Names with dots in them.
+        (
+            ["sources.model.encoder.0=a guess", 'sources.model="1"'],
+            replace(
+                TRANSLATION,
+                sources={**TRANSLATION.sources, "model.encoder.0": "a guess", "model": "1"},
+            ),
+        ),
+        (["sources={'a.b' = 'c'}"], replace(TRANSLATION, sources={"a.b": "c"})),
+        # Wrong in between, right at the end.
+        (
+            [
+                "model.dim=6",
+                "model.source_heads=3",
+                "model.encoder.*.heads=3",
+                "model.decoder.0.heads=6",
+            ],
+            with_model(
+                dim=6,
+                source_heads=3,
+                encoder=(replace(FIRST, heads=3), AttentionConfig(heads=3)),
+                decoder=(LightConvConfig(kernel=7, heads=6, normalize="none"),),
+            ),
+        ),
+        (["model.dim=x", "model.dim=8"], with_model(dim=8)),
+    ],
+    ids=str,
+)
+def test_settings(settings: list[str], expected: Recipe) -> None:
+    assert override(TRANSLATION, settings) == expected
+
+
+def test_the_model_of_a_recipe_changes_its_kind() -> None:
+    settings = [
+        "model.kind=language_model",
+        "model.vocab=9",
+        "model.layers=[{kind='conv',kernel=3}]",
+    ]
+    model = override(TRANSLATION, settings).model
+    assert model == LanguageModelConfig(
+        dim=512,
+        ffn_dim=1024,
+        layers=(ConvConfig(kernel=3),),
+        vocab=9,
+        dropout=0.3,
+        pre_norm=False,
+        final_norm=True,
+    )
+    cleared = override(LANGUAGE_MODEL, ["model.adaptive=none"])
+    assert cleared.model == replace(LANGUAGE_MODEL.model, adaptive=None)
+
+
+def test_parts_and_the_original_stay_as_they_are() -> None:
+    before = override(TRANSLATION, [])
+    override(TRANSLATION, ["model.encoder.0.kernel=5", "sources.a=b"])
+    assert before == TRANSLATION
+    assert override(AdamConfig(), ["eps=1e-6"]) == AdamConfig(eps=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (["model.dim"], "'model.dim' is no setting, expected path=value"),
+        (["=3"], "'=3' is no setting, expected path=value"),
+        (["model..dim=3"], "'model..dim=3' is no setting"),
+        ([""], "'' is no setting"),
+        (["model.dimm=3"], "unknown field model.dimm=3. Did you mean 'dim'? Known: kind, dim, ffn"),
+        (["modle.dim=3"], "unknown field modle=3. Did you mean 'model'? Known: about, task, model"),
+        (["max_steps=3"], "unknown field max_steps=3. Did you mean 'train.max_steps'?"),
+        (["zzz=x"], "unknown field zzz='x'. Known: about, task, model, train, decode, sources"),
+        (
+            ["train.optimizer.momentum=0.9"],
+            "unknown field train.optimizer.momentum=0.9 of train.optimizer.kind='adam', "
+            "it belongs to 'nesterov'",
+        ),
+        (
+            ["model.encoder.*.kernel=3"],
+            "unknown field model.encoder.1.kernel=3 of model.encoder.1.",
+        ),
+        (
+            ["model.encoder.2.heads=3"],
+            "model.encoder has no place '2', expected 0 to 1, or * for a",
+        ),
+        (["model.encoder.-1.heads=3"], "model.encoder has no place '-1', expected 0 to 1"),
+        (["model.encoder.x=3"], "model.encoder has no place 'x', expected 0 to 1"),
+        (["model.encoder." + "9" * 5000 + "=3"], "model.encoder has no place '9999"),
+        (["model.encoder.²=3"], "model.encoder has no place '²', expected 0 to 1"),
+        (["model.encoder=[]", "model.encoder.*=3"], "model.encoder has no place '*', expected not"),
+        (["model.encoder=3", "model.encoder.0=3"], "model.encoder=3 must be a list"),
+        (["model=3", "model.dim=3"], "model=3 must be a table"),
+        (["model={}", "model.dim=3"], "model.kind is missing. Known: seq2seq, language_model"),
+        (["model={kind='seq2seq'}", "model.encoder.0=3"], "model.encoder is missing, set it befo"),
+        (["sources=3", "sources.a=3"], "sources=3 must be a table"),
+        (["model.dim.x=3"], "model.dim is a whole number, it has no 'x' in it"),
+        (["model.dim=big"], "model.dim='big' must be a whole number"),
+        (["model.dim=1.5"], "model.dim=1.5 must be a whole number"),
+        (["model.dim=none"], "model.dim='none' must be a whole number"),
+        (["model.dim=3\npad=3"], "model.dim='3\\npad=3' must be a whole number"),
+        (["model.dropout=.5"], "model.dropout='.5' must be a number"),
+        (["model.pre_norm=True"], "model.pre_norm='True' must be true or false"),
+        (["model.encoder=[{"], "model.encoder='[{' must be a list"),
+        (["train.precision=fp8"], "train.precision='fp8' must be one of fp32, bf16, fp16"),
+        (["train.optimizer.kind=sgd"], "unknown train.optimizer.kind='sgd'. Known: adam, nesterov"),
+        (["model.adaptive.factor=2"], "model.adaptive.cutoffs is missing, expected a list"),
+        (["model.adaptive.kind=x"], "unknown field model.adaptive.kind='x'. Known: cutoffs, fact"),
+        (["model.dim=510"], "model.encoder.0.heads=4 does not divide model.dim=510"),
+        (["train.max_steps=0"], "train.max_steps=0 must be at least 1"),
+    ],
+)
+def test_mistakes(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        override(TRANSLATION, settings)
+    assert str(raised.value).startswith(message)
+
+
+def test_the_class_itself_stays() -> None:
+    with pytest.raises(ConfigError, match=r"^kind='language_model' must be 'seq2seq'$"):
+        override(MODEL, ["kind=language_model"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    kind: ClassVar[str] = "whole"
+    size: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    kind: ClassVar[str] = "parts"
+    size: tuple[int, ...] = (1, 2)
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    part: Whole | Parts
+    choice: Literal["true", "none", 1] = 1
+
+
+def test_a_field_of_another_type_does_not_stay() -> None:
+    odd = Odd(part=Whole(size=5, name="a"))
+    assert override(odd, ["part.kind=parts"]) == Odd(part=Parts(name="a"))
+
+
+@pytest.mark.parametrize("text, value", [("true", "true"), ("none", "none"), ("1", 1)])
+def test_words_of_a_choice_come_before_their_meaning(text: str, value: object) -> None:
+    assert override(Odd(part=Whole()), [f"choice={text}"]).choice == value

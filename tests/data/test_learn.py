@@ -1,0 +1,176 @@
+"""Codes and vocabularies learned from text: against the definition, and the same every time."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from lightconv.data.codes import END, Codes
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    PipelineConfig,
+    SideConfig,
+    WordsConfig,
+)
+from lightconv.data.learn import Learned, count_units, frequent, learn, learn_codes
+from lightconv.data.subword import BYTE_LETTERS
+from tests.data.samples import make_lines, make_words
+from tests.data.test_subword import segment_plainly
+
+SIDES = (SideConfig(lang="de"), SideConfig(lang="en"))
+
+
+def count(lines: list[str]) -> Counter[str]:
+    return Counter(word for line in lines for word in line.split())
+
+
+def learn_from(
+    sides: tuple[list[str], ...], subword: BPEConfig | BytesConfig | WordsConfig
+) -> Learned:
+    config = PipelineConfig(sides=SIDES[: len(sides)], subword=subword)
+    return learn(config, lambda: zip(*sides, strict=True), processes=1, progress=None)
+
+
+def test_each_merge_is_the_most_frequent_pair_of_its_time() -> None:
+    counts = count(make_lines(2000, make_words(300)))
+    codes = learn_codes(counts, 150, END)
+    assert len(codes) == 150
+    words = {word: [*word[:-1], word[-1] + END] for word in counts}
+    for left, right in codes.merges:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, symbols in words.items():
+            for pair in pairwise(symbols):
+                pairs[pair] += counts[word]
+        assert pairs[left, right] == max(pairs.values())
+        for word, symbols in words.items():
+            merged: list[str] = []
+            for symbol in symbols:
+                if merged and merged[-1] == left and symbol == right:
+                    merged[-1] = left + right
+                else:
+                    merged.append(symbol)
+            words[word] = merged
+
+
+def test_a_pair_that_stands_once_is_not_merged() -> None:
+    assert learn_codes(Counter({"ab": 1, "cd": 2}), 10, END).merges == (("c", "d" + END),)
+    assert learn_codes(Counter({"ab": 5}), 10).merges == (("a", "b"),)
+    assert learn_codes(Counter(), 10, END) == learn_codes(Counter({"a": 9}), 10) == Codes([])
+
+
+def test_the_order_of_the_words_does_not_matter() -> None:
+    items = list(count(make_lines(500, make_words(400))).items())
+    first = learn_codes(Counter(dict(items)), 300, END)
+    for seed in range(5):
+        random.Random(seed).shuffle(items)
+        assert learn_codes(Counter(dict(items)), 300, END) == first
+
+
+def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    learn_codes(Counter({"ab": 5}), 10)
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    learn_codes(Counter({"ab": 5}), 10)
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+def test_one_code_and_a_vocabulary_for_each_side() -> None:
+    words = make_words(900)
+    source, target = make_lines(800, words[:600], 1), make_lines(800, words[300:], 2)
+    learned = learn_from((source, target), BPEConfig(merges=200))
+    assert [len(codes) for codes in learned.codes] == [200]
+    # One code learned from the two sides together is the code of one text with all lines.
+    assert learned.codes == (learn_codes(count(source + target), 200, END),)
+    ranks = {pair: rank for rank, pair in enumerate(learned.codes[0].merges)}
+    for lines, vocabulary in zip((source, target), learned.vocabularies, strict=True):
+        tokens: Counter[str] = Counter()
+        for word, times in count(lines).items():
+            for token in segment_plainly(word, ranks):
+                tokens[token] += times
+        expected = sorted(tokens, key=lambda token: (-tokens[token], token))
+        assert vocabulary.tokens == ("<s>", "<pad>", "</s>", "<unk>", *expected)
+    assert learned.vocabularies.source != learned.vocabularies.target
+
+
+def test_one_vocabulary_for_both_sides_when_asked_for() -> None:
+    words = make_words(300)
+    source, target = make_lines(200, words[:200], 1), make_lines(200, words[100:], 2)
+    shared = learn_from((source, target), BPEConfig(merges=50, share_vocab=True))
+    assert shared.vocabularies.source is shared.vocabularies.target
+    both = learn_from((source + target,), BPEConfig(merges=50))
+    assert shared == both
+    with pytest.raises(ValueError, match=r"share_vocab=true needs joint=true"):
+        BPEConfig(merges=5, joint=False, share_vocab=True)
+
+
+def test_a_code_for_each_side_when_asked_for() -> None:
+    words = make_words(300)
+    source, target = make_lines(200, words[:200], 1), make_lines(200, words[100:], 2)
+    apart = learn_from((source, target), BPEConfig(merges=50, joint=False))
+    alone = [learn_from((side,), BPEConfig(merges=50)) for side in (source, target)]
+    assert apart.codes == (*alone[0].codes, *alone[1].codes)
+    assert list(apart.vocabularies) == [each.vocabularies.source for each in alone]
+
+
+def test_byte_vocabularies_have_all_bytes_and_the_size_asked_for() -> None:
+    lines = make_lines(500, make_words(500))
+    learned = learn_from((lines, lines), BytesConfig(vocab=400))
+    vocabulary = learned.vocabularies.source
+    assert vocabulary is learned.vocabularies.target
+    assert len(vocabulary) == 400
+    assert vocabulary.tokens[4:260] == tuple(BYTE_LETTERS)
+    assert vocabulary.tokens[260:] == tuple(a + b for a, b in learned.codes[0].merges)
+    apart = learn_from((lines, ["xyz"] * 500), BytesConfig(vocab=260, joint=False))
+    assert [len(codes) for codes in apart.codes] == [0, 0]
+    assert apart.vocabularies.sizes() == (260, 260)
+    with pytest.raises(ValueError, match=r"vocab=259 must be at least 260"):
+        BytesConfig(vocab=259)
+
+
+def test_word_vocabularies() -> None:
+    lines = ["b a b", "c </s> b <unk> a", "é d\0"]
+    learned = learn_from((lines,), WordsConfig())
+    assert learned.codes == ()
+    assert learned.vocabularies.source is learned.vocabularies.target
+    assert learned.vocabularies.source.tokens[4:] == ("b", "a", "c", "é")
+    assert learn_from((lines,), WordsConfig(min_count=2)).vocabularies.source.tokens[4:] == (
+        "b",
+        "a",
+    )
+    assert learn_from((lines,), WordsConfig(most=3)).vocabularies.source.tokens[4:] == (
+        "b",
+        "a",
+        "c",
+    )
+
+
+def test_ties_are_in_the_order_of_the_strings() -> None:
+    assert frequent(Counter("zzbbaac")).tokens[4:] == ("a", "b", "z", "c")
+
+
+def test_progress_and_processes() -> None:
+    lines = make_lines(2500, make_words(100))
+    config = PipelineConfig(sides=SIDES, subword=BPEConfig(merges=20))
+    told: list[tuple[str, int]] = []
+
+    def read() -> Iterator[tuple[str, str]]:
+        return zip(lines, reversed(lines), strict=True)
+
+    one = learn(config, read, processes=1, progress=lambda step, done: told.append((step, done)))
+    assert told == [("words", 1000), ("words", 2000), ("words", 2500), ("codes", 0)]
+    assert count_units(config, read, processes=2) == [count(lines)] * 2
+    assert one.codes == learn(config, read, processes=2, progress=None).codes
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    for lines in ([], [""], ["  \n", "\t"]):
+        with pytest.raises(ValueError, match=r"no text to learn from"):
+            learn_from((lines, lines), BPEConfig(merges=5))
+    with pytest.raises(ValueError, match=r"an example has 1 texts, expected 2"):
+        config = PipelineConfig(sides=SIDES, subword=WordsConfig())
+        learn(config, lambda: iter([("a",)]), processes=1, progress=None)

@@ -1,0 +1,305 @@
+"""The whole way from text to ids and back, folders of pipelines, and folders that are none."""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lightconv.config import to_dict
+from lightconv.data.codes import Codes
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    PipelineConfig,
+    SideConfig,
+    WordsConfig,
+)
+from lightconv.data.pipeline import Pipeline, encode_examples
+from lightconv.data.vocabulary import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary
+from lightconv.data.workers import chunked, spread
+from tests.data.samples import make_lines, make_words
+
+PLAIN = (SideConfig(lang="de"), SideConfig(lang="en"))
+SOURCE = make_lines(300, make_words(200), 1)
+TARGET = make_lines(300, make_words(200, 7), 2)
+SUBWORDS: dict[str, BPEConfig | BytesConfig | WordsConfig] = {
+    "bytes": BytesConfig(vocab=400),
+    "bytes apart": BytesConfig(vocab=300, joint=False),
+    "bpe": BPEConfig(merges=80),
+    "bpe shared": BPEConfig(merges=80, share_vocab=True),
+    "bpe apart": BPEConfig(merges=40, joint=False),
+    "words": WordsConfig(min_count=2),
+}
+
+
+def read() -> Iterator[tuple[str, str]]:
+    return zip(SOURCE, TARGET, strict=True)
+
+
+def learned(name: str) -> Pipeline:
+    return Pipeline.learn(PipelineConfig(sides=PLAIN, subword=SUBWORDS[name]), read)
+
+
+@pytest.fixture(params=list(SUBWORDS))
+def pipeline(request: pytest.FixtureRequest) -> Pipeline:
+    return learned(request.param)
+
+
+def test_ids_and_tokens_and_text(pipeline: Pipeline) -> None:
+    for side, lines in enumerate((SOURCE, TARGET)):
+        vocabulary = pipeline.vocabularies()[side]
+        ids, tokens = pipeline.encode(side, lines), pipeline.tokens(side, lines)
+        for line, line_ids, line_tokens in zip(lines, ids, tokens, strict=True):
+            assert line_ids == vocabulary.encode(line_tokens)
+            assert not {BOS, PAD, EOS} & set(line_ids)
+            if UNK not in line_ids:
+                assert pipeline.decode(side, line_ids) == line
+                assert pipeline.decode_words(side, line_ids) == pipeline.words(side, line) == line
+            marked = [BOS, *line_ids, EOS, PAD, PAD]
+            assert pipeline.decode(side, marked) == pipeline.decode(side, line_ids)
+        seen = {token for line in ids for token in line}
+        assert len(seen) > 20
+    assert pipeline.encode(0, ["", " "])[0] == []
+    assert pipeline.encode(1, []) == []
+    assert pipeline.decode(0, []) == ""
+    with pytest.raises(ValueError, match=r"id 99999 must be from 0 to"):
+        pipeline.decode(0, [99999])
+
+
+def test_what_is_not_known_is_shown() -> None:
+    for name in ("bpe", "words"):
+        pipeline = learned(name)
+        known = SOURCE[0].split()[0]
+        ids = pipeline.encode(0, [f"{known} ☃ {known}"])[0]
+        assert UNK in ids
+        assert pipeline.decode(0, ids) == f"{known} <unk> {known}"
+        # A text cannot end a sentence, whatever it says.
+        assert set(pipeline.encode(0, ["</s> <s> <pad> <unk>"])[0]) & {BOS, EOS, PAD} == set()
+    assert learned("words").encode(0, ["</s> <unk> <pad>"]) == [[UNK, UNK, UNK]]
+
+
+def test_bytes_lose_nothing_of_ten_thousand_odd_lines() -> None:
+    pipeline = learned("bytes")
+    draw = random.Random(0)
+    ranges = [(0x20, 0x7F), (0, 0x100), (0x300, 0x370), (0x2000, 0x2070), (0xE000, 0xE100)]
+    ranges += [(0x4E00, 0x5000), (0x1F300, 0x1F700), (0x10000, 0x110000), (0, 0xD800)]
+    pieces = [
+        "\0",
+        "\r",
+        "\u2028",
+        " " * 70,
+        "\t",
+        "  ",
+        "</s>",
+        "<s>",
+        "<unk>",
+        "@@ ",
+        "é",
+        "👩‍👩‍👧",
+    ]
+    lines = []
+    for _ in range(10_000):
+        first, last = draw.choice(ranges)
+        line = [chr(draw.randrange(first, last)) for _ in range(draw.randint(0, 20))]
+        line += draw.choices([*pieces, *SOURCE[:5]], k=draw.randint(0, 4))
+        draw.shuffle(line)
+        lines.append("".join(line))
+    for line, ids in zip(lines, pipeline.encode(0, lines), strict=True):
+        assert not ids or min(ids) >= 4
+        assert pipeline.decode(0, ids) == line
+
+
+def test_steps_and_subwords_together() -> None:
+    sides = tuple(SideConfig(lang=lang, tokenize="moses", lowercase=True) for lang in ("de", "en"))
+    config = PipelineConfig(sides=sides, subword=BPEConfig(merges=30))
+    text = ("Das ist's, sagt er.", 'It\'s "good", he says.')
+    pipeline = Pipeline.learn(config, lambda: iter([text] * 3))
+    assert pipeline.words(1, text[1]) == "it &apos;s &quot; good &quot; , he says ."
+    ids = pipeline.encode(1, [text[1]])[0]
+    assert pipeline.decode_words(1, ids) == pipeline.words(1, text[1])
+    assert pipeline.decode(1, ids) == 'it\'s "good", he says.'
+    assert pipeline.words(0, text[0]) == "das ist &apos; s , sagt er ."
+
+
+def test_truncation_is_before_subwords() -> None:
+    side = SideConfig(lang="en", truncate=2)
+    pipeline = Pipeline.learn(
+        PipelineConfig(sides=(side,), subword=BPEConfig(merges=1)),
+        lambda: iter([("ababab cd ef",)]),
+    )
+    assert pipeline.tokens(0, ["ababab cd ef"]) == [["ab@@", "ab@@", "a@@", "b", "c@@", "d"]]
+    assert "e@@" not in pipeline.vocabularies().source.tokens
+
+
+def test_folders(pipeline: Pipeline, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    pipeline.save(folder)
+    kind = pipeline.config.subword.kind
+    codes = {"codes.txt"} if len(pipeline.codes) == 1 else {"codes.source.txt", "codes.target.txt"}
+    shared = pipeline.vocabularies().source is pipeline.vocabularies().target
+    vocabularies = {"vocab.txt"} if shared else {"vocab.source.txt", "vocab.target.txt"}
+    expected = {"pipeline.json", *vocabularies, *(codes if kind != "words" else ())}
+    assert {path.name for path in folder.iterdir()} == expected
+    loaded = Pipeline.load(folder)
+    assert loaded.config == pipeline.config
+    assert loaded.codes == pipeline.codes
+    assert loaded.vocabularies() == pipeline.vocabularies()
+    for other in (loaded, pickle.loads(pickle.dumps(pipeline))):
+        assert other.encode(1, TARGET) == pipeline.encode(1, TARGET)
+    with pytest.raises(ValueError, match=r"exists\. Choose another folder"):
+        pipeline.save(folder)
+    table = json.loads((folder / "pipeline.json").read_text())
+    assert table["format"] == "lightconv-pipeline"
+    assert table["version"] == 1
+    assert table["pipeline"] == to_dict(pipeline.config)
+
+
+def test_one_side_alone(tmp_path: Path) -> None:
+    config = PipelineConfig(sides=PLAIN[:1], subword=BytesConfig(vocab=300))
+    pipeline = Pipeline.learn(config, lambda: iter((line,) for line in SOURCE))
+    pipeline.save(tmp_path)
+    assert Pipeline.load(tmp_path).encode(0, SOURCE) == pipeline.encode(0, SOURCE)
+    (tmp_path / "vocab.txt").unlink()
+    for name in ("vocab.source.txt", "vocab.target.txt"):
+        pipeline.vocabularies().source.save(tmp_path / name)
+    with pytest.raises(ValueError, match=r"expected vocab\.txt for the one side"):
+        Pipeline.load(tmp_path)
+
+
+def test_an_imported_model_brings_codes_and_vocabulary(tmp_path: Path) -> None:
+    words = ["low", "lower", "newest"]
+    (tmp_path / "codes.txt").write_text("#version: 0.2\nl o\nlo w</w>\nlo w\ne r</w>\n")
+    Vocabulary.of(["low", "low@@", "er"]).save(tmp_path / "vocab.source.txt")
+    Vocabulary.of(["er"]).save(tmp_path / "vocab.target.txt")
+    config = PipelineConfig(sides=PLAIN, subword=BPEConfig(merges=4))
+    with pytest.raises(ValueError, match=r"has no file pipeline\.json"):
+        Pipeline.load(tmp_path)
+    pipeline = Pipeline.load(tmp_path, config)
+    assert pipeline.tokens(0, words[:2]) == [["low"], ["low@@", "er"]]
+    assert pipeline.encode(0, words) == [[4], [5, 6], [UNK] * 6]
+    assert pipeline.encode(1, ["lower"]) == [[UNK, 4]]
+    (tmp_path / "codes.txt").unlink()
+    with pytest.raises(ValueError, match=r"has no codes, expected codes\.txt"):
+        Pipeline.load(tmp_path, config)
+    (tmp_path / "codes.source.txt").write_text("l o\nlo w\nlow </w>\n")
+    (tmp_path / "codes.target.txt").write_text("l o 12\n")
+    apart = Pipeline.load(tmp_path, config)
+    assert apart.tokens(0, ["low lowe"]) == [["low", "low@@", "e"]]
+    assert apart.tokens(1, ["low"]) == [["lo@@", "w"]]
+
+
+def test_processes_load_the_folder(tmp_path: Path) -> None:
+    pipeline = learned("bpe")
+    pipeline.save(tmp_path)
+    work = partial(encode_examples, str(tmp_path))
+    found = [ids for part in spread(work, chunked(read(), 100), 2) for ids in part]
+    expected = zip(pipeline.encode(0, SOURCE), pipeline.encode(1, TARGET), strict=True)
+    assert found == list(expected)
+
+
+def test_parts_that_do_not_belong_together() -> None:
+    vocabulary = Vocabulary.of("ab")
+    both = Vocabularies(vocabulary, vocabulary)
+    words = PipelineConfig(sides=PLAIN, subword=WordsConfig())
+    with pytest.raises(ValueError, match=r"1 files of codes, but 2 sides with kind='words'"):
+        Pipeline(words, [Codes([])], both)
+    bpe = PipelineConfig(sides=PLAIN[:1], subword=BPEConfig(merges=1))
+    with pytest.raises(ValueError, match=r"0 files of codes, but 1 sides with kind='bpe'"):
+        Pipeline(bpe, [], both)
+    with pytest.raises(ValueError, match=r"2 files of codes, but 1 sides"):
+        Pipeline(bpe, [Codes([])] * 2, both)
+    as_bytes = PipelineConfig(sides=PLAIN, subword=BytesConfig())
+    with pytest.raises(ValueError, match=r"lacks bytes"):
+        Pipeline(as_bytes, [Codes([])], both)
+    good = learned("bytes")
+    extra = Vocabulary.of([*good.vocabularies().source.tokens[4:], "漢"])
+    with pytest.raises(ValueError, match=r"not made of bytes"):
+        Pipeline(as_bytes, good.codes, Vocabularies(extra, extra))
+    with pytest.raises(ValueError, match=r"lacks bytes, or tokens that the codes make"):
+        Pipeline(as_bytes, [Codes([*good.codes[0].merges, ("q", "q")])], good.vocabularies())
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "is empty"),
+        ("{", "not JSON"),
+        ("[]", "not a pipeline of lightconv"),
+        ('{"format": "lightconv", "version": 1}', "not a pipeline of lightconv"),
+        ('{"format": "lightconv-pipeline", "version": 2}', "version 2, expected 1"),
+        ('{"format": "lightconv-pipeline", "version": true}', "version True, expected 1"),
+        ('{"format": "lightconv-pipeline", "version": 1}', "pipeline=none must be a table"),
+        (
+            '{"format": "lightconv-pipeline", "version": 1, "pipeline": '
+            '{"sides": [{"lang": "de", "lowercas": true}], "subword": {"kind": "words"}}}',
+            r"unknown field pipeline\.sides\.0\.lowercas=true\. Did you mean 'lowercase'",
+        ),
+    ],
+)
+def test_files_that_are_no_pipeline(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "pipeline.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        Pipeline.load(tmp_path)
+    assert "pipeline.json" in str(raised.value)
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere"):
+        Pipeline.load(tmp_path / "nowhere")
+    pipeline = learned("bpe")
+    secret = tmp_path / "secret"
+    secret.write_text("#version: 0.2\nhidden words\n")
+    folder = tmp_path / "folder"
+    pipeline.save(folder)
+    (folder / "codes.txt").unlink()
+    (folder / "codes.txt").symlink_to(secret)
+    with pytest.raises(ValueError, match=r"link that leaves its folder") as raised:
+        Pipeline.load(folder)
+    assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*byte order mark")
+@pytest.mark.parametrize("name", ["bytes", "bpe", "words"])
+def test_damaged_folders_are_an_error_or_a_pipeline(tmp_path: Path, name: str) -> None:
+    learned(name).save(tmp_path)
+    files = {path: path.read_bytes() for path in sorted(tmp_path.iterdir())}
+    draw = random.Random(name)
+    usable = 0
+    for _ in range(700):
+        path = draw.choice(list(files))
+        data = bytearray(files[path])
+        for _ in range(draw.randint(1, 4)):
+            # The beginning of a file says most.
+            place = draw.randrange(draw.choice([20, len(data)]) + 1)
+            new = draw.choice([draw.randbytes(draw.randint(0, 3)), b"\n", b" ", b"0", b'"'])
+            data[place : place + draw.randint(0, 4)] = new
+        path.unlink()
+        path.write_bytes(data)
+        try:
+            pipeline = Pipeline.load(tmp_path)
+            ids = pipeline.encode(0, SOURCE[:2])
+            pipeline.decode(0, ids[0])
+            usable += 1
+        except ValueError as error:
+            assert "\n" not in str(error)
+        path.unlink()
+        path.write_bytes(files[path])
+    assert 0 < usable < 700
+
+
+def test_no_heavy_package_is_needed_to_encode(tmp_path: Path) -> None:
+    learned("bytes").save(tmp_path)
+    code = f"""
+import sys
+from lightconv.data.pipeline import Pipeline
+pipeline = Pipeline.load({str(tmp_path)!r})
+assert pipeline.decode(0, pipeline.encode(0, ["äb"])[0]) == "äb"
+sys.exit(bool({{"torch", "tokenizers", "sacremoses", "jieba"}} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

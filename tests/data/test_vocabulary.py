@@ -1,0 +1,199 @@
+"""Words and ids: the special ones, both file formats, and files that are neither."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightconv.data import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary, load_vocabularies
+
+SPECIAL_LINES = "<s>\n<pad>\n</s>\n<unk>\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "dict.txt"
+
+
+def test_special_tokens_have_the_ids_of_the_original() -> None:
+    assert (BOS, PAD, EOS, UNK) == (0, 1, 2, 3)
+    assert Vocabulary.of([]).tokens == ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def test_encode_and_decode() -> None:
+    vocabulary = Vocabulary.of(["the", "cat", "@@x"])
+    assert vocabulary.encode(["cat", "dog", "the", "</s>"]) == [5, 3, 4, 2]
+    assert vocabulary.decode([5, 3, 4, 2, 6]) == ["cat", "<unk>", "the", "</s>", "@@x"]
+    assert len(vocabulary) == 7
+    for wrong in (7, -1):
+        with pytest.raises(ValueError, match=rf"id {wrong} must be from 0 to 6"):
+            vocabulary.decode([wrong])
+
+
+def test_a_file_is_one_token_per_line_in_the_order_of_ids(path: Path) -> None:
+    Vocabulary.of(["b", "a", "é"]).save(path)
+    assert path.read_bytes().decode() == SPECIAL_LINES + "b\na\né\n"
+    assert Vocabulary.load(path).encode(["é", "a", "b"]) == [6, 5, 4]
+
+
+# Everything that str.splitlines or Python's text mode would cut at, and a space.
+@given(st.lists(st.text("a \r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\u3000", min_size=1), unique=True))
+def test_lines_end_at_newlines_only(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("v") / "vocab.txt"
+    Vocabulary.of(words).save(path)
+    loaded = Vocabulary.load(path)
+    assert loaded.tokens[4:] == tuple(words)
+    assert loaded == Vocabulary.of(words)
+
+
+def test_a_dictionary_of_fairseq(path: Path) -> None:
+    path.write_bytes(b"the 1061396\n, 7\ntwo words 3\nmadeupword0000 0\n")
+    assert Vocabulary.from_fairseq(path) == Vocabulary.of(
+        ["the", ",", "two words", "madeupword0000"]
+    )
+
+
+def test_the_overwrite_flag_adds_a_second_id_which_is_the_one_in_use(path: Path) -> None:
+    path.write_text("a 3\nb 2\na 1 #fairseq:overwrite\n<unk> 1 #fairseq:overwrite\n")
+    vocabulary = Vocabulary.from_fairseq(path)
+    assert vocabulary.tokens[4:] == ("a", "b", "a", "<unk>")
+    assert vocabulary.encode(["a", "<unk>", "never"]) == [6, 7, 3]
+    assert vocabulary.decode([4, 6]) == ["a", "a"]
+    vocabulary.save(path)
+    assert Vocabulary.load(path).encode(["a", "b"]) == [6, 5]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a 3\nb\n", r"line 2: 'b', expected a symbol, a space and its count"),
+        ("a 3\n\nb 1\n", r"line 2: ''"),
+        ("a 3\n 4\n", r"line 2"),
+        ("a 3\nb x\n", r"line 2: 'b x'"),
+        ("a 3\nb ²\n", r"line 2"),
+        ("a 3\nb 2\na 1\n", r"line 3: 'a' for the second time.*#fairseq:overwrite"),
+        ("<pad> 3\n", r"line 1: '<pad>' for the second time"),
+        ("", r"is empty"),
+        ("a 3\nb\0 1\n", r"line 2: a NUL character"),
+    ],
+)
+def test_bad_dictionaries_name_the_line(path: Path, text: str, message: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        Vocabulary.from_fairseq(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"a 3\n\xe4 1\n", r"line 2: byte 0xe4 is not UTF-8.*iconv"),
+        ("a 3\n".encode("utf-16"), r"is UTF-16"),
+    ],
+    ids=["latin1", "utf16"],
+)
+def test_other_encodings_are_refused(path: Path, data: bytes, message: str) -> None:
+    path.write_bytes(data)
+    for read in (Vocabulary.from_fairseq, Vocabulary.load):
+        with pytest.raises(ValueError, match=message):
+            read(path)
+
+
+def test_marks_of_other_systems_are_dropped_with_one_warning(path: Path) -> None:
+    path.write_bytes(b"a 3\r\nb 2\r\n")
+    with pytest.warns(UserWarning, match=r"dropped the CR of 2 lines"):
+        assert Vocabulary.from_fairseq(path) == Vocabulary.of("ab")
+    path.write_bytes(b"\xef\xbb\xbfa 3\nb 2\n")
+    with pytest.warns(UserWarning, match="byte order mark"):
+        assert Vocabulary.from_fairseq(path) == Vocabulary.of("ab")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a 3\nb 2\n", r"token 0 must be '<s>', got 'a 3'.*lightconv import fairseq"),
+        ("<s>\n<pad>\n", r"begins with <s> <pad> </s> <unk>, got 2 tokens"),
+        (SPECIAL_LINES + "a\n\nb\n", r"line 6: empty"),
+        (SPECIAL_LINES.replace("\n", "\r\n"), r"'<s>\\r'"),
+    ],
+)
+def test_bad_vocabularies(path: Path, text: str, message: str) -> None:
+    path.write_bytes(text.encode())
+    with pytest.raises(ValueError, match=message):
+        Vocabulary.load(path)
+
+
+@pytest.mark.parametrize("words", [["a\nb"], [""], ["a", "\n"]])
+def test_tokens_that_no_line_can_hold_are_refused(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="must be one line of text"):
+        Vocabulary.of(words)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.txt does not exist"):
+        Vocabulary.load(tmp_path / "none.txt")
+    with pytest.raises(ValueError, match=r"is no file"):
+        Vocabulary.from_fairseq(tmp_path)
+
+
+def test_folders_hold_one_vocabulary_or_two(tmp_path: Path) -> None:
+    source, target = Vocabulary.of("ab"), Vocabulary.of("cde")
+    assert (
+        Vocabularies(source, source).files()
+        == source.files()
+        == {"vocab.txt": (SPECIAL_LINES + "a\nb\n").encode()}
+    )
+    for name, text in Vocabularies(source, target).files().items():
+        (tmp_path / name).write_bytes(text)
+    assert {path.name for path in tmp_path.iterdir()} == {"vocab.source.txt", "vocab.target.txt"}
+    assert load_vocabularies(tmp_path) == (source, target)
+    assert load_vocabularies(tmp_path).sizes() == (6, 7)
+    (tmp_path / "vocab.source.txt").unlink()
+    with pytest.raises(ValueError, match=r"has no vocabulary: vocab\.source\.txt missing"):
+        load_vocabularies(tmp_path)
+    source.save(tmp_path / "vocab.txt")
+    shared = load_vocabularies(tmp_path)
+    assert shared.source is shared.target
+    assert shared.sizes() == source.sizes() == (6, 6)
+
+
+def test_a_vocabulary_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hidden words\n")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "vocab.txt").symlink_to("../secret")
+    with pytest.raises(ValueError, match="link that leaves its folder") as raised:
+        load_vocabularies(folder)
+    assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped")
+def test_garbage_is_an_error_or_a_vocabulary(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    data = bytearray()
+    path.touch()
+    monkeypatch.setattr(Path, "read_bytes", lambda _: bytes(data))  # writing takes milliseconds
+    good = (SPECIAL_LINES + "".join(f"w{i} {i}\n" for i in range(20))).encode()
+    for _ in range(5000):
+        data[:] = good
+        for _ in range(draw.randint(1, 6)):
+            place = draw.randrange(len(data))
+            data[place : place + draw.randint(0, 4)] = draw.randbytes(draw.randint(0, 4))
+        for read in (Vocabulary.load, Vocabulary.from_fairseq):
+            try:
+                found = read(path)
+            except ValueError as error:
+                assert "\n" not in str(error)
+            else:
+                assert found.decode(range(4)) == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_no_torch_is_needed() -> None:
+    code = "import sys, lightconv.data.vocabulary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

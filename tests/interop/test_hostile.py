@@ -1,0 +1,413 @@
+"""Files made to do harm: none runs anything, none grows, each is refused with a line."""
+
+import argparse
+import io
+import os
+import pickle
+import random
+import resource
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightconv.interop.fairseq import read_model
+from lightconv.interop.pickles import LEGACY_START
+from tests.interop.writer import PAIR, arguments, make, state_of, write
+
+Make = Callable[[Path], None]
+MARKER = "LIGHTCONV_TEST_MARKER"
+
+
+class Call:
+    """Pickled as a call."""
+
+    def __init__(self, function: Any, *values: Any) -> None:
+        self.call = (function, values)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def touch() -> str:
+    return f"touch {os.environ[MARKER]}"
+
+
+def checkpoint(**changes: Any) -> dict[str, Any]:
+    args = argparse.Namespace(**arguments(PAIR))
+    return {"args": args, "model": state_of(make(PAIR), "2019"), **changes}
+
+
+def saved(make_one: Callable[[], Any], *, zipped: bool = True) -> Make:
+    def write_it(path: Path) -> None:
+        torch.save(make_one(), path, _use_new_zipfile_serialization=zipped)
+
+    return write_it
+
+
+def with_tensor(make_tensor: Callable[[], Any]) -> Make:
+    """A checkpoint with one odd tensor."""
+
+    def changed() -> dict[str, Any]:
+        found = checkpoint()
+        found["model"]["encoder.layers.0.fc1.weight"] = make_tensor()
+        return found
+
+    return saved(changed)
+
+
+def archive(data: bytes, **entries: bytes) -> bytes:
+    """A zip as of torch.save with this pickle."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as zipped:
+        zipped.writestr("x/data.pkl", data)
+        zipped.writestr("x/byteorder", "little")
+        zipped.writestr("x/version", "3\n")
+        for name, content in entries.items():
+            zipped.writestr(f"x/{name}", content)
+    return file.getvalue()
+
+
+def raw(data: bytes) -> Make:
+    return lambda path: path.write_bytes(data) and None
+
+
+def pickled(protocol: int, wrap: Callable[[bytes], bytes]) -> Make:
+    """os.system in a pickle of another kind."""
+
+    def write_it(path: Path) -> None:
+        path.write_bytes(wrap(pickle.dumps(Call(os.system, touch()), protocol=protocol)))
+
+    return write_it
+
+
+def rezipped(change: Callable[[zipfile.ZipFile, str, bytes], None]) -> Make:
+    """A good checkpoint whose entries are written in another way."""
+
+    def write_it(path: Path) -> None:
+        write(make(PAIR), "v0.9", path)
+        with (
+            zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old,
+            zipfile.ZipFile(path, "w") as new,
+        ):
+            for name in old.namelist():
+                change(new, name, old.read(name))
+
+    return write_it
+
+
+def deflate(new: zipfile.ZipFile, name: str, data: bytes) -> None:
+    new.writestr(name, data, zipfile.ZIP_DEFLATED)
+
+
+def deflate_bomb(new: zipfile.ZipFile, name: str, data: bytes) -> None:
+    bomb = name.endswith("data/0")
+    how = zipfile.ZIP_DEFLATED if bomb else zipfile.ZIP_STORED
+    new.writestr(name, bytes(50 << 20) if bomb else data, how)
+
+
+def climb(new: zipfile.ZipFile, name: str, data: bytes) -> None:
+    new.writestr(name.replace("/data/0", "/../../../tmp/evil"), data)
+
+
+def flatten(new: zipfile.ZipFile, name: str, data: bytes) -> None:
+    new.writestr(name.rpartition("/")[2], data)
+
+
+def twice(new: zipfile.ZipFile, name: str, data: bytes) -> None:
+    new.writestr(name, data)
+    if name.endswith("data.pkl"):
+        new.writestr(name, pickle.dumps(Call(os.system, touch()), protocol=2))
+
+
+def patched(find: bytes, offset: int, data: bytes) -> Make:
+    """A good archive with some bytes of its directory changed, after the last `find`."""
+
+    def write_it(path: Path) -> None:
+        write(make(PAIR), "v0.9", path)
+        content = bytearray(path.read_bytes())
+        place = content.rindex(find) + offset
+        content[place : place + len(data)] = data
+        path.write_bytes(content)
+
+    return write_it
+
+
+def overlapping(path: Path) -> None:
+    """All storages of the archive are one and the same piece of the file."""
+    write(make(PAIR), "v0.9", path)
+    content = bytearray(path.read_bytes())
+    entry, offsets = b"PK\x01\x02", []
+    place = content.find(entry)
+    while place != -1:
+        offsets.append(place + 42)
+        place = content.find(entry, place + 4)
+    first = content[offsets[2] : offsets[2] + 4]
+    for offset in offsets[3:]:
+        content[offset : offset + 4] = first
+    path.write_bytes(content)
+
+
+def truncated(layout: str, share: float) -> Make:
+    def write_it(path: Path) -> None:
+        write(make(PAIR), layout, path)
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * share)])
+
+    return write_it
+
+
+def storage_lie(numbers: int, *more: None) -> bytes:
+    """A pickle of one tensor that claims a storage of so many numbers."""
+
+    class Liar(pickle._Pickler):  # type: ignore[name-defined, misc]
+        def persistent_id(self, value: Any) -> Any:
+            lie = ("storage", torch.FloatStorage, "0", "cpu", numbers, *more)
+            return lie if value is LIE else None
+
+    file = io.BytesIO()
+    tensor = Call(torch._utils._rebuild_tensor_v2, LIE, 0, (numbers,), (1,), False, {})
+    Liar(file, protocol=2).dump({"args": None, "model": {"x": tensor}})
+    return file.getvalue()
+
+
+LIE = object()
+
+
+def legacy_lie(path: Path) -> None:
+    body = storage_lie(10**12, None)  # this format has one more field
+    parts = [1001, {"little_endian": True}]
+    path.write_bytes(LEGACY_START + b"".join(pickle.dumps(p, protocol=2) for p in parts) + body)
+
+
+def laugh() -> dict[str, Any]:
+    """10 ** 30 numbers in a file of kilobytes, if anyone wrote them out."""
+    nested: Any = 1
+    for _ in range(30):
+        nested = [nested] * 10
+    found = checkpoint()
+    found["args"].encoder_kernel_size_list = nested
+    return found
+
+
+def shared_numbers() -> dict[str, Any]:
+    """Sixty layers that are one layer: the folder would be larger than the file."""
+    found = checkpoint()
+    model = found["model"]
+    for name in list(model):
+        if name.startswith("encoder.layers.0."):
+            for place in range(2, 60):
+                model[name.replace(".0.", f".{place}.", 1)] = model[name]
+    found["args"].encoder_layers = 60
+    found["args"].encoder_kernel_size_list = None
+    return found
+
+
+def deep() -> bytes:
+    return b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+NAMES = r"names {}, which no checkpoint of fairseq needs"
+COMPRESSED = r"entry '.*' is compressed"
+ODD_NAME = r"is no name that torch\.save gives"
+DAMAGED = r"is damaged"
+NOTHING = r"is no checkpoint"
+VIEW = r"is a view with gaps or repetitions"
+
+
+HOSTILE: dict[str, tuple[Make, str]] = {
+    "os.system": (
+        saved(lambda: checkpoint(extra=Call(os.system, touch()))),
+        NAMES.format(r"posix\.system"),
+    ),
+    "os.system, legacy": (
+        saved(lambda: checkpoint(extra=Call(os.system, touch())), zipped=False),
+        NAMES.format(r"posix\.system"),
+    ),
+    "os.system as arguments": (
+        saved(lambda: checkpoint(args=Call(os.system, touch()))),
+        NAMES.format(r"posix\.system"),
+    ),
+    "eval": (
+        saved(lambda: checkpoint(extra=Call(eval, f"__import__('os').system('{touch()}')"))),
+        NAMES.format(r"\w+\.eval"),
+    ),
+    "exec": (
+        saved(lambda: checkpoint(extra=Call(exec, f"import os; os.system('{touch()}')"))),
+        NAMES.format(r"\w+\.exec"),
+    ),
+    "getattr": (
+        saved(lambda: checkpoint(extra=Call(getattr, "a", "upper"))),
+        NAMES.format(r"\w+\.getattr"),
+    ),
+    "subprocess": (
+        saved(lambda: Call(subprocess.Popen, ["touch", os.environ[MARKER]])),
+        NAMES.format(r"\w+\.Popen"),
+    ),
+    "torch.load": (
+        saved(lambda: Call(torch.load, "other.pt")),
+        NAMES.format(r"torch\.serialization\.load"),
+    ),
+    "torch.hub": (
+        saved(lambda: Call(torch.hub.load, "a/b", "c")),
+        NAMES.format(r"torch\.hub\.load"),
+    ),
+    "bytearray of a terabyte": (
+        saved(lambda: checkpoint(extra=Call(bytearray, 10**12))),
+        NAMES.format(r"\w+\.bytearray"),
+    ),
+    "protocol 4": (
+        pickled(4, archive),
+        r"STACK_GLOBAL in a pickle of torch\.save",
+    ),
+    "bare pickle": (
+        pickled(2, bytes),
+        NOTHING,
+    ),
+    "name with spaces": (
+        raw(archive(b"\x80\x02cos system\nx\n.")),
+        NAMES.format(r"os\.system x"),
+    ),
+    "class by extension code": (raw(archive(b"\x80\x02\x82\x01.")), r"EXT1 in a pickle"),
+    "old instance": (
+        raw(archive(b"\x80\x02(S'x'\nios\nsystem\n.")),
+        NAMES.format(r"os\.system"),
+    ),
+    "deflated": (rezipped(deflate), COMPRESSED),
+    "deflated bomb": (rezipped(deflate_bomb), COMPRESSED),
+    "entry above the archive": (rezipped(climb), ODD_NAME),
+    "entries without a folder": (rezipped(flatten), ODD_NAME),
+    "entry twice": (rezipped(twice), r"names an entry twice"),
+    "encrypted": (patched(b"PK\x01\x02", 8, b"\x01"), r"is encrypted"),
+    "entries overlap": (overlapping, r"overlaps with another one"),
+    "size beyond the file": (
+        patched(b"PK\x01\x02", 20, b"\xff\xff\xff\x7f" * 2),
+        r"its entries are longer than the file",
+    ),
+    "directory lost": (truncated("v0.9", 0.9), DAMAGED),
+    "half of an archive": (truncated("v0.9", 0.5), DAMAGED),
+    "half of a legacy file": (truncated("2019", 0.5), DAMAGED),
+    "legacy without its end": (truncated("2019", 0.99), DAMAGED),
+    "legacy start only": (raw(LEGACY_START), DAMAGED),
+    "archive without pickle": (raw(archive(b"")), DAMAGED),
+    "pickle cut": (raw(archive(b"\x80\x02}q\x00")), DAMAGED),
+    "stack underflow": (raw(archive(b"\x80\x02a.")), DAMAGED),
+    "string longer than the file": (raw(archive(b"\x80\x02X\xff\xff\xff\x7fabc.")), DAMAGED),
+    "memo unknown": (raw(archive(b"\x80\x02h\x09.")), DAMAGED),
+    "TorchScript": (
+        raw(archive(b"\x80\x02}.", **{"constants.pkl": b"\x80\x02).", "code/a.py": b"0"})),
+        r"an archive, but not one of torch\.save",
+    ),
+    "empty": (raw(b""), NOTHING),
+    "text": (raw(b"hello\n"), NOTHING),
+    "gzip": (raw(b"\x1f\x8b\x08\x00" + bytes(100)), NOTHING),
+    "zip of nothing": (raw(b"PK\x05\x06" + bytes(18)), NOTHING),
+    "zip start only": (raw(b"PK\x03\x04" + bytes(50)), DAMAGED),
+    "storage of a terabyte": (raw(archive(storage_lie(2**40), **{"data/0": bytes(64)})), DAMAGED),
+    "storage longer than its entry": (
+        raw(archive(storage_lie(1000), **{"data/0": bytes(64)})),
+        DAMAGED,
+    ),
+    "storage missing": (raw(archive(storage_lie(16))), DAMAGED),
+    "storage of a terabyte, legacy": (legacy_lie, r"is damaged: .*memory"),
+    "view of one number": (with_tensor(lambda: torch.zeros(1).expand(10**6, 10**6)), VIEW),
+    "view with overlaps": (with_tensor(lambda: torch.zeros(20).as_strided((12, 8), (1, 1))), VIEW),
+    "sparse": (
+        with_tensor(lambda: torch.eye(12, 8).to_sparse()),
+        NAMES.format(r"torch\._utils\._rebuild_sparse_tensor"),
+    ),
+    "meta": (
+        with_tensor(lambda: torch.empty(12, 8, device="meta")),
+        NAMES.format(r"torch\._utils\._rebuild_meta_tensor_no_storage"),
+    ),
+    "complex": (with_tensor(lambda: torch.zeros(12, 8, dtype=torch.complex64)), r"complex64"),
+    "numbers shared by layers": (saved(shared_numbers), r"they share their numbers"),
+    "nesting": (raw(archive(deep())), r"holds no dict"),
+    "folder": (lambda path: path.mkdir(), r"is no file"),
+    "pipe": (pipe, r"is no file"),
+}
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the file shall be. Beside it stands a package for those who would import it."""
+    monkeypatch.setenv(MARKER, str(tmp_path / "marker"))
+    for name in ("fairseq", "omegaconf"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"import os; os.system({touch()!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "checkpoint.pt"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.filterwarnings("ignore")
+def test_hostile_files_are_refused(name: str, target: Path) -> None:
+    make_it, message = HOSTILE[name]
+    make_it(target)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    with pytest.raises(ValueError, match=message) as raised:
+        read_model(target)
+    assert str(target) in str(raised.value)
+    assert time.perf_counter() - start < 2.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # 200 MB
+    assert len(str(raised.value)) < 600
+    assert not Path(os.environ[MARKER]).exists()
+
+
+@pytest.mark.parametrize(
+    "limit, message", [("LARGEST_PICKLE", "a pickle of"), ("MOST_ENTRIES", "entries")]
+)
+def test_files_of_unusual_size_are_refused(
+    limit: str, message: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(make(PAIR), "v0.9", target)
+    monkeypatch.setattr(f"lightconv.interop.pickles.{limit}", 50)
+    with pytest.raises(ValueError, match=message):
+        read_model(target)
+
+
+def test_a_class_of_the_original_is_not_imported(target: Path) -> None:
+    """The package beside the file would leave a mark."""
+    call = b"\x80\x02cfairseq.meters\nAverageMeter\nX\x01\x00\x00\x00a\x85R."
+    target.write_bytes(archive(call))
+    with pytest.raises(ValueError, match="holds no dict"):
+        read_model(target)
+    assert not Path(os.environ[MARKER]).exists()
+
+
+def test_what_nobody_could_write_out_is_not_written_out(target: Path) -> None:
+    torch.save(laugh(), target)
+    start = time.perf_counter()
+    assert read_model(target).model.config == PAIR  # by the shapes of its tensors
+    assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize("layout", ["2019", "v0.12"])
+@pytest.mark.filterwarnings("ignore")
+def test_mutated_files_are_errors_or_models(layout: str, target: Path) -> None:
+    write(make(PAIR), layout, target)
+    good = target.read_bytes()
+    # Where the structure is: in front of a legacy file, at both ends of an archive.
+    places = (
+        range(4000) if layout == "2019" else [*range(4000), *range(len(good) - 4000, len(good))]
+    )
+    draw = random.Random(0)
+    for _ in range(150):
+        data = bytearray(good)
+        for _ in range(draw.randint(1, 3)):
+            data[draw.choice(places)] = draw.randrange(256)
+        target.write_bytes(data)
+        try:
+            read_model(target)
+        except ValueError as error:
+            assert len(str(error)) < 600
+    assert not Path(os.environ[MARKER]).exists()

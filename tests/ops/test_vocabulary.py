@@ -1,0 +1,90 @@
+"""The chunked loss against torch's cross entropy on the whole logits."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightconv.ops.vocabulary import linear_cross_entropy
+
+
+def inputs(n: int, D: int, V: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(n + V)
+    x, weight = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((n, D), (V, D)))
+    target = torch.randint(V, (n,), generator=generator)
+    return [x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), target]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("n, chunk", list(itertools.product([0, 1, 7, 20], [1, 3, 7, 1024])))
+def test_equals_cross_entropy(n: int, chunk: int, smoothing: float) -> None:
+    x, weight, target = inputs(n, 5, 11)
+    loss, nll = linear_cross_entropy(x, weight, target, smoothing=smoothing, chunk=chunk)
+    logits = x @ weight.t()
+    wanted = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(nll, F.cross_entropy(logits, target, reduction="sum"))
+    assert not nll.requires_grad
+    found = torch.autograd.grad(3.0 * loss, (x, weight))
+    for a, b in zip(found, torch.autograd.grad(3.0 * wanted, (x, weight)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_formula_by_hand() -> None:
+    """Two words, one position: p = 1 / (1 + e^-2) for the first."""
+    x, weight = torch.tensor([[1.0]]), torch.tensor([[1.0], [-1.0]])
+    loss, nll = linear_cross_entropy(x, weight, torch.tensor([0]), smoothing=0.2)
+    first, second = 0.126928, 2.126928  # -log p of the two words
+    assert nll.item() == pytest.approx(first, abs=1e-5)
+    assert loss.item() == pytest.approx(0.8 * first + 0.1 * (first + second), abs=1e-5)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)], ids=str)
+def test_one_gradient_alone(wanted: tuple[bool, bool]) -> None:
+    x, weight, target = inputs(6, 4, 9)
+    given = [t.detach().requires_grad_(need) for t, need in zip((x, weight), wanted, strict=True)]
+    (found,) = torch.autograd.grad(
+        linear_cross_entropy(*given, target, chunk=4)[0], [t for t in given if t.requires_grad]
+    )
+    expected = torch.autograd.grad(
+        F.cross_entropy(x @ weight.t(), target, reduction="sum"), (x, weight)
+    )
+    torch.testing.assert_close(found, expected[wanted.index(True)])
+
+
+def test_under_autocast_sums_stay_wide() -> None:
+    x, weight, target = inputs(40, 16, 50, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = linear_cross_entropy(x, weight, target, smoothing=0.1, chunk=16)
+    assert loss.dtype == torch.float32
+    exact = F.cross_entropy(x @ weight.t(), target, reduction="sum", label_smoothing=0.1)
+    assert abs(loss.item() / exact.item() - 1.0) < 0.02
+    of_x, of_weight = torch.autograd.grad(loss, (x, weight))
+    wanted = torch.autograd.grad(exact, (x, weight))
+    for a, b in zip((of_x, of_weight), wanted, strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() < 0.03 * b.norm()
+
+
+def test_nothing_is_kept_without_gradients() -> None:
+    x, weight, target = inputs(6, 4, 9)
+    with torch.no_grad():
+        loss, _ = linear_cross_entropy(x, weight, target)
+    assert not loss.requires_grad
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"target": torch.zeros(5, dtype=torch.int64)}, r"target must be \[6\] like x, got \[5\]"),
+        ({"weight": torch.zeros(9, 5)}, r"weight \[V, D\], got \[6, 4\] and \[9, 5\]"),
+        ({"smoothing": 1.0}, r"smoothing=1.0 must be in \[0, 1\)"),
+        ({"chunk": 0}, "chunk=0 must be at least 1"),
+    ],
+)
+def test_bad_input(change: dict[str, object], message: str) -> None:
+    x, weight, target = inputs(6, 4, 9)
+    given = {"x": x, "weight": weight, "target": target, **change}
+    with pytest.raises(ValueError, match=message):
+        linear_cross_entropy(**given)
