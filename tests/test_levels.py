@@ -18,6 +18,7 @@ ALLOWED = {
     "interop": {"interop", "models", "mixers", "ops", "data", "config"},
     "train": {"train", "models", "mixers", "ops", "data", "config"},
     "decode": {"decode", "models", "mixers", "ops", "data", "config"},
+    "evaluate": {"evaluate", "decode", "models", "mixers", "ops", "data", "config", "printing"},
     "recipe": {"recipe", "decode", "train", "models", "data", "config"},
     "paper": {"paper", "recipe", "decode", "train", "models", "data", "config"},
     "printing": {"printing"},

@@ -19,8 +19,10 @@ from lightconv import __version__
 COMMANDS = {
     "list": ("lightconv.catalogue:list_recipes", "list the paper's models by name"),
     "show": ("lightconv.catalogue:show_recipe", "print a recipe, or its parameters"),
+    "prepare": ("lightconv.data.command:main", "make token data of a corpus or of your own text"),
     "train": ("lightconv.train.command:main", "train a recipe, or go on with a run"),
     "plot": ("lightconv.train.command:plot", "draw the curves of runs"),
+    "evaluate": ("lightconv.evaluate.command:main", "score texts, with a signature"),
     "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),
     "doctor": ("lightconv.doctor:main", "show which kernels run on this machine, and why"),
 }

@@ -39,6 +39,21 @@ def test_merging_is_what_the_definition_says(merges: Pairs, text: str) -> None:
     assert Codes(merges).merge(list(text)) == merge_plainly(list(text), merges)
 
 
+def test_merges_build_on_each_other() -> None:
+    draw = random.Random(0)
+    for _ in range(2000):
+        text = draw.choices("abc", k=draw.randint(2, 12))
+        merges: Pairs = []
+        symbols = text.copy()
+        while len(symbols) > 1:  # so that all of these merges fit the text
+            place = draw.randrange(len(symbols) - 1)
+            merges.append((symbols[place], symbols[place + 1]))
+            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
+        for _ in range(draw.randint(0, 3)):
+            draw.shuffle(merges)
+        assert Codes(merges).merge(text) == merge_plainly(text, merges)
+
+
 def test_all_places_of_a_pair_are_merged_before_the_next() -> None:
     # "ab" is made twice; only then "ab a" would fit, and no "a" is left for it.
     codes = Codes([("ab", "a"), ("a", "b")])

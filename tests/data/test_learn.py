@@ -70,6 +70,12 @@ def test_the_order_of_the_words_does_not_matter() -> None:
         assert learn_codes(Counter(dict(items)), 300, END) == first
 
 
+def test_of_equally_frequent_pairs_the_first_by_its_symbols_is_merged() -> None:
+    letters = "qwertyuiopasdfghjklzxcvbnm"
+    codes = learn_codes(Counter({f"0{letter}": 7 for letter in letters}), 26, END)
+    assert codes.merges == tuple(("0", letter + END) for letter in sorted(letters))
+
+
 def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     learn_codes(Counter({"ab": 5}), 10)

@@ -90,6 +90,12 @@ def test_batches_are_as_full_as_the_order_allows(
     assert [len(batch) for batch in reversed(batches(plan.by_length()))] == [*sizes, size]
 
 
+def test_a_batch_that_longer_sentences_would_overfill_is_closed() -> None:
+    lengths = [np.repeat([27, 28], [150, 10])]
+    found = batches(BatchPlan(lengths, max_tokens=4096).by_length())
+    assert [len(batch) for batch in found] == [10, 150]  # 151 of 27, but 146 of 28
+
+
 def test_by_length_the_longest_comes_first() -> None:
     rows = [(n % 30 + 1, n % 7 + 1) for n in range(200)]
     found = batches(BatchPlan(arrays(rows), max_tokens=100).by_length())
@@ -162,6 +168,13 @@ def test_updates(rows: list[tuple[int, ...]], tokens: int, count: int) -> None:
     assert by_count[0] == 0
     assert by_count[-1] == len(epoch)
     assert 0 < by_count[-1] - by_count[-2] <= count
+
+
+def test_an_update_ends_when_its_tokens_are_reached() -> None:
+    epoch = BatchPlan([np.full(20, 10)], max_tokens=20).epoch(0, 0)  # 10 batches of 20
+    assert epoch.updates(tokens=60) == [0, 3, 6, 9, 10]
+    assert epoch.updates(tokens=61) == [0, 4, 8, 10]
+    assert epoch.updates(tokens=59) == [0, 3, 6, 9, 10]
 
 
 def test_a_batch_outside_the_epoch_is_no_batch() -> None:

@@ -255,6 +255,13 @@ def test_two_writers_do_not_mix(tmp_path: Path) -> None:
     assert contents(Store.open(tmp_path, "train")) == PAIRS
 
 
+def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / f".{name}.new").write_bytes(bytes(100_000))
+    assert contents(write_pairs(tmp_path, PAIRS)) == PAIRS
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+
+
 def test_a_failed_writer_leaves_the_split_before(tmp_path: Path) -> None:
     write_pairs(tmp_path, PAIRS)
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path, "train", VOCAB) as writer:
@@ -428,6 +435,16 @@ def test_wrong_offsets_are_an_error_wherever_they_are_read(tmp_path: Path) -> No
         for read in reads:
             with pytest.raises(ValueError, match=r"train\.text\.idx.*offsets that do not rise"):
                 read(Store.open(tmp_path, "train"))
+
+
+def test_an_offset_behind_the_end_is_an_error_for_its_sentence_alone(tmp_path: Path) -> None:
+    write_text(tmp_path, [[5, 6], [7], [8, 9]])
+    path = tmp_path / "train.text.idx"
+    path.write_bytes(path.read_bytes()[:HEADER_BYTES] + np.array([0, 6, 3, 5], "<u8").tobytes())
+    store = Store.open(tmp_path, "train")
+    with pytest.raises(ValueError, match="offsets that do not rise from 0 on"):
+        store[0]
+    assert store[2][0].tolist() == [8, 9]
 
 
 def test_an_id_that_the_vocabulary_does_not_have_is_an_error(tmp_path: Path) -> None:

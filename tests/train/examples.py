@@ -1,9 +1,12 @@
 """Small runs to train: a prepared folder of a synthetic task, a recipe, and how to start one."""
 
+import hashlib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from lightconv.config import to_json
 from lightconv.data import PAD, StoreWriter, Synthetic, TaskConfig, Vocabulary
@@ -17,6 +20,8 @@ from lightconv.models import (
 )
 from lightconv.recipe import Recipe
 from lightconv.train import InverseSqrtConfig, TrainConfig
+from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.log import read_log
 
 DATA = Synthetic(task="reverse", symbols=8, min_len=2, max_len=6, sentences=16, seed=5)
 # One layer of each convolution, everything random in it switched on.
@@ -44,11 +49,24 @@ def model_config(**changes: Any) -> Seq2SeqConfig:
     return replace(config, **changes)
 
 
+def small_config() -> Seq2SeqConfig:
+    """One layer on each side, width 8, nothing random: an update takes a few milliseconds."""
+    layers = (DynamicConvConfig(kernel=3, heads=2),)
+    return Seq2SeqConfig(
+        dim=8,
+        ffn_dim=8,
+        source_heads=2,
+        encoder=layers,
+        decoder=layers,
+        source_vocab=DATA.vocab,
+        target_vocab=DATA.vocab,
+        share_embeddings="all",
+    )
+
+
 def lm_config(**changes: Any) -> LanguageModelConfig:
     """A language model of the same size."""
-    config = LanguageModelConfig(
-        dim=16, ffn_dim=32, layers=MIXERS, vocab=DATA.vocab, dropout=0.1
-    )
+    config = LanguageModelConfig(dim=16, ffn_dim=32, layers=MIXERS, vocab=DATA.vocab, dropout=0.1)
     return replace(config, **changes)
 
 
@@ -102,3 +120,30 @@ def prepare(folder: Path, data: Synthetic = DATA, *, batches: int = 5, text: boo
 def _bare(row: list[int]) -> list[int]:
     """A sentence without padding and without its EOS."""
     return [token for token in row if token != PAD][:-1]
+
+
+def fingerprint(run: Path) -> dict[str, Any]:
+    """All that a run leaves, without times: equal for runs that are equal bit for bit."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    found: dict[str, Any] = {"steps": checkpoints.steps(), "best": checkpoints.ranking()[:1]}
+    for step in checkpoints.steps():
+        checkpoint = checkpoints.load(step)
+        for part, tensors in checkpoint.tensors.items():
+            digest = hashlib.sha256()
+            for name in sorted(tensors):
+                digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+                digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+            found[f"{step} {part}"] = digest.hexdigest()
+        found[f"{step} values"] = _without_times(checkpoint.values)
+        found[f"{step} score"] = checkpoint.score
+    found["log"] = [_without_times(entry) for entry in read_log(run / "log.jsonl")]
+    for path in sorted((run / "model").iterdir()):
+        found[f"model {path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _without_times(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    times = ("seconds", "tokens_per_second")
+    return {key: _without_times(item) for key, item in value.items() if key not in times}

@@ -1,9 +1,9 @@
 """A process that has everything imported and forks a run of `lightconv` for each line it reads.
 
 Run as `python -m tests.train.server`. A line is {"argv": [...], "signal": 9, "after": 0.5}: the run
-gets the signal so many seconds after it began, unless it has ended. "again" sends it once more after
-so many further seconds. The answer is {"code": 0, "seconds": 1.2, "out": "...", "err": "..."}, where
-a code below zero is the signal that ended it.
+gets the signal so many seconds after it began, unless it has ended, and "again" once more after so
+many further seconds. The answer is {"code": 0, "seconds": 1.2, "out": "...", "err": "..."}, where a
+code below zero is the signal that ended it.
 """
 
 import json
@@ -61,8 +61,8 @@ def serve() -> None:
     """Answers one line after the other."""
     import torch._dynamo  # noqa: F401 - an optimiser's first step would import it, in every fork
 
-    import lightconv.train.command  # noqa: F401
-    import lightconv.train.run  # noqa: F401
+    import lightconv.train.command
+    import lightconv.train.runner  # noqa: F401
 
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)

@@ -176,6 +176,22 @@ def test_a_damaged_best_is_skipped(tmp_path: Path) -> None:
     assert [skipped.step for skipped in best.skipped] == [1]
 
 
+def test_the_only_good_one_is_not_removed(tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path), 1, 2, 3)
+    damage(tmp_path, 2, 3)
+    Checkpoints(tmp_path, writer=False).remove(1)
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest() is not None
+    with pytest.raises(ValueError, match="step-00000001 is not removed: there is no other good"):
+        checkpoints.remove(1)
+    checkpoints.remove(2)
+    checkpoints.remove(7)
+    assert names(tmp_path) == [".lock", "step-00000001", "step-00000003"]
+    save(checkpoints, 4)
+    checkpoints.remove(1)
+    assert checkpoints.steps() == [4]
+
+
 def test_at_least_two_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep_last=1 must be at least 2"):
         Checkpoints(tmp_path, keep_last=1)

@@ -94,9 +94,8 @@ def test_an_adaptive_output_has_the_loss_of_its_scores(tie_projections: bool) ->
     batch = Batch(padded().inputs[1:], padded().target)
     found = batch_loss(model, batch)
     # Its scores are log-probabilities.
-    expected = F.nll_loss(
-        model(*batch.inputs).flatten(0, 1), batch.target.flatten(), ignore_index=PAD, reduction="sum"
-    )
+    scores, target = model(*batch.inputs).flatten(0, 1), batch.target.flatten()
+    expected = F.nll_loss(scores, target, ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(found.loss, expected)
     torch.testing.assert_close(found.nll, expected)
     assert not found.nll.requires_grad

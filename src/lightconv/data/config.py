@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lightconv.config import check_counts, check_names
+from lightconv.config import check_counts, check_from_zero, check_names
 
 TaskKind = Literal["translation", "language_model", "summarization"]
 
@@ -108,14 +108,21 @@ class PipelineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """Which training examples are left out, by their length in tokens; others are never."""
+    """Which training examples are left out, by their length; of other splits none ever is."""
 
+    # What lengths are counted in: tokens, or the words that tokens are made of.
+    unit: Literal["tokens", "words"] = "tokens"
+    # 0 keeps the empty lines of a text; a pair with an empty side is left out in any case.
     min_len: int = 1
     max_len: int | None = None
     # The longer side over the shorter.
     max_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self, "min_len", *(() if self.max_len is None else ("max_len",)))
+        check_from_zero(self, "min_len")
+        if self.max_len is not None:
+            check_counts(self, "max_len")
+            if self.min_len > self.max_len:
+                raise ValueError(f"min_len={self.min_len} must not be above max_len={self.max_len}")
         if self.max_ratio is not None and not self.max_ratio >= 1.0:
             raise ValueError(f"max_ratio={self.max_ratio} must be at least 1")

@@ -27,5 +27,7 @@ class Corpus:
     tokenized: bool = False
     # The owners' file of BPE codes, for both sides, in place of codes that are learned.
     codes: Path | None = None
+    # About how many examples a split has, where that is known before it is read.
+    examples: Mapping[str, int] = field(default_factory=dict)
     # What was read, for the record: file or index -> SHA-256.
     digests: Mapping[str, str] = field(default_factory=dict)

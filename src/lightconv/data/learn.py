@@ -53,14 +53,24 @@ class Learned(NamedTuple):
 
 
 def learn(
-    config: PipelineConfig, read: Reader, *, processes: int, progress: Progress | None
+    config: PipelineConfig,
+    read: Reader,
+    *,
+    processes: int,
+    progress: Progress | None,
+    given: Codes | None = None,
 ) -> Learned:
-    """Codes and vocabularies of the examples that `read` yields."""
+    """Codes and vocabularies of the examples that `read` yields.
+
+    given  codes for all sides, in place of codes that are learned
+    """
     counts = count_units(config, read, processes=processes, progress=progress)
     if not any(counts):
         raise ValueError("there is no text to learn from, expected at least one word")
     if progress is not None:
         progress("codes", 0)
+    if given is not None and isinstance(config.subword, BPEConfig):
+        return _with_tokens(config.subword, (given,), counts)
     return LEARNERS[config.subword.kind](config.subword, counts)
 
 
@@ -146,13 +156,21 @@ def _learn_words(config: WordsConfig, counts: list[Counter[str]]) -> Learned:
 
 def _learn_bpe(config: BPEConfig, counts: list[Counter[str]]) -> Learned:
     codes = tuple(learn_codes(each, config.merges, END) for each in _grouped(counts, config.joint))
+    return _with_tokens(config, codes, counts)
+
+
+def _with_tokens(
+    config: BPEConfig, codes: tuple[Codes, ...], counts: list[Counter[str]]
+) -> Learned:
+    """Codes, and vocabularies of what they make of the words."""
     tokens: list[Counter[str]] = [Counter() for _ in counts]
     for place, (found, units) in enumerate(zip(tokens, counts, strict=True)):
         segment = WordPieces(codes[min(place, len(codes) - 1)]).segment
         for unit, count in units.items():
             for token in segment(unit):
                 found[token] += count
-    return Learned(codes, _pair([frequent(each, config.most) for each in _grouped(tokens, config.share_vocab)]))
+    grouped = _grouped(tokens, config.share_vocab)
+    return Learned(codes, _pair([frequent(each, config.most) for each in grouped]))
 
 
 def _learn_bytes(config: BytesConfig, counts: list[Counter[str]]) -> Learned:

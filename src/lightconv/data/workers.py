@@ -1,6 +1,10 @@
 """Work spread over processes: results in order, and never more waiting than is needed."""
 
 import itertools
+import os
+import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -33,7 +37,9 @@ def spread(function: Callable[[T], R], items: Iterable[T], processes: int = 1) -
         yield from map(function, items)
         return
     # Not forked: a copy of a process with threads may hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    ) as pool:
         waiting: deque[Future[R]] = deque()
         try:
             for item in items:
@@ -45,3 +51,15 @@ def spread(function: Callable[[T], R], items: Iterable[T], processes: int = 1) -
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _begin(parent: int) -> None:
+    """The first thing a process does: it leaves Ctrl-C to its parent, and does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

@@ -71,7 +71,8 @@ class FeedForward(nn.Module):
         self.output = linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.hidden(x), inplace=True)  # the product is needed nowhere else
+        # Not in place: the product is a view of a matrix, whose gradient autograd would copy twice.
+        x = F.relu(self.hidden(x))
         if self.training:
             x = ops.dropout(x, self.dropout)
         out: Tensor = self.output(x)

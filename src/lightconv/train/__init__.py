@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightconv.train.loop import Metric
     from lightconv.train.loss import Loss, batch_loss, label_smoothed
     from lightconv.train.optim import OPTIMIZERS, build_optimizer
-    from lightconv.train.run import Outcome, run
+    from lightconv.train.runner import Outcome, run
     from lightconv.train.trainer import Measured, Record, Trainer
 
 __all__ = [
@@ -58,7 +58,7 @@ __getattr__ = lazy(
         "loop": ["Metric"],
         "loss": ["Loss", "batch_loss", "label_smoothed"],
         "optim": ["OPTIMIZERS", "build_optimizer"],
-        "run": ["Outcome", "run"],
+        "runner": ["Outcome", "run"],
         "trainer": ["Measured", "Record", "Trainer"],
     },
 )

@@ -24,7 +24,7 @@ class Board:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Adds every number of an entry to its curve."""
-        for name, value in entry.items():
+        for name, value in {**entry, **entry.get("metric", {})}.items():
             if name not in _PLAIN and isinstance(value, int | float):
                 self._writer.add_scalar(f"{entry['kind']}/{name}", value, entry["step"])
 

@@ -175,12 +175,22 @@ class Checkpoints:
         return path
 
     def remove(self, step: int) -> None:
-        """Takes a checkpoint away, if it is there."""
-        path = self.folders().get(step)
-        if self.writer and path is not None:
-            self._remove(path, step)
-            self._good.pop(step, None)
-            self._scores.pop(step, None)
+        """Takes a checkpoint away, if it is there; ValueError if there is no other good one."""
+        folders = self.folders()
+        if not self.writer or step not in folders:
+            return
+        self.claim()
+        if not any(self._good.get(other, True) for other in folders if other != step):
+            raise ValueError(f"{folders[step]} is not removed: there is no other good checkpoint")
+        # First the name, then the files: half a checkpoint is never seen.
+        gone = self.folder / f".step-{step:08d}.{secrets.token_hex(4)}.gone"
+        try:
+            folders[step].rename(gone)
+        except OSError:
+            return  # then it stays; the one that was saved matters more
+        shutil.rmtree(gone, ignore_errors=True)
+        self._good.pop(step, None)
+        self._scores.pop(step, None)
 
     def close(self) -> None:
         """Lets another process write here."""
@@ -252,23 +262,12 @@ class Checkpoints:
 
     def _prune(self, newest: int) -> None:
         """Removes what is neither among the last nor among the best; the newest is good."""
-        folders = self.folders()
-        usable = [step for step in sorted(folders) if self._good.get(step, True)]
+        steps = self.steps()
+        usable = [step for step in steps if self._good.get(step, True)]
         keep = {*usable[-self.keep_last :], *self.ranking()[: self.keep_best]}
-        for step, path in folders.items():
+        for step in steps:
             if step < newest and step not in keep:
-                self._remove(path, step)
-                self._good.pop(step, None)
-                self._scores.pop(step, None)
-
-    def _remove(self, path: Path, step: int) -> None:
-        """First the name, then the files: half a checkpoint is never seen."""
-        gone = self.folder / f".step-{step:08d}.{secrets.token_hex(4)}.gone"
-        try:
-            path.rename(gone)
-        except OSError:
-            return  # it stays; the checkpoint that was saved matters more
-        shutil.rmtree(gone, ignore_errors=True)
+                self.remove(step)
 
     def _clear(self) -> None:
         """What a dead process has left: the lock says that no other is alive."""

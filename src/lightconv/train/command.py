@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     from lightconv.train.estimate import estimate
     from lightconv.train.folder import model_folder, open_run
     from lightconv.train.guard import DivergenceError
-    from lightconv.train.run import run
+    from lightconv.train.runner import run
     from lightconv.train.signals import Stop
 
     device = choose_device(options.device)
@@ -104,9 +104,9 @@ def plot(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, help="the picture: .png, .svg or .pdf")
     options = parser.parse(argv)
 
-    from lightconv.train.plot import draw
+    from lightconv.train.plot import PLOT_FILE, draw
 
-    out = options.out or options.runs[0] / "plot.png"
+    out = options.out or options.runs[0] / PLOT_FILE
     draw(options.runs, out)
     print(out)
     return 0

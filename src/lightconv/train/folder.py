@@ -16,11 +16,20 @@ from lightconv.train.checkpoints import FOLDER, Checkpoints
 from lightconv.train.config import TrainConfig
 from lightconv.train.data import MODEL_FILES, TrainingData
 from lightconv.train.log import LOG_FILE
+from lightconv.train.plot import PLOT_FILE
 from lightconv.train.trainer import Trainer
 
 CONFIG_FILE = "config.json"
 MODEL_FOLDER = "model"
-OWN_NAMES = {CONFIG_FILE, LOG_FILE, FOLDER, MODEL_FOLDER, BOARD_FOLDER, *MODEL_FILES}
+OWN_NAMES = {
+    CONFIG_FILE,
+    LOG_FILE,
+    FOLDER,
+    MODEL_FOLDER,
+    BOARD_FOLDER,
+    PLOT_FILE,
+    *MODEL_FILES,
+}
 # What describes a recipe without changing what it does.
 WORDS = ("about", "sources")
 # What may change in the middle of a run, if the user insists: not the model, not the order of the

@@ -1,6 +1,6 @@
 """A gradient that is not finite never reaches the parameters, and ten in a row end the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -76,23 +76,37 @@ def find_culprit(
         torch.autograd.backward(loss * scale)
         wrong = [n for n, p in model.named_parameters() if not _is_finite(p.grad)]
         if wrong:
-            # Gradients come from the output, so the last of these had it first.
-            return Culprit(wrong[-1].rpartition(".")[0], place)
+            return Culprit(watch.last_of(name.rpartition(".")[0] for name in wrong), place)
     return None
 
 
 class _Watch(ExitStack):
-    """While open, looks at what every module returns; `found` is the first that is not finite."""
+    """While open, looks at what every module returns.
+
+    found  the first whose output is not finite
+    order  the names of all that ran, in order of their ends
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.found: str | None = None
+        self.order: list[str] = []
         for name, module in model.named_modules():
             handle = module.register_forward_hook(self._look(name))
             self.callback(handle.remove)
 
+    def last_of(self, names: Iterable[str]) -> str:
+        """Gradients come from the output: of these modules the one that ran last had its first.
+
+        A module may not run itself, but have its parameters read by the one around it.
+        """
+        wrong = list(names)
+        ran = [name for name in wrong if name in self.order]
+        return max(ran, key=self.order.index) if ran else wrong[-1]
+
     def _look(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
+            self.order.append(name)
             if self.found is None and isinstance(output, Tensor) and not _is_finite(output):
                 self.found = name
 

@@ -65,7 +65,7 @@ def show_duration(seconds: float) -> str:
 
 def perplexity(nll: float) -> float:
     """exp(nll), which is infinite where no float holds it."""
-    return math.exp(nll) if nll < 700.0 else math.inf
+    return math.inf if nll > 700.0 else math.exp(nll)
 
 
 def describe(record: Record, pace: Pace) -> str:

@@ -9,6 +9,7 @@ from lightconv.train.log import LOG_FILE, Entry, read_log
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PLOT_FILE = "plot.png"
 SUFFIXES = (".png", ".svg", ".pdf")
 # Told apart by those who do not see all colours, and in print by the order of the legend.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")

@@ -8,7 +8,7 @@ from lightconv.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from lightconv.train.estimate import Memory
-    from lightconv.train.run import Outcome
+    from lightconv.train.runner import Outcome
 
 Rows = Sequence[tuple[str, str]]
 

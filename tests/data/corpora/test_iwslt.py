@@ -108,6 +108,7 @@ def test_train_and_valid_by_hand(tmp_path: Path) -> None:
     assert list(corpus.splits["train"]()) == [pair for pair in pairs if pair not in valid]
     assert list(corpus.splits["valid"]()) == valid, "readers begin anew"
     assert list(pickle.loads(pickle.dumps(corpus.splits["valid"]))()) == valid
+    assert corpus.examples == {"train": 57, "valid": 2}
     assert any("59 of 62 pairs" in message for message in messages)
 
 

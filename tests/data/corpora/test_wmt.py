@@ -204,6 +204,7 @@ def test_en_fr(tmp_path: Path) -> None:
     ]
     assert corpus.task == RECIPES["wmt-en-fr-dynamicconv"].task
     assert all(s.normalize == s.tokenize == "moses" for s in corpus.pipeline.sides)
+    assert all(side.split_hyphens for side in corpus.pipeline.sides)
     assert corpus.pipeline.subword == BPEConfig(merges=40_000, share_vocab=True, most=39_996)
     assert (corpus.filters.max_len, corpus.filters.max_ratio) == (175, 1.5)
 

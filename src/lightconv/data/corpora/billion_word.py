@@ -23,6 +23,8 @@ NEEDS = (
     "of Chelba et al. (2013), or the folder it unpacks to"
 )
 TYPES = 793_471
+# About so many there are to learn from.
+SENTENCES = 30_300_000
 SHARDS = frozenset(f"news.en-{number:05}-of-00100" for number in range(1, 100))
 HELD_OUT = {
     "valid": "news.en.heldout-00001-of-00050",
@@ -48,6 +50,7 @@ def sentences(path: Path | None, cache: Path, progress: Progress) -> Corpus:
         pipeline=PipelineConfig(
             sides=(SideConfig(lang="en"),), subword=WordsConfig(min_count=3, most=TYPES - SPECIALS)
         ),
+        examples={"train": SENTENCES},
         digests=source.digests,
     )
 

@@ -128,5 +128,5 @@ def parse_story(lines: Iterator[str]) -> Example:
         if line.startswith(_HIGHLIGHT):
             into = highlights
         elif line:
-            into.append(line if True else "")
+            into.append(line if line.endswith(_ENDS) else f"{line} .")
     return article_text(article), summary_text(highlights)

@@ -67,7 +67,8 @@ def de_en(path: Path | None, cache: Path, progress: Progress) -> Corpus:
             "test": partial(_tests, source, tested),
         },
         pipeline=PIPELINE,
-        filters=FilterConfig(min_len=1, max_len=MAX_WORDS, max_ratio=MAX_RATIO),
+        filters=FilterConfig(unit="words", max_len=MAX_WORDS, max_ratio=MAX_RATIO),
+        examples={"train": sum(kept) - sum(kept) // EVERY, "valid": sum(kept) // EVERY},
         digests=source.digests,
     )
 

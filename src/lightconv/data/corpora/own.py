@@ -40,7 +40,8 @@ METRICS: dict[TaskKind, str] = {
 }
 FILTERS: dict[TaskKind, FilterConfig] = {
     "translation": FilterConfig(max_len=250, max_ratio=9.0),
-    "language_model": FilterConfig(),
+    # An empty line ends a paragraph, which is learned like the end of any other line.
+    "language_model": FilterConfig(min_len=0),
     "summarization": FilterConfig(),
 }
 HELD_OUT = 2000
@@ -48,6 +49,9 @@ LARGEST_SHARE = 0.05
 TRUNCATE = 400
 # The language of a text nobody named.
 UNKNOWN = "und"
+
+# A prefix or a file, or source and target by name.
+Given = Path | tuple[Path, Path]
 
 _JSON = (".jsonl", ".json")
 _SUMMARY_ENDS = ("source", "target")
@@ -57,9 +61,9 @@ _BLOCK = 1 << 20
 def own_corpus(
     kind: TaskKind,
     *,
-    train: Path,
-    valid: Path | None = None,
-    test: Path | None = None,
+    train: Given,
+    valid: Given | None = None,
+    test: Given | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
     pipeline: PipelineConfig | None = None,
@@ -68,14 +72,12 @@ def own_corpus(
 ) -> Corpus:
     """The corpus of these files; each must be there and have as many lines as its twin.
 
-    train, valid, test  prefixes of two files, or one file; see above
+    train, valid, test  prefixes of two files, two files, or one file; see above
     pipeline, filters   None: byte pairs for any language; no pair of more than 250 tokens or 9 to 1
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
-    files = {
-        split: _files(kind, Path(prefix), languages) for split, prefix in given.items() if prefix
-    }
+    files = {split: _files(kind, prefix, languages) for split, prefix in given.items() if prefix}
     digests: dict[str, str] = {}
     lines = {split: _scan(split, paths, digests) for split, paths in files.items()}
     splits: dict[str, Reader] = {split: partial(_read, paths) for split, paths in files.items()}
@@ -83,6 +85,8 @@ def own_corpus(
         share = min(LARGEST_SHARE, HELD_OUT / max(1, lines["train"]))
         splits["train"] = partial(_part, files["train"], share, False)
         splits["valid"] = partial(_part, files["train"], share, True)
+        lines["valid"] = round(share * lines["train"])
+        lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
     return Corpus(
         task=TaskConfig(
@@ -95,6 +99,7 @@ def own_corpus(
         splits={split: splits[split] for split in given if split in splits},
         pipeline=pipeline or _pipeline(kind, languages),
         filters=filters or FILTERS[kind],
+        examples=lines,
         digests=digests,
     )
 
@@ -119,8 +124,12 @@ def _pipeline(kind: TaskKind, languages: tuple[str, ...]) -> PipelineConfig:
     return PipelineConfig(sides=tuple(sides), subword=BytesConfig())
 
 
-def _files(kind: TaskKind, given: Path, languages: tuple[str, ...]) -> tuple[Path, ...]:
+def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Path, ...]:
     """The one or two files of a split."""
+    if not isinstance(given, Path):
+        for path in given:
+            check_file(path)
+        return given
     if kind == "language_model" or (kind == "summarization" and _is_json(given)):
         check_file(given)
         return (given,)

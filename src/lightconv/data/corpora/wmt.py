@@ -5,7 +5,7 @@ them: parallel lines to learn from, .sgm or plain lines to test on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class Setup:
     parts: Mapping[str, Sequence[Part]]
     pipeline: PipelineConfig
     filters: FilterConfig
+    # About so many training pairs there are.
+    examples: int
     # What is done to training pairs before the filters: a new one for every reading.
     clean: type[Cleaner] | None = None
 
@@ -90,10 +92,12 @@ EN_DE = Setup(
         sides=(_moses("en"), _moses("de")),
         subword=BPEConfig(merges=32_000, share_vocab=True, most=32_768 - SPECIALS),
     ),
-    filters=FilterConfig(min_len=1, max_len=80, max_ratio=9.0),
+    filters=FilterConfig(unit="words", max_len=80, max_ratio=9.0),
+    examples=4_600_000,
 )
 
-# As for the convolutional models of Gehring et al. (2017), which the paper follows: 175 words, 1.5.
+# As for the convolutional models of Gehring et al. (2017), which the paper follows: up to 175 words
+# and 1.5 for each of the other side; hyphens are split in the script that fairseq has for this task.
 EN_FR = Setup(
     task=_task("wmt14-en-fr", "en", "fr", "tokenized_bleu"),
     parts={
@@ -111,10 +115,14 @@ EN_FR = Setup(
         "test": (_tested("newstest2014-fren", "en", "fr", "test-full.tgz"),),
     },
     pipeline=PipelineConfig(
-        sides=tuple(replace(_moses(lang), normalize="moses") for lang in ("en", "fr")),
+        sides=tuple(
+            SideConfig(lang=lang, normalize="moses", tokenize="moses", split_hyphens=True)
+            for lang in ("en", "fr")
+        ),
         subword=BPEConfig(merges=40_000, share_vocab=True, most=40_000 - SPECIALS),
     ),
-    filters=FilterConfig(min_len=1, max_len=175, max_ratio=1.5),
+    filters=FilterConfig(unit="words", max_len=175, max_ratio=1.5),
+    examples=40_800_000,
 )
 
 
@@ -142,7 +150,8 @@ ZH_EN = Setup(
         sides=(SideConfig(lang="zh", tokenize="jieba"), _moses("en")),
         subword=BPEConfig(merges=32_000, joint=False),
     ),
-    filters=FilterConfig(min_len=3, max_len=70, max_ratio=9.0),
+    filters=FilterConfig(unit="words", min_len=3, max_len=70, max_ratio=9.0),
+    examples=22_000_000,
     clean=Cleaner,
 )
 
@@ -166,6 +175,7 @@ def _open(setup: Setup, path: Path | None, cache: Path, progress: Progress) -> C
         },
         pipeline=setup.pipeline,
         filters=setup.filters,
+        examples={"train": setup.examples},
         digests=source.digests,
     )
 
@@ -251,6 +261,7 @@ def _packaged(setup: Setup, source: Source, cache: Path) -> Corpus:
             for split, stem in _PACKAGE.items()
         },
         pipeline=setup.pipeline,
+        examples={"train": setup.examples},
         tokenized=True,
         codes=source.on_disk(members[_CODES], cache),
         digests=source.digests,

@@ -1,0 +1,197 @@
+"""A prepared folder that was damaged, or made by a stranger: which file, and what to run."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.data.manifest import write_manifest
+from lightconv.data.prepare import prepare
+from lightconv.data.prepared import Prepared
+from lightconv.data.vocabulary import Vocabulary
+
+SETTINGS = Settings(train=50, valid=10, test=10)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    prepare(make("synthetic-translation", SETTINGS), folder / "bytes")
+    prepare(make("synthetic-lm", SETTINGS), folder / "lm")
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "bytes", tmp_path / "data"))
+
+
+def test_what_it_holds(folder: Path) -> None:
+    data = Prepared.open(folder)
+    expected = {
+        split: list(read())
+        for split, read in make("synthetic-translation", SETTINGS).splits.items()
+    }
+    assert data.splits == ("train", "valid", "test")
+    for split, examples in expected.items():
+        store = data.store(split)
+        assert [
+            tuple(data.pipeline.decode(side, store[i][side]) for side in (0, 1))
+            for i in range(len(store))
+        ] == examples
+    assert data.references("test") == [target for _, target in expected["test"]]
+    assert list(data.texts("valid", "source")) == [source for source, _ in expected["valid"]]
+    assert data.vocab_sizes == data.pipeline.vocabularies().sizes() == data.store("train").vocab
+    assert set(data.files()) == {"pipeline.json", "codes.txt", "vocab.txt"}
+    assert "synthetic-translation" in repr(data)
+    data.verify()
+
+
+def test_one_side(made: Path) -> None:
+    data = Prepared.open(made / "lm")
+    assert data.sides == ("text",)
+    assert data.references("valid") == [
+        text for (text,) in make("synthetic-lm", SETTINGS).splits["valid"]()
+    ]
+    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
+        list(data.texts("valid", "source"))
+
+
+def test_what_is_not_there(folder: Path) -> None:
+    data = Prepared.open(folder)
+    with pytest.raises(ValueError, match="has the splits train, valid, test, no 'dev'"):
+        data.store("dev")
+    with pytest.raises(ValueError, match="no plain text of train, only its ids"):
+        data.references("train")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nothing", r"nothing does not exist, expected a prepared folder\. Run `lightconv prepare"),
+        ("vocab.txt", r"vocab\.txt is a file, expected a prepared folder\. Run `lightconv prepare"),
+        ("empty", r"empty has no prepared\.json, expected a prepared folder\. Run `lightconv pre"),
+    ],
+)
+def test_no_prepared_folder(folder: Path, path: str, message: str) -> None:
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match=message):
+        Prepared.open(folder / path)
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes prepared.json, and the manifest so that it agrees."""
+    path = folder / "prepared.json"
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+    write_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.update(version=2), r"version 2 of the format, expected 1"),
+        (lambda t: t.update(version=True), r"version True of the format, expected 1"),
+        (lambda t: t.pop("format"), r'expected "format": "lightconv-prepared"'),
+        (lambda t: t.update(splits={}), r"sides or splits are missing"),
+        (lambda t: t["splits"].pop("valid"), None),
+        (lambda t: t["splits"]["valid"].update(examples=3), r"10 examples .*expected 3"),
+        (lambda t: t["splits"]["valid"].update(digest="0"), r"10 examples of another preparation"),
+        (lambda t: t["splits"].update({"../x": t["splits"]["valid"]}), r"no split '\.\./x'"),
+        (lambda t: t["vocabulary"].update(target=9), r"ids of another vocabulary \(\d+ and \d+\)"),
+        (lambda t: t["vocabulary"].update(more=9), r"sides or splits are missing"),
+        (lambda t: t["origin"]["task"].update(kind="art"), r"origin\.task\.kind='art' must be one"),
+        (lambda t: t.update(extra=1), r"unknown field extra=1"),
+    ],
+)
+def test_other_contents(
+    folder: Path, change: Callable[[dict[str, Any]], object], message: str | None
+) -> None:
+    edit(folder, change)
+    if message is None:
+        assert Prepared.open(folder).splits == ("train", "test")
+        return
+    with pytest.raises(ValueError, match=rf"{message}.*Run `lightconv prepare`"):
+        Prepared.open(folder)
+
+
+def test_another_vocabulary(folder: Path) -> None:
+    tokens = Vocabulary.load(folder / "vocab.txt").tokens
+    (folder / "vocab.txt").write_text(
+        "".join(f"{token}\n" for token in (*tokens[:-2], *tokens[:-3:-1]))
+    )
+    with pytest.raises(
+        ValueError, match=r"vocab\.txt\): changed since .*Run `lightconv prepare` a"
+    ):
+        Prepared.open(folder)
+    # Even with checksums that agree it must have as many tokens as there are ids.
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in (*tokens, "x")))
+    write_manifest(folder)
+    with pytest.raises(ValueError, match=rf"{len(tokens) + 1}.* tokens, expected {len(tokens)}"):
+        _ = Prepared.open(folder).pipeline
+
+
+def test_another_pipeline(folder: Path) -> None:
+    path = folder / "pipeline.json"
+    path.write_text(path.read_text().replace('"lowercase": false', '"lowercase": true'))
+    write_manifest(folder)
+    with pytest.raises(ValueError, match=r"pipeline\.json\): not the one of prepared\.json"):
+        _ = Prepared.open(folder).pipeline
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_that_is_missing_is_named(folder: Path) -> None:
+    for name in names(folder):
+        hidden = folder.with_name("hidden")
+        (folder / name).rename(hidden)
+        with pytest.raises(ValueError, match=rf"{name}.*Run `lightconv prepare`"):
+            Prepared.open(folder)
+        hidden.rename(folder / name)
+    Prepared.open(folder)
+
+
+def test_truncated_files_are_found_when_opened(folder: Path) -> None:
+    for name in names(folder):
+        data = (folder / name).read_bytes()
+        for size in (0, len(data) // 2, len(data) - 2):
+            (folder / name).write_bytes(data[:size])
+            with pytest.raises(ValueError, match=r"Run `lightconv prepare`"):
+                Prepared.open(folder)
+        (folder / name).write_bytes(data)
+    Prepared.open(folder)
+
+
+def test_flipped_bits_are_found(folder: Path) -> None:
+    """Those of models' files when the folder is opened, all of them by `verify`."""
+    draw = random.Random(0)
+    cheap = {"prepared.json", "pipeline.json", "codes.txt", "vocab.txt"}
+    for name in names(folder):
+        data = bytearray((folder / name).read_bytes())
+        for _ in range(3):
+            place, bit = draw.randrange(len(data)), 1 << draw.randrange(8)
+            data[place] ^= bit
+            (folder / name).write_bytes(data)
+            with pytest.raises(ValueError, match=rf"{name}|manifest"):
+                found = Prepared.open(folder)
+                assert name not in cheap
+                found.verify()
+            data[place] ^= bit
+        (folder / name).write_bytes(data)
+    Prepared.open(folder).verify()
+
+
+def test_a_link_that_leaves_the_folder_is_refused(folder: Path) -> None:
+    outside = folder.with_name("outside.txt")
+    (folder / "valid.target.txt").rename(outside)
+    (folder / "valid.target.txt").symlink_to(outside)
+    with pytest.raises(ValueError, match="is a link that leaves its folder"):
+        Prepared.open(folder)

@@ -1,0 +1,283 @@
+"""A run: what is done when, what is kept, and that nothing of it depends on interruptions."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lightconv
+from lightconv.models.weights import parameters
+from lightconv.train import DivergenceError, Metric, NesterovConfig, Outcome, PreparedData, run
+from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.log import read_log
+from lightconv.train.loss import Model
+from lightconv.train.signals import Stop
+from lightconv.train.trainer import Trainer
+from tests.train.examples import fingerprint, prepare, small_config, train_config
+
+CPU = torch.device("cpu")
+
+
+class Asked(Stop):
+    """Somebody wants to stop as soon as `when` is true."""
+
+    def __init__(self, when: Callable[[], object] = lambda: False) -> None:
+        super().__init__()
+        self._when = when
+
+    @property
+    def code(self) -> int:
+        return 75 if self._when() else 0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return PreparedData(prepare(tmp_path_factory.mktemp("data")))
+
+
+def train(
+    folder: Path,
+    data: PreparedData,
+    *,
+    stop: Stop | None = None,
+    metric: Metric | None = None,
+    **changes: Any,
+) -> Outcome:
+    config = train_config(**{"max_steps": 20, "validate_every": 4, **changes})
+    return run(
+        folder, data, small_config(), config, device=CPU, stop=stop or Asked(), metric=metric
+    )
+
+
+def entries(folder: Path, kind: str) -> dict[int, dict[str, Any]]:
+    return {e["step"]: e for e in read_log(folder / "log.jsonl") if e["kind"] == kind}
+
+
+def steps(folder: Path) -> list[int]:
+    return Checkpoints(folder / "checkpoints").steps()
+
+
+def scripted(*scores: float) -> tuple[Metric, list[bool]]:
+    """A metric with these values, one after the other; the modes it saw the model in."""
+    values, modes = iter(scores), []
+
+    def compute(model: Model, hurry: Callable[[], bool]) -> float:
+        modes.append(model.training)
+        return next(values)
+
+    return Metric("score", compute), modes
+
+
+def test_what_a_run_leaves(tmp_path: Path, data: PreparedData) -> None:
+    outcome = train(tmp_path, data)
+    assert (outcome.code, outcome.step, outcome.averaged) == (0, 20, [20])
+    assert outcome.checkpoint == tmp_path / "checkpoints" / "step-00000020"
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "checkpoints",
+        "log.jsonl",
+        "model",
+        "vocab.txt",
+    }
+    training, validation = entries(tmp_path, "train"), entries(tmp_path, "valid")
+    assert list(training) == [4, 8, 12, 16, 20]
+    assert list(validation) == [4, 8, 12, 16, 20]
+    assert training[20]["epoch"] >= 2
+    assert training[20]["lr"] == pytest.approx(3e-3 * (10 / 19) ** 0.5)
+    assert validation[20]["loss"] < validation[4]["loss"]
+    assert training[20]["tokens"] == outcome.progress.tokens
+    # The exported model is that of the last checkpoint, with its vocabulary.
+    model = lightconv.load(tmp_path / "model")
+    last = Checkpoints(tmp_path / "checkpoints").load(20).tensors["model"]
+    assert all(torch.equal(last[name], tensor) for name, tensor in parameters(model).items())
+    assert (tmp_path / "model" / "vocab.txt").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
+
+
+def test_a_log_entry_is_the_mean_since_the_last(tmp_path: Path, data: PreparedData) -> None:
+    train(tmp_path / "a", data, log_every=4, max_steps=8)
+    train(tmp_path / "b", data, log_every=1, max_steps=8)
+    one, many = entries(tmp_path / "b", "train"), entries(tmp_path / "a", "train")
+    tokens = {step: one[step]["tokens"] - one[step - 1]["tokens"] for step in range(5, 9)}
+    for name in ("loss", "nll"):
+        total = sum(one[step][name] * tokens[step] for step in tokens)
+        assert many[8][name] == pytest.approx(total / sum(tokens.values()), rel=1e-12)
+
+
+def test_two_runs_are_identical(tmp_path: Path, data: PreparedData) -> None:
+    for name in ("a", "b"):
+        train(tmp_path / name, data, average_last=2, keep_last=4)
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+    train(tmp_path / "c", data, average_last=2, keep_last=4, seed=2)
+    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "c")
+
+
+def test_stops_change_nothing(
+    tmp_path: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked to stop after every update: the same run, its averaged model included."""
+    changes: dict[str, Any] = {
+        "max_steps": 14,
+        "average_last": 3,
+        "keep_last": 3,
+        "optimizer": NesterovConfig(momentum=0.9),
+    }
+    train(tmp_path / "whole", data, **changes)
+    updates: list[int] = []
+    real = Trainer.update
+
+    def counted(self: Trainer, *args: Any, **options: Any) -> Any:
+        updates.append(self.step)
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Trainer, "update", counted)
+    stops = []
+    while (outcome := train(tmp_path / "parts", data, stop=Asked(updates.copy), **changes)).code:
+        assert outcome.code == 75
+        assert outcome.checkpoint.is_dir()
+        assert not (tmp_path / "parts" / "model").exists()
+        stops.append(outcome.step)
+        updates.clear()
+    # Some in the middle of a validation, which is begun anew.
+    assert stops == [2, 4, 6, 8, 10, 12, 14]
+    whole, parts = fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "parts")
+    # One irregular checkpoint may be left to fall back to.
+    extra = set(parts.pop("steps")) - set(whole.pop("steps"))
+    assert len(extra) <= 1
+    assert {key: parts[key] for key in parts if key.split()[0] not in map(str, extra)} == whole
+
+
+def test_a_stop_in_the_middle_of_validation(tmp_path: Path, data: PreparedData) -> None:
+    train(tmp_path / "whole", data, max_steps=8)
+    calls = []
+
+    def when() -> bool:
+        calls.append(1)
+        # Four updates have asked, then the first batch of validation data.
+        return len(calls) > 5
+
+    outcome = train(tmp_path / "parts", data, stop=Asked(when), max_steps=8)
+    assert outcome.code == 75
+    assert outcome.step == 4
+    assert not entries(tmp_path / "parts", "valid")
+    assert train(tmp_path / "parts", data, max_steps=8).code == 0
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_the_best_is_kept(tmp_path: Path, data: PreparedData) -> None:
+    metric, modes = scripted(1.0, 5.0, 2.0, 3.0, 4.0)
+    outcome = train(tmp_path, data, metric=metric, save_every=6, keep_last=2)
+    # 8 is no multiple of 6, but was the best.
+    assert steps(tmp_path) == [8, 18, 20]
+    assert Checkpoints(tmp_path / "checkpoints").best().step == 8
+    assert outcome.progress.best_step == 8
+    assert modes == [False] * 5
+    assert entries(tmp_path, "valid")[8]["metric"] == {"score": 5.0}
+    assert entries(tmp_path, "valid")[16]["best"] == 8
+
+
+def test_less_may_be_better(tmp_path: Path, data: PreparedData) -> None:
+    metric, _ = scripted(3.0, 1.0, 2.0, 2.0, 2.0)
+    outcome = train(tmp_path, data, metric=metric._replace(higher=False))
+    assert outcome.progress.best_step == 8
+    assert outcome.progress.best == -1.0
+
+
+def test_none_is_kept_for_its_score_if_none_is_wanted(tmp_path: Path, data: PreparedData) -> None:
+    metric, _ = scripted(1.0, 5.0, 2.0, 3.0, 4.0)
+    train(tmp_path, data, metric=metric, save_every=6, keep_last=2, keep_best=0)
+    assert steps(tmp_path) == [18, 20]
+
+
+def test_patience_ends_the_run_and_stays_ended(tmp_path: Path, data: PreparedData) -> None:
+    metric, _ = scripted(1.0, 2.0, 2.0, 1.5, 9.0)
+    outcome = train(tmp_path, data, metric=metric, patience=2)
+    assert (outcome.code, outcome.step) == (0, 16)
+    assert (tmp_path / "model").is_dir()
+    again = train(tmp_path, data, patience=2)
+    assert (again.code, again.step) == (0, 16)
+
+
+def test_the_average_is_that_of_the_last_regular_checkpoints(
+    tmp_path: Path, data: PreparedData
+) -> None:
+    outcome = train(tmp_path, data, average_last=3, keep_last=3)
+    assert outcome.averaged == [10, 15, 20]
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    tensors = [checkpoints.load(step).tensors["model"] for step in outcome.averaged]
+    model = lightconv.load(tmp_path / "model")
+    for name, tensor in parameters(model).items():
+        mean = torch.stack([t[name].double() for t in tensors]).mean(0)
+        torch.testing.assert_close(tensor, mean.float())
+
+
+def test_the_moving_average_is_exported(tmp_path: Path, data: PreparedData) -> None:
+    train(tmp_path, data, ema=0.9)
+    stored = Checkpoints(tmp_path / "checkpoints").load(20).tensors
+    model = lightconv.load(tmp_path / "model")
+    for name, tensor in parameters(model).items():
+        assert torch.equal(tensor, stored["ema"][name])
+        assert not torch.equal(tensor, stored["model"][name])
+
+
+def test_other_data_is_refused(tmp_path: Path, data: PreparedData) -> None:
+    train(tmp_path / "run", data, max_steps=5)
+    other = PreparedData(prepare(tmp_path / "data", batches=6))
+    with pytest.raises(ValueError, match=r"begun with other data: train: \w{12}\.\.\. -> \w{12}"):
+        train(tmp_path / "run", other, max_steps=5)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, data: PreparedData, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path / "whole", data)
+    train(tmp_path / "run", data, stop=Asked(lambda: len(steps(tmp_path / "run")) == 3))
+    newest = tmp_path / "run" / "checkpoints" / f"step-{steps(tmp_path / 'run')[-1]:08d}"
+    (newest / "model.safetensors").write_bytes(b"broken")
+    capfd.readouterr()
+    train(tmp_path / "run", data)
+    err = capfd.readouterr().err
+    assert f"the checkpoint of step {int(newest.name[5:])} is damaged: " in err
+    assert "resumed from step 1" in err
+    whole, parts = fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "run")
+    assert parts["20 model"] == whole["20 model"]
+    assert parts["log"] == whole["log"]
+
+
+def test_another_machine_is_told(
+    tmp_path: Path,
+    data: PreparedData,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train(tmp_path, data, max_steps=5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    capfd.readouterr()
+    train(tmp_path, data, max_steps=5)
+    assert "other machine: threads 1 -> 64. " in capfd.readouterr().err
+
+
+def test_divergence_names_the_last_checkpoint(
+    tmp_path: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Trainer.update
+
+    def spoiled(self: Trainer, *args: Any, **options: Any) -> Any:
+        if self.step == 7:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(float("nan"))
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Trainer, "update", spoiled)
+    with pytest.raises(
+        DivergenceError, match=r"step 17: .*The last checkpoint is .*step-00000015$"
+    ):
+        train(tmp_path, data)
+    assert entries(tmp_path, "train")[16]["skipped"] == 9
+
+
+def test_tensorboard_files_are_written(tmp_path: Path, data: PreparedData) -> None:
+    pytest.importorskip("tensorboardX")
+    config = train_config(max_steps=4)
+    run(tmp_path, data, small_config(), config, device=CPU, stop=Asked(), tensorboard=True)
+    assert list((tmp_path / "tensorboard").glob("events.*"))

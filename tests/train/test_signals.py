@@ -1,0 +1,70 @@
+"""Being asked to stop: noted, not obeyed at once, and only while it matters."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from lightconv.train.signals import Stop
+
+
+def test_nobody_asks() -> None:
+    with Stop() as stop:
+        assert stop.code == 0
+    with Stop(max_seconds=60.0) as stop:
+        assert stop.code == 0
+
+
+def test_sigterm_is_noted() -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.code == 75
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.code == 75
+
+
+def test_the_second_interrupt_is_one(capfd: pytest.CaptureFixture[str]) -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert "Ctrl-C once more quits at once" in capfd.readouterr().err
+
+
+def test_ctrl_c_after_sigterm_hurries_it_up() -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(KeyError), Stop():
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        raise KeyError
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_the_clock() -> None:
+    with Stop(max_seconds=0.05) as stop:
+        time.sleep(0.06)
+        assert stop.code == 75
+
+
+def test_another_thread_has_the_clock_alone() -> None:
+    codes = []
+
+    def work() -> None:
+        with Stop(max_seconds=0.0) as stop:
+            codes.append(stop.code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert codes == [75]
