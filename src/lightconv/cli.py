@@ -21,6 +21,7 @@ COMMANDS = {
     "show": ("lightconv.catalogue:show_recipe", "print a recipe, or its parameters"),
     "prepare": ("lightconv.data.command:main", "make token data of a corpus or of your own text"),
     "train": ("lightconv.train.command:main", "train a recipe, or go on with a run"),
+    "average": ("lightconv.train.average.command:main", "make a model of a run's checkpoints"),
     "plot": ("lightconv.train.command:plot", "draw the curves of runs"),
     "evaluate": ("lightconv.evaluate.command:main", "score texts, with a signature"),
     "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),

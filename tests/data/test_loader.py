@@ -69,7 +69,7 @@ def made(batches: Batches) -> list[int]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -257,17 +257,26 @@ SCRIPT = """
 import time
 from lightconv.data import Loader, Position
 from tests.data.test_loader import make
-loader = Loader(make(600, seconds=0.05), Position(1), batches_per_update=1, {options})
+loader = Loader(make(600, seconds={seconds}), Position(1), batches_per_update=1, {options})
 next(loader)
+time.sleep({wait})
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("options", ["workers=2", "workers=2, processes=True"])
-def test_ctrl_c_ends_a_loop_that_did_not_close_its_loader(options: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "seconds", "wait"),
+    [
+        ("workers=2", 0.1, 0.0),  # while they work
+        ("workers=2, processes=True", 0.01, 0.5),  # and while they wait for work
+    ],
+)
+def test_ctrl_c_ends_a_loop_that_did_not_close_its_loader(
+    options: str, seconds: float, wait: float
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(options=options)],
+        [sys.executable, "-c", SCRIPT.format(options=options, seconds=seconds, wait=wait)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -277,7 +286,7 @@ def test_ctrl_c_ends_a_loop_that_did_not_close_its_loader(options: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGINT
     # One traceback, that of the loop.
     assert errors.count("Traceback") == 1

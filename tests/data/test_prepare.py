@@ -108,6 +108,7 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "vocab.source.txt").read_text().split()[4:] == ["b", "a", "c"]
     found.verify()
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing else is left"
+    assert not list((tmp_path / "out").glob("train.*.txt")), "its text is where it came from"
 
 
 def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_steps_make_words_once(tmp_path: Path) -> None:
 def test_what_owners_tokenised_is_not_tokenised_again(tmp_path: Path) -> None:
     sides = tuple(replace(side, tokenize="moses", truncate=3) for side in SIDES)
     codes = tmp_path / "codes"
-    codes.write_text("#version: 0.2\na b</w>\n")
+    codes.write_text("#version: 0.2\nc a</w>\n")
     pipeline = PipelineConfig(sides=sides, subword=BPEConfig(merges=99, share_vocab=True))
     text = ("ab &apos;s ca b,c", "ab")
     given = corpus([text], [text], pipeline, tokenized=True, codes=codes)
@@ -166,7 +167,7 @@ def test_what_owners_tokenised_is_not_tokenised_again(tmp_path: Path) -> None:
     assert found.tokenized
     tokens = found.pipeline.vocabularies().source.decode(ids(found.store("train"))[0][0])
     # Of four words three, with the one merge of the file.
-    assert tokens == ["ab", *(f"{letter}@@" for letter in "&apos;"), "s", "c@@", "a"]
+    assert tokens == ["a@@", "b", *(f"{letter}@@" for letter in "&apos;"), "s", "ca"]
     assert found.pipeline.config.sides == sides, "for text that comes later"
     assert found.origin.codes is not None
     learned = prepare(
@@ -197,15 +198,15 @@ def test_drops_are_counted_by_reason_in_training_only(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
-    train = [("ab ab", "x"), ("ab cd ef", "x")]
+    train = [("ab ba", "x"), ("ab cd ef", "x")]
     pipeline = PipelineConfig(sides=SIDES, subword=BPEConfig(merges=1))
     by_words = FilterConfig(unit="words", max_len=2)
     found = prepare(corpus(train, train, pipeline, filters=by_words), tmp_path / "words")
-    assert len(found.store("train")) == 1
-    assert set("".join(found.pipeline.vocabularies().source.tokens[4:])) == set("ab")
+    assert [len(source) for source, _ in ids(found.store("train"))] == [4], "of two words"
+    assert set("".join(found.pipeline.vocabularies().source.tokens[4:])) == set("ab@")
     by_tokens = FilterConfig(unit="tokens", max_len=4)
     found = prepare(corpus(train, train, pipeline, filters=by_tokens), tmp_path / "tokens")
-    assert [len(source) for source, _ in ids(found.store("train"))] == [2], "5 tokens are too many"
+    assert len(found.store("train")) == 1, "of five tokens is too long"
     assert {"c@@", "e@@"} <= set(found.pipeline.vocabularies().source.tokens)
 
 
@@ -272,7 +273,7 @@ def two_splits(calls: list[str], broken: str | None = None) -> Corpus:
             raise OSError("the disk is gone")
         yield examples[-1]
 
-    examples = {"train": sentences(2500), "valid": sentences(20, 5), "test": sentences(20, 9)}
+    examples = {"train": sentences(1200), "valid": sentences(20, 5), "test": sentences(20, 9)}
     splits = {split: partial(read, split, each) for split, each in examples.items()}
     return corpus([], pipeline=BYTES, splits=splits, digests={"file": "0" * 64})
 
@@ -392,8 +393,9 @@ def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     prepare(corpus([("a", "b")]), out)
     with pytest.raises(ValueError, match=r"out exists\. Choose another folder, or say --overwrite"):
         prepare(corpus([("a", "b")]), out)
-    found = prepare(corpus([("a a", "b b")]), out, overwrite=True)
-    assert found.store("train").tokens == (2, 2)
+    found = prepare(corpus([("c c d", "b b")]), out, overwrite=True)
+    # With the words of this text, not with those of the one before it.
+    assert ids(found.store("train")) == [([4, 4, 5], [4, 4])]
     assert list(tmp_path.iterdir()) == [out]
 
 

@@ -211,6 +211,17 @@ def test_the_output_exists(ask: Ask, text: Path) -> None:
     assert ask(f"{options} --overwrite")[0] == 0
 
 
+def test_nothing_is_fetched_for_an_output_that_exists(
+    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightconv.data.command.open_corpus", lambda *_: pytest.fail("fetched"))
+    code, _, err = ask(f"debian-lm --out {text}")
+    assert (code, err) == (
+        2,
+        f"error: {text} exists. Choose another folder, or say --overwrite\n",
+    )
+
+
 def test_an_interrupt_says_how_to_go_on(
     ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

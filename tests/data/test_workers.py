@@ -1,6 +1,10 @@
 """Work in several processes: order, errors, and how far ahead the input is read."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +45,31 @@ def test_the_input_is_read_as_it_is_needed() -> None:
     assert next(results) == 200
     assert len(read) <= 4
     results.close()  # type: ignore[attr-defined]
+
+
+ENDLESS = """
+import itertools, os
+from lightconv.data.workers import spread
+
+def pid(number):
+    return os.getpid()
+
+if __name__ == "__main__":
+    for found in spread(pid, itertools.count(), 2):
+        print(found, flush=True)
+"""
+
+
+def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = {int(parent.stdout.readline()) for _ in range(200)}
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    begin = time.monotonic()
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() - begin < 30
+        time.sleep(0.1)

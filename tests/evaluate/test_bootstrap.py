@@ -163,7 +163,8 @@ def test_the_other_way_round() -> None:
 
 def test_several_references_and_one_line() -> None:
     found = paired_bootstrap(BLEU, ["a b c d"], ["a b c x"], ["a b c d"], ["x"], samples=10)
-    assert (found.first.low, found.second.high) == (pytest.approx(100.0), 0.0)
+    assert found.first.low == pytest.approx(100.0)
+    assert found.second.high == 0.0
     assert "|nrefs:2|" in str(found.signature)
 
 

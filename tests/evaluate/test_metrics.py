@@ -22,10 +22,12 @@ def test_names() -> None:
 
 
 def test_chinese_is_cut_its_own_way() -> None:
-    assert find_metric("sacrebleu", "zh") is METRICS["sacrebleu_zh"]
+    for lang in ("zh", "zh_CN", "zh-Hant", "ZH"):
+        assert find_metric("sacrebleu", lang) is METRICS["sacrebleu_zh"]
     assert find_metric("sacrebleu", "de") is METRICS["sacrebleu"]
     assert find_metric("sacrebleu") is METRICS["sacrebleu"]
     assert find_metric("chrf", "zh") is METRICS["chrf"]
+    assert find_metric("tokenized_bleu", "lowercase") is METRICS["tokenized_bleu"]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,17 @@ from lightconv.train.average import average, main
 from lightconv.train.average.command import choose
 from lightconv.train.checkpoint import DamagedError
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.config import InverseSqrtConfig, TrainConfig
 
 LAYERS = (LightConvConfig(kernel=3, heads=2), DynamicConvConfig(kernel=5, heads=2))
 CONFIG = LanguageModelConfig(dim=8, ffn_dim=12, layers=LAYERS, vocab=9)
 STEPS = (10, 20, 30, 40)
+TRAIN = TrainConfig(
+    max_steps=40,
+    save_every=10,
+    tokens_per_update=100,
+    schedule=InverseSqrtConfig(peak=1e-3, warmup=10),
+)
 
 
 def write(folder: Path, *models: dict[str, Tensor]) -> list[Path]:
@@ -126,23 +133,26 @@ def test_moving_averages(tmp_path: Path) -> None:
 
 def test_which_ones(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    for step, score in {1: 0.3, 2: 0.9, 3: None, 4: 0.5, 5: 0.1}.items():
+    # 15 and 35 are of stops, 44 is the end.
+    scores = {10: 0.3, 15: 0.95, 20: 0.9, 30: None, 35: None, 40: 0.5, 44: 0.1}
+    for step, score in scores.items():
         checkpoints.save(step, {"model": {"a": torch.ones(1)}}, {}, score=score)
-    assert choose(checkpoints, last=2) == [4, 5]
-    assert choose(checkpoints, last=5) == [1, 2, 3, 4, 5]
-    assert choose(checkpoints, best=1) == [2]
-    assert choose(checkpoints, best=3) == [1, 2, 4]
-    assert choose(checkpoints, steps=[5, 1]) == [1, 5]
+    config = replace(TRAIN, max_steps=44)
+    assert choose(checkpoints, config, last=2) == [40, 44]
+    assert choose(checkpoints, config, last=5) == [10, 20, 30, 40, 44]
+    assert choose(checkpoints, config, best=1) == [15]
+    assert choose(checkpoints, config, best=3) == [15, 20, 40]
+    assert choose(checkpoints, config, steps=[35, 10]) == [10, 35]
     for options, message in (
-        ({}, "has 5 checkpoints, expected 10. Say --last 5"),
-        ({"last": 6}, "has 5 checkpoints, expected 6. Say --last 5"),
-        ({"best": 5}, "has 4 checkpoints with a score, expected 5. Say --best 4"),
-        ({"steps": [1, 7]}, "has no checkpoint of step 7; there are: 1, 2, 3, 4, 5"),
+        ({}, "has 5 regular checkpoints, expected 10. Say --last 5"),
+        ({"last": 6}, "has 5 regular checkpoints, expected 6. Say --last 5"),
+        ({"best": 6}, "has 5 checkpoints with a score, expected 6. Say --best 5"),
+        ({"steps": [10, 7]}, "has no checkpoint of step 7; there are: 10, 15, 20, 30, 35, 40, 44"),
     ):
         with pytest.raises(ValueError, match=message):
-            choose(checkpoints, **options)
-    with pytest.raises(ValueError, match=r"has 0 checkpoints, expected 10$"):
-        choose(Checkpoints(tmp_path / "none"))
+            choose(checkpoints, config, **options)
+    with pytest.raises(ValueError, match=r"has 0 regular checkpoints, expected 10$"):
+        choose(Checkpoints(tmp_path / "none"), config)
 
 
 @pytest.fixture
@@ -157,7 +167,7 @@ def run(tmp_path: Path) -> Path:
         "about": "a test",
         "task": {"kind": "lm"},
         "model": to_dict(CONFIG),
-        "train": {"max_steps": 40},
+        "train": to_dict(TRAIN),
     }
     (folder / "config.json").write_text(json.dumps(config))
     words = Vocabulary.of(["a", "b", "c", "d", "e"])
@@ -208,8 +218,8 @@ def test_one_checkpoint_is_exported_as_it_is(options: list[str], step: int, run:
     [
         (["--last", "0"], "--last 0 must be at least 1"),
         (["--best", "-1"], "--best -1 must be at least 1"),
-        (["--last", "5"], r"has 4 checkpoints, expected 5\. Say --last 4"),
-        ([], r"has 4 checkpoints, expected 10\. Say --last 4"),
+        (["--last", "5"], r"has 4 regular checkpoints, expected 5\. Say --last 4"),
+        ([], r"has 4 regular checkpoints, expected 10\. Say --last 4"),
         (["--steps", "10,50"], "no checkpoint of step 50; there are: 10, 20, 30, 40"),
         (["--steps", "10,x"], "--steps: '10,x', expected numbers such as 100,200"),
         (["--steps", ""], "--steps: '', expected numbers"),
@@ -250,6 +260,9 @@ def test_bad_runs(run: Path) -> None:
         main(command)
     change(run, model={"kind": "language_model", "dims": 8})
     with pytest.raises(ValueError, match=r"config\.json: .*dims"):
+        main(command)
+    change(run, model=to_dict(CONFIG), train={"max_steps": 0})
+    with pytest.raises(ValueError, match=r"config\.json: .*train"):
         main(command)
     (run / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"config\.json: expected a table"):

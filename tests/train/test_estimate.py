@@ -31,7 +31,7 @@ def test_activations_are_what_a_forward_pass_keeps() -> None:
     for model_of, inputs in ((model_config(), (tokens, tokens)), (lm_config(), (tokens,))):
         model = (Seq2Seq if len(inputs) == 2 else LanguageModel)(model_of)  # type: ignore[arg-type]
         found = estimate(model_of, config)
-        # Beside them: a chunk of logits, its gradient, and those of the vocabulary and the features.
+        # Beside them: a chunk of logits, its gradient, those of vocabulary and features.
         loss = (2 * 128 * 12 + 12 * 16 + 128 * 16) * 4
         real = kept(model, *inputs)
         assert abs(found.activations - loss - real) <= 0.02 * real

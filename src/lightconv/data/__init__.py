@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightconv.data.examples import Blocks, Pairs, Sentences
     from lightconv.data.loader import Loader
     from lightconv.data.manifest import verify_manifest, write_manifest
+    from lightconv.data.pipeline import Pipeline
     from lightconv.data.plan import BatchPlan, Position
     from lightconv.data.store import Store, StoreWriter
     from lightconv.data.synthetic import TASKS, Synthetic
@@ -37,6 +38,7 @@ __all__ = [
     "Blocks",
     "Loader",
     "Pairs",
+    "Pipeline",
     "Position",
     "Sentences",
     "Store",
@@ -57,6 +59,7 @@ __getattr__ = lazy(
         "examples": ["Blocks", "Pairs", "Sentences"],
         "loader": ["Loader"],
         "manifest": ["verify_manifest", "write_manifest"],
+        "pipeline": ["Pipeline"],
         "plan": ["BatchPlan", "Position"],
         "store": ["Store", "StoreWriter"],
         "synthetic": ["TASKS", "Synthetic"],

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,6 +28,8 @@ from lightconv.files import sync
 # What a process gets at once: so many examples, or characters.
 MOST_EXAMPLES = 1000
 MOST_CHARACTERS = 1 << 20
+# With fewer of these it takes longer to start processes than to do their work.
+WORTH_PROCESSES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +82,13 @@ def extract(
     paths = [words_file(words, split, side) for side in work.sides]
     if work.plain:
         paths += [text_file(texts, split, side) for side in work.sides]
-    if all(map(_does_nothing, work.sides.values())):
+    source = pieces(read())
+    begin = list(islice(source, WORTH_PROCESSES))
+    if len(begin) < WORTH_PROCESSES or all(map(_does_nothing, work.sides.values())):
         processes = 1
     with ExitStack() as stack:
         files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in paths]
-        for part in spread(partial(extract_part, work), pieces(read()), processes):
+        for part in spread(partial(extract_part, work), chain(begin, source), processes):
             for file, lines in zip(files, (*part.words, *part.texts), strict=True):
                 file.write(lines)
             dropped = done.dropped + part.dropped

@@ -250,8 +250,8 @@ def _check_some(split: str, read: int, kept: int, dropped: Mapping[str, int]) ->
         return
     if not read:
         raise ValueError(
-            f"split {split!r} has no examples, expected at least one. Give more text, or (for files "
-            "of your own) --valid"
+            f"split {split!r} has no examples, expected at least one. Give more text, or --valid "
+            "for files of your own"
         )
     reasons = ", ".join(
         f"{reason} {dropped[reason]:,}" for reason in REASONS if dropped.get(reason)

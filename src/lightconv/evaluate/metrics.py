@@ -1,6 +1,7 @@
 """The measures of texts by name: those that recipes name, and a few more."""
 
 import difflib
+import re
 from typing import Protocol
 
 from lightconv.evaluate.bleu import ChrF, SacreBLEU, TokenizedBLEU
@@ -37,11 +38,12 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# Of a measure and a target language, the form that is made for it.
+_FORMS = {("sacrebleu", "zh"): "sacrebleu_zh"}
+
+
 def find_metric(name: str, target_lang: str | None = None) -> Metric:
-    """The measure of that name; for a language that has a form of its own, that one."""
-    own = METRICS.get(f"{name}_{target_lang}")
-    if own is not None:
-        return own
+    """The measure of that name; for a language that needs a form of its own (zh, zh_CN), that."""
     if name == PERPLEXITY:
         raise ValueError(
             f"{PERPLEXITY} is of a model, not of texts, expected one of {', '.join(METRICS)}"
@@ -50,4 +52,5 @@ def find_metric(name: str, target_lang: str | None = None) -> Metric:
         near = difflib.get_close_matches(name, METRICS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(METRICS)}"
         raise ValueError(f"unknown metric '{name}'{hint}")
-    return METRICS[name]
+    language = re.split("[-_]", (target_lang or "").lower())[0]
+    return METRICS[_FORMS.get((name, language), name)]

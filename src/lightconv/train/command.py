@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings)
     wanted = find_recipe(options.recipe).train.tokens_per_update
+    check_smoothing(recipe)
     max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -146,6 +147,16 @@ def check_vocabulary(model: ModelConfig, data: "TrainingData", where: Path) -> N
             f"vocabulary ({where}): {' and '.join(map(str, found.values()))} ids, expected "
             f"{' and '.join(map(str, wanted.values()))} by the recipe. Give the data that it was "
             f"made for, or {remedy}"
+        )
+
+
+def check_smoothing(recipe: Recipe) -> None:
+    """Raises ValueError for a loss that does not exist."""
+    smoothing = recipe.train.label_smoothing
+    if smoothing > 0.0 and recipe.model.adaptive is not None:
+        raise ValueError(
+            f"train.label_smoothing={smoothing} must be 0 with model.adaptive, which scores no "
+            "words but those of the target's band. Say --set train.label_smoothing=0"
         )
 
 

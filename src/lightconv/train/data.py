@@ -7,15 +7,14 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, Store
-from lightconv.data.codes import PAIR_CODES, SHARED_CODES
 from lightconv.data.layout import PAIR
-from lightconv.data.vocabulary import PAIR_FILES, SHARED_FILE
+from lightconv.data.prepared import PIPELINE_FILES, Prepared, is_prepared
 from lightconv.files import inside
 from lightconv.train.config import TrainConfig
 from lightconv.train.group import Group
 
 # What goes from the prepared folder into every model that was trained on it.
-MODEL_FILES = ("pipeline.json", SHARED_CODES, *PAIR_CODES, SHARED_FILE, *PAIR_FILES)
+MODEL_FILES = PIPELINE_FILES
 
 
 class Updates(Iterator[list[Batch]], Protocol):
@@ -68,6 +67,8 @@ class PreparedData:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        if is_prepared(self.folder):
+            Prepared.open(self.folder)  # that all files are of one preparation, and none is cut
         self._train, self._valid = (Store.open(self.folder, name) for name in ("train", "valid"))
         for store in (self._train, self._valid):
             if not len(store):

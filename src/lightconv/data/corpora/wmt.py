@@ -97,7 +97,7 @@ EN_DE = Setup(
 )
 
 # As for the convolutional models of Gehring et al. (2017), which the paper follows: up to 175 words
-# and 1.5 for each of the other side; hyphens are split in the script that fairseq has for this task.
+# and 1.5 for each of the other side; fairseq's script for this task splits hyphens too.
 EN_FR = Setup(
     task=_task("wmt14-en-fr", "en", "fr", "tokenized_bleu"),
     parts={

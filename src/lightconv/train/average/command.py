@@ -10,14 +10,13 @@ from lightconv.config import from_dict, read_plain
 from lightconv.config.errors import ConfigError
 from lightconv.models.config import ModelConfig
 from lightconv.printing import print_groups
+from lightconv.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from lightconv.train.checkpoints import Checkpoints
 
 # As many as the paper takes for IWSLT.
 LAST = 10
-# Of a run's files, those that turn text into ids and back.
-TEXT_FILES = ("vocab*.txt", "codes*.txt", "tokenizer*.json")
 # Of a run's configuration, the tables that a model folder has too.
 TABLES = ("task", "decode")
 
@@ -27,17 +26,19 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse(argv)
     _check_counts(options.last, options.best)
     run: Path = options.run
-    config, tables = read_run(run)
+    config, schedule, tables = read_run(run)
 
     # These load torch, which takes its time: mistakes above are answered at once.
+    from lightconv.files import inside
     from lightconv.models.folder import build_empty, check_free, save
     from lightconv.models.weights import compare, fill, parameters
     from lightconv.train.average.mean import average
     from lightconv.train.checkpoints import FOLDER, Checkpoints
+    from lightconv.train.data import MODEL_FILES
 
     check_free(options.out, overwrite=options.overwrite)
     checkpoints = Checkpoints(run / FOLDER, writer=False)
-    steps = choose(checkpoints, last=options.last, best=options.best, steps=options.steps)
+    steps = choose(checkpoints, schedule, last=options.last, best=options.best, steps=options.steps)
     print(f"averaging {len(steps)} checkpoints of {run}", file=sys.stderr, flush=True)
     folders = checkpoints.folders()
     tensors = average([folders[step] for step in steps], ema=options.ema)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     compare(folders[steps[0]], str(run / "config.json"), wanted, found)
     fill(model, tensors)
-    files = {path.name: path for pattern in TEXT_FILES for path in sorted(run.glob(pattern))}
+    files = {name: inside(run, name) for name in MODEL_FILES if (run / name).exists()}
     save(model, options.out, files=files, tables=tables, overwrite=options.overwrite)
     rows = [
         ("steps", ", ".join(map(str, steps))),
@@ -58,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def read_run(run: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model of a run, and the tables of its config.json that go into a model folder."""
+def read_run(run: Path) -> tuple[ModelConfig, TrainConfig, dict[str, Any]]:
+    """Model and training of a run, and the tables of its config.json that a model folder has."""
     if not run.is_dir():
         raise ValueError(f"there is no folder {run}, expected one that `lightconv train` wrote")
     path = run / "config.json"
@@ -67,20 +68,27 @@ def read_run(run: Path) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected a table")
     try:
-        config: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
+        model: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
+        train: TrainConfig = from_dict(TrainConfig, data.get("train"), "train")
     except ConfigError as error:
         raise ValueError(f"{path}: {error}") from None
-    return config, {name: data[name] for name in TABLES if isinstance(data.get(name), dict)}
+    return model, train, {name: data[name] for name in TABLES if isinstance(data.get(name), dict)}
 
 
 def choose(
     checkpoints: "Checkpoints",
+    config: TrainConfig,
     *,
     last: int | None = None,
     best: int | None = None,
     steps: Sequence[int] | None = None,
 ) -> list[int]:
-    """Steps in ascending order: those named, the best, or the last; ValueError if some lack."""
+    """Steps in ascending order: those named, the best, or the last; ValueError if some lack.
+
+    The last are those of a run that nobody stopped: what a stop left in between is not among them.
+    """
+    from lightconv.train.folder import is_regular
+
     present = checkpoints.steps()
     listed = ", ".join(map(str, present)) or "none"
     if steps is not None:
@@ -90,11 +98,12 @@ def choose(
                 f"{checkpoints.folder} has no checkpoint of step {missing[0]}; there are: {listed}"
             )
         return sorted(steps)
-    known, count, option = present[::-1], last or LAST, "--last"
+    known = [step for step in reversed(present) if is_regular(step, config)]
+    count, option = last or LAST, "--last"
     if best is not None:
         known, count, option = checkpoints.ranking(), best, "--best"
     if len(known) < count:
-        kind = "checkpoints with a score" if best is not None else "checkpoints"
+        kind = "checkpoints with a score" if best is not None else "regular checkpoints"
         remedy = f". Say {option} {len(known)}" if known else ""
         raise ValueError(f"{checkpoints.folder} has {len(known)} {kind}, expected {count}{remedy}")
     return sorted(known[:count])
