@@ -62,6 +62,19 @@ def test_a_pair_that_stands_once_is_not_merged() -> None:
     assert learn_codes(Counter(), 10, END) == learn_codes(Counter({"a": 9}), 10) == Codes([])
 
 
+def test_of_too_many_words_the_most_frequent_are_learned_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = Counter({"ab": 9, "cd": 5, "ef": 5, "gh": 2, "ij": 2})
+    monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", 4)
+    # One of the last two would be too many, so none is.
+    assert learn_codes(counts, 10).merges == (("a", "b"), ("c", "d"), ("e", "f"))
+    monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", 2)
+    assert learn_codes(counts, 10).merges == (("a", "b"),)
+    monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", 5)
+    assert len(learn_codes(counts, 10)) == 5
+
+
 def test_the_order_of_the_words_does_not_matter() -> None:
     items = list(count(make_lines(500, make_words(400))).items())
     first = learn_codes(Counter(dict(items)), 300, END)

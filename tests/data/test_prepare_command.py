@@ -1,14 +1,25 @@
 """`lightconv prepare`: three kinds of files, reports for people, one line for every mistake."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lightconv import cli
-from lightconv.data.config import BytesConfig, WordsConfig
+from lightconv.config import override, to_dict
+from lightconv.data.command import _parser
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    FilterConfig,
+    PipelineConfig,
+    SideConfig,
+    WordsConfig,
+)
 from lightconv.data.corpora import CORPORA
+from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepared import Prepared
 from tests.data.corpora.packing import lines, write_folder
 
@@ -237,3 +248,38 @@ def test_an_interrupt_says_how_to_go_on(
     code, _, err = ask(options)
     assert code == 0
     assert err.splitlines()[0] == "going on after: text of train, text of valid"
+
+
+# --- docs/data.md
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+
+
+def test_the_page_names_every_corpus() -> None:
+    assert not [name for name in CORPORA if f"`{name}`" not in PAGE]
+
+
+@pytest.mark.parametrize("command", re.findall(r"^    lightconv prepare (.*)$", PAGE, re.MULTILINE))
+def test_the_commands_of_the_page_are_understood(command: str) -> None:
+    options = _parser().parse(command.split())
+    assert options.list or options.out
+
+
+@pytest.mark.parametrize("setting", re.findall(r"`((?:pipeline|filters)\.\S+=\S+)`", PAGE))
+def test_the_settings_of_the_page_are_understood(setting: str) -> None:
+    sides = (SideConfig(lang="de"), SideConfig(lang="en"))
+    for subword in (BytesConfig(), BPEConfig(merges=9), WordsConfig()):
+        pipeline = PipelineConfig(sides=sides, subword=subword)
+        known = setting.split("=", maxsplit=1)[0].rpartition(".")[2] in (*to_dict(subword), "kind")
+        if known or ".subword." not in setting:
+            extra = ["pipeline.subword.merges=5"] if setting.endswith("=bpe") else []
+            config = PrepareConfig(pipeline=pipeline, filters=FilterConfig())
+            override(config, [setting, *extra])
+            return
+    raise AssertionError(f"{setting} fits no kind of subwords")
+
+
+def test_the_python_of_the_page_runs(ask: Ask, text: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert ask(f"{PAIR} --train train --valid dev {SMALL} --out data/debian")[0] == 0
+    exec(code, {})

@@ -60,7 +60,7 @@ def test_a_run_from_beginning_to_end(server: Server, data: Path, tmp_path: Path)
         "model",
         "vocab.txt",
     }
-    for words in ("parameters", "effective batch  136 target tokens", "the recipe has 120", "time"):
+    for words in ("parameters", "effective batch  102 target tokens", "the recipe has 120", "time"):
         assert words in answer["out"]
     assert "step 12/12  loss " in answer["err"]
     assert "step 10  validation  loss " in answer["err"]

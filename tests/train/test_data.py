@@ -54,7 +54,16 @@ def test_the_mean_update_is_what_the_updates_have(tmp_path: Path) -> None:
             counts.append((sum(batch.tokens for batch in found), len(found)))
     assert tokens == pytest.approx(sum(t for t, _ in counts) / len(counts))
     assert batches == pytest.approx(sum(b for _, b in counts) / len(counts))
-    assert min(t for t, _ in counts[:-1]) >= CONFIG.tokens_per_update
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 7])
+def test_updates_have_as_many_batches_as_the_recipe_means(batches: int, tmp_path: Path) -> None:
+    """A batch of at most 60 positions has about 51 tokens: 60 of them mean one batch, not two."""
+    data = PreparedData(prepare(tmp_path, batches=20))
+    config = train_config(max_tokens=60, tokens_per_update=60 * batches)
+    tokens, mean = data.tokens_per_update(config)
+    assert tokens == pytest.approx(60 * batches, rel=0.2)
+    assert mean == pytest.approx(60 * batches / 51, rel=0.25)
 
 
 def test_validation_has_everything_however_long(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightconv.data.manifest import verify_manifest, write_manifest
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.plan import BatchPlan, Position
+    from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
     from lightconv.data.synthetic import TASKS, Synthetic
 
@@ -40,6 +41,7 @@ __all__ = [
     "Pairs",
     "Pipeline",
     "Position",
+    "Prepared",
     "Sentences",
     "Store",
     "StoreWriter",
@@ -61,6 +63,7 @@ __getattr__ = lazy(
         "manifest": ["verify_manifest", "write_manifest"],
         "pipeline": ["Pipeline"],
         "plan": ["BatchPlan", "Position"],
+        "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
         "synthetic": ["TASKS", "Synthetic"],
     },

@@ -31,6 +31,9 @@ from lightconv.data.workers import chunked, spread
 CHUNK = 1000
 # A pair that stands once in all the text is not merged, as in subword-nmt.
 RAREST_PAIR = 2
+# Codes are learned from so many words at most, the most frequent: rarer ones hardly change what is
+# merged, and the learner takes half a kilobyte for each.
+MOST_WORDS = 1 << 19
 # Copies of a word in one line given to the learner, which counts words by itself.
 COPIES = 1000
 
@@ -108,7 +111,12 @@ def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    words = {word: count for word, count in counts.items() if not UNWRITABLE.search(word)}
+    rarest = _rarest(counts)
+    words = {
+        word: count
+        for word, count in counts.items()
+        if count >= rarest and not UNWRITABLE.search(word)
+    }
     letters = {letter for word in words for letter in word}
     ends = {word[-1] + end for word in words}
     symbols = sorted(letters | ends)
@@ -174,12 +182,27 @@ def _with_tokens(
 
 
 def _learn_bytes(config: BytesConfig, counts: list[Counter[str]]) -> Learned:
-    letters = [
-        Counter({to_letters(unit): count for unit, count in units.items()}) for units in counts
-    ]
+    letters: list[Counter[str]] = [Counter() for _ in counts[: 1 if config.joint else None]]
+    for place, units in enumerate(counts):
+        found = letters[min(place, len(letters) - 1)]
+        # Taken out one by one: there is no room for everything twice.
+        for unit in list(units):
+            found[to_letters(unit)] += units.pop(unit)
     merges = config.vocab - SPECIALS - len(BYTE_LETTERS)
-    codes = tuple(learn_codes(each, merges) for each in _grouped(letters, config.joint))
+    codes = tuple(learn_codes(each, merges) for each in letters)
     return Learned(codes, _pair([byte_vocabulary(each) for each in codes]))
+
+
+def _rarest(counts: Counter[str]) -> int:
+    """How often a word must stand in the text for codes to be learned from it."""
+    if len(counts) <= MOST_WORDS:
+        return 1
+    words = 0
+    for times, number in sorted(Counter(counts.values()).items(), reverse=True):
+        words += number
+        if words > MOST_WORDS:
+            return times + 1
+    return 1
 
 
 def _grouped(counts: list[Counter[str]], joint: bool) -> list[Counter[str]]:

@@ -93,7 +93,7 @@ class PreparedData:
         return Loader(
             self._batches(config),
             position,
-            tokens_per_update=config.tokens_per_update,
+            tokens_per_update=self._enough(config),
             rank=group.rank,
             ranks=group.size,
         )
@@ -101,7 +101,7 @@ class PreparedData:
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
         """Means over the first epoch: target tokens and batches for one update."""
         epoch = self._batches(config).epoch(config.seed, 0)
-        updates = len(epoch.updates(tokens=config.tokens_per_update)) - 1
+        updates = len(epoch.updates(tokens=self._enough(config))) - 1
         return float(epoch.tokens.sum()) / updates, len(epoch) / updates
 
     def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
@@ -121,6 +121,15 @@ class PreparedData:
         return {
             name: inside(self.folder, name) for name in MODEL_FILES if (self.folder / name).exists()
         }
+
+    def _enough(self, config: TrainConfig) -> int:
+        """With how many target tokens an update ends, for it to have as many as wanted on average.
+
+        The batch that reaches a number goes beyond it, by half a batch on average. For a recipe
+        whose batches are its updates that would be half, or twice, of what it wants.
+        """
+        tokens = self._batches(config).plan.by_length().tokens
+        return max(1, config.tokens_per_update - int(tokens.sum()) // len(tokens) // 2)
 
     def _batches(self, config: TrainConfig) -> Batches:
         if config.max_tokens not in self._planned:
