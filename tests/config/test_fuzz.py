@@ -121,18 +121,18 @@ def test_texts(parse: Callable[[str, type[Recipe]], Recipe]) -> None:
     texts = [damage_text(rng.choice(TEXTS[parse]), rng) for _ in range(3000)]
     read = [survives(lambda text=text: parse(text, Recipe)) for text in texts]
     # Most damage is seen; some is only to a string or a number.
-    assert 0.01 < sum(read) / len(read) < 0.5
+    assert 0.002 < sum(read) / len(read) < 0.5
 
 
 def test_values() -> None:
     rng = random.Random(2)
     values = [damage_value(to_dict(rng.choice(RECIPES)), rng) for _ in range(3000)]
     read = [survives(lambda value=value: from_dict(Recipe, value)) for value in values]
-    assert 0.01 < sum(read) / len(read) < 0.5
+    assert 0.002 < sum(read) / len(read) < 0.5
 
 
 def test_settings() -> None:
     rng = random.Random(3)
     cases = [[random_setting(rng) for _ in range(rng.randint(1, 3))] for _ in range(3000)]
     read = [survives(lambda case=case: override(rng.choice(RECIPES), case)) for case in cases]
-    assert 0.01 < sum(read) / len(read) < 0.5
+    assert 0.002 < sum(read) / len(read) < 0.5

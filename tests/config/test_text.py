@@ -63,10 +63,15 @@ max_tokens = 4096
 clip_norm = 0.0
 label_smoothing = 0.1
 precision = "fp32"
+compile = false
 validate_every = 1000
+patience = 0
 save_every = 1000
+log_every = 100
 keep_last = 10
+keep_best = 1
 average_last = 0
+ema = 0.0
 seed = 1
 
 [train.optimizer]
