@@ -22,14 +22,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def commit() -> str:
-    """The project's short commit, with a mark when files differ from it."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+    """The project's short commit, with a mark when anything but written pages differs from it."""
+    found = _git("rev-parse", "--short", "HEAD")
+    if not found:
+        return "unknown"
+    changed = _git("status", "--porcelain", "--", ".", ":!docs", ":!README.md")
+    return f"{found}-dirty" if changed else found
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def measured() -> str:

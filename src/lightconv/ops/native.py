@@ -175,48 +175,54 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
     library = native().library
     assert library is not None
     x, weight, ring = x.contiguous(), weight.contiguous(), window.contiguous()
-    B, n, D = x.shape
-    H, K = weight.shape[-2:]
     out = torch.empty_like(x)
-    dtype, weight_dtype, shared = (
+    failed = library.lightconv_step(
+        x.data_ptr(),
+        ring.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        *x.shape,
+        *weight.shape[-2:],
+        position,
         DTYPE_NUMBERS[x.dtype],
         DTYPE_NUMBERS[weight.dtype],
         weight.dim() == 2,
+        softmax,
     )
-    pointers = x.data_ptr(), ring.data_ptr(), weight.data_ptr(), out.data_ptr()
-    sizes = B, n, D, H, K, position
-    if library.lightconv_step(*pointers, *sizes, dtype, weight_dtype, shared, softmax):
+    if failed:
         raise MemoryError("the step kernel could not allocate its scratch memory")
     if ring is not window:
         window.copy_(ring)
     return out
 
 
-def _plainly_fits(x: Tensor, window: Tensor, position: int, heads: int, width: int) -> bool:
-    """What nearly every step looks like, at a third of the price of the checks that explain."""
-    return (
-        window.dtype == x.dtype
-        and window.is_cpu
-        and width > 0
-        and heads > 0
-        and position >= 0
-        and x.shape[2] % heads == 0
-        and window.shape == (x.shape[0], width - 1, x.shape[2])
-    )
+def _plainly_fits(x: Tensor, window: Tensor, position: int, weight: Tensor) -> bool:
+    """What nearly every step looks like, at a fraction of the price of the checks that explain.
+
+    Every look at a tensor costs a tenth of a microsecond and a slice of a shape half of one, in a
+    call of ten.
+    """
+    dtype = x.dtype
+    if not (dtype in DTYPE_NUMBERS and dtype == weight.dtype == window.dtype and x.dim() == 3):
+        return False
+    B, n, D = x.shape
+    shape = weight.shape
+    if len(shape) == 4:
+        rows, columns, H, K = shape
+        if rows != B or columns != n:
+            return False
+    elif len(shape) == 2:
+        H, K = shape
+    else:
+        return False
+    fits = K > 0 and H > 0 and position >= 0 and D % H == 0 and window.shape == (B, K - 1, D)
+    return fits and window.is_cpu and weight.is_cpu
 
 
 def _cpu_dynamicconv_step(
     x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool
 ) -> Tensor:
-    if not (
-        x.dtype == weight.dtype
-        and x.dtype in DTYPE_NUMBERS
-        and weight.is_cpu
-        and x.dim() == 3
-        and weight.dim() == 4
-        and weight.shape[:2] == x.shape[:2]
-        and _plainly_fits(x, window, position, *weight.shape[2:])
-    ):
+    if weight.dim() != 4 or not _plainly_fits(x, window, position, weight):
         check_dynamicconv(x, weight, 0)
         check_step("dynamicconv_step", x, window, position, weight)
     if native().library is None:
@@ -225,14 +231,7 @@ def _cpu_dynamicconv_step(
 
 
 def _cpu_lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Tensor:
-    if not (
-        x.dtype == weight.dtype
-        and x.dtype in DTYPE_NUMBERS
-        and weight.is_cpu
-        and x.dim() == 3
-        and weight.dim() == 2
-        and _plainly_fits(x, window, position, *weight.shape)
-    ):
+    if weight.dim() != 2 or not _plainly_fits(x, window, position, weight):
         check_lightconv(x, weight, 0)
         check_step("lightconv_step", x, window, position, weight)
     if native().library is None:

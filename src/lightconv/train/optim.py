@@ -1,4 +1,4 @@
-"""The optimisers, all of them torch's own."""
+"""The optimisers, all of them torch's own, in their fused forms: one pass over the parameters."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +17,7 @@ def adam(parameters: Iterable[nn.Parameter], lr: float, config: AdamConfig) -> t
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
+        fused=True,
     )
 
 
@@ -24,12 +25,15 @@ def nesterov(
     parameters: Iterable[nn.Parameter], lr: float, config: NesterovConfig
 ) -> torch.optim.SGD:
     """Nesterov's momentum; the momentum keeps gradients, so a changed rate acts at once."""
+    parameters = list(parameters)
     return torch.optim.SGD(
         parameters,
         lr=lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=True,
+        # Sharded parameters have no fused form of this one.
+        fused=not any(hasattr(parameter, "full_tensor") for parameter in parameters),
     )
 
 

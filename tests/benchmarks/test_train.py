@@ -1,0 +1,93 @@
+"""The peers of benchmarks/train.py compute what they are compared with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from benchmarks.breakdown import breakdown
+from benchmarks.plain import FORMULATIONS, plain_pytorch
+from benchmarks.remote import Remote
+from benchmarks.train import judge, plain_step, render, render_parts, step
+
+from lightconv.data import Batch
+from lightconv.models import Seq2Seq, Seq2SeqConfig
+from lightconv.paper.recipes import RECIPES
+from lightconv.train.loss import batch_loss
+
+RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
+
+
+def without_dropout() -> Seq2SeqConfig:
+    model = RECIPE.model
+    assert isinstance(model, Seq2SeqConfig)
+    layers = {
+        side: tuple(replace(mixer, dropconnect=0.0) for mixer in getattr(model, side))
+        for side in ("encoder", "decoder")
+    }
+    none = dict.fromkeys(
+        ("dropout", "attention_dropout", "activation_dropout", "input_dropout"), 0.0
+    )
+    return replace(model, source_vocab=40, target_vocab=40, **layers, **none)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_plain_pytorch_computes_the_same(formulation: str) -> None:
+    torch.manual_seed(0)
+    model = Seq2Seq(without_dropout()).train()
+    source, target_in, target = torch.randint(4, 40, (3, 2, 9))
+    batch = Batch((source, target_in), target)
+
+    def run() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model.zero_grad()
+        loss = batch_loss(model, batch, 0.1).loss
+        torch.autograd.backward(loss)
+        return loss.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected, gradients = run()
+    with plain_pytorch(formulation):
+        found, others = run()
+    torch.testing.assert_close(found, expected)
+    for other, gradient in zip(others, gradients, strict=True):
+        torch.testing.assert_close(other, gradient, rtol=1e-3, atol=1e-4)
+
+
+def test_plain_pytorch_needs_none_of_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("one of our operators was called")
+
+    call = step(RECIPE, 8, 32)
+    for name in ("dynamicconv", "residual"):
+        monkeypatch.setattr(getattr(torch.ops.lightconv, name), "default", refuse)
+    with plain_pytorch("band"):
+        call()
+    with pytest.raises(AssertionError, match="our operators"):
+        call()
+
+
+def test_parts_of_a_step() -> None:
+    parts = breakdown(step(RECIPE, 32, 256))
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert parts["attention"] > 0.0
+    for part in ("matrix products", "convolution", "vocabulary loss", "optimiser"):
+        assert parts[part] > 0.005, part
+
+
+def test_a_process_of_its_own() -> None:
+    with Remote({"a": (plain_step, ("iwslt-de-en-dynamicconv-small", 8, 32, "band"))}) as remote:
+        remote.call("a")
+        assert remote.peak_bytes("a") > 0
+
+
+def test_a_process_that_ends_is_an_error() -> None:
+    sides = {"a": (plain_step, ("no such recipe", 8, 32, "band"))}
+    with Remote(sides) as remote, pytest.raises(RuntimeError, match="ended with code 1"):
+        remote.call("a")
+
+
+def test_a_missed_bar_is_seen() -> None:
+    ms = {"selfattention": 100.0, "lightconv": 80.0, "dynamicconv": 80.0, "band": 100.0}
+    ms |= {"unfold": 160.0, "dynamicconv products": 64.0}
+    row = {"T": 32, "ms": ms, "bytes": dict.fromkeys(ms, 1), "parts": {"rest": 1.0}}
+    assert [value >= bar for _, value, bar in judge(row)] == [False, True, True]
+    assert "| 80 | 0.80x | 51,200 | 80% |" in render([row])
+    assert "| rest | 100.0% |" in render_parts([row])
