@@ -22,6 +22,18 @@ ALLOWED = {
     "recipe": {"recipe", "decode", "train", "models", "data", "config"},
     "paper": {"paper", "recipe", "decode", "train", "models", "data", "config"},
     "printing": {"printing"},
+    # It starts the command itself.
+    "selftest": {
+        "selftest",
+        "cli",
+        "recipe",
+        "train",
+        "interop",
+        "models",
+        "ops",
+        "data",
+        "config",
+    },
 }
 TOP = {"__init__", "__main__", "catalogue", "cli", "doctor"}  # may import anything
 

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightconv.decode.text import load
     from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
-    from lightconv.models.folder import load
     from lightconv.ops.explain import explain
 
 __version__ = "0.1.0"
@@ -24,7 +24,7 @@ _HOMES = {
     "DynamicConv": "lightconv.mixers",
     "LightConv": "lightconv.mixers",
     "reorder": "lightconv.mixers",
-    "load": "lightconv.models.folder",
+    "load": "lightconv.decode.text",
     "explain": "lightconv.ops.explain",
 }
 _MODULES = ("mixers", "models", "ops")

@@ -23,8 +23,15 @@ COMMANDS = {
     "train": ("lightconv.train.command:main", "train a recipe, or go on with a run"),
     "average": ("lightconv.train.average.command:main", "make a model of a run's checkpoints"),
     "plot": ("lightconv.train.command:plot", "draw the curves of runs"),
-    "evaluate": ("lightconv.evaluate.command:main", "score texts, with a signature"),
+    "translate": ("lightconv.decode.command:translate", "translate text, line by line"),
+    "summarize": ("lightconv.decode.command:summarize", "summarise text, one article per line"),
+    "generate": ("lightconv.decode.command:generate", "go on with text"),
+    "interactive": ("lightconv.decode.command:interactive", "answer what is typed"),
+    "score": ("lightconv.decode.score.command:main", "say how likely a model finds given text"),
+    "evaluate": ("lightconv.evaluate.command:main", "score a model, or texts, with a signature"),
+    "tune": ("lightconv.evaluate.tune.command:main", "choose length penalty and checkpoints"),
     "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),
+    "selftest": ("lightconv.selftest.command:main", "check what is promised about failures"),
     "doctor": ("lightconv.doctor:main", "show which kernels run on this machine, and why"),
 }
 
@@ -95,10 +102,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         print(f"error: {_describe(error)}", file=sys.stderr)
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.errno and error.filename is None:
             _drop_output()
-        return EXIT_INPUT if isinstance(error, _INPUT_ERRORS) else EXIT_FAILURE
+        return exit_code(error)
     return code
+
+
+def exit_code(error: BaseException) -> int:
+    """What a command that ends with this error returns."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPT
+    return EXIT_INPUT if isinstance(error, _INPUT_ERRORS) else EXIT_FAILURE
 
 
 def _drop_output() -> None:

@@ -28,6 +28,7 @@ def examine() -> dict[str, object]:
     from lightconv.ops.explain import explain_all
     from lightconv.ops.library import native
     from lightconv.ops.memory import POOL
+    from lightconv.train.allocator import most_kept
 
     library = native()
     devices = ["cpu"]
@@ -45,6 +46,7 @@ def examine() -> dict[str, object]:
         "instruction_set": library.isa or None,
         "cpu_kernels": library.reason,
         "kept_memory_mb": POOL.most_idle >> 20,
+        "kept_in_training_mb": most_kept() >> 20,
         "settings": settings,
         "operators": explain_all(),
     }

@@ -90,10 +90,13 @@ start = 1e-07
 beam = 4
 length_penalty = "power"
 alpha = 1.0
+coverage = 0.0
 min_len = 1
+min_len_ratio = 0.0
 max_len_ratio = 0.0
 max_len_plus = 200
 block_ngrams = 0
+allow_unknown = true
 
 [sources]
 "train.optimizer.eps" = "its README"

@@ -108,20 +108,22 @@ def test_other_files_are_refused(folder: Path, text: str, match: str) -> None:
         read_manifest(folder)
 
 
-def test_no_garbage_is_worse_than_an_error(folder: Path) -> None:
-    path = folder / "manifest.json"
-    intact = path.read_bytes()
+def test_no_garbage_is_worse_than_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    intact = (folder / "manifest.json").read_bytes()
+    data = bytearray()
+    monkeypatch.setattr(Path, "read_bytes", lambda _: bytes(data))  # writing takes milliseconds
     rng = random.Random(0)
     pieces = [b'"', b"{", b"}", b"[", b":", b",", b"\\", b"\0", b"\xff", b"9" * 30, b"null", b"../"]
-    for _ in range(2000):
-        data = bytearray(intact)
+    usable = 0
+    for _ in range(10_000):
+        data[:] = intact
         for _ in range(rng.randint(1, 4)):
             place = rng.randrange(len(data) + 1)
             data[place : place + rng.randrange(3)] = rng.choice(pieces)
-        with path.open("r+b") as file:
-            file.write(data)
-            file.truncate()
         try:
+            read_manifest(folder)
+            usable += 1
             verify_manifest(folder)
         except ValueError as error:
-            assert str(error)
+            assert str(error) and "\n" not in str(error)
+    assert 0 < usable < 5000

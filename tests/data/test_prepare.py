@@ -433,8 +433,7 @@ def test_until_the_new_folder_is_there_the_old_one_is(tmp_path: Path) -> None:
     assert contents(out) == old
 
 
-def test_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
-    """Long texts go to processes a few at a time."""
+def test_long_texts_go_to_processes_a_few_at_a_time() -> None:
     from lightconv.data.extract import MOST_CHARACTERS, pieces
 
     long = "x" * (MOST_CHARACTERS // 2)
@@ -448,3 +447,30 @@ def test_open_gives_what_prepare_gave(tmp_path: Path) -> None:
     found = Prepared.open(tmp_path / "out")
     assert found.contents == made.contents
     assert found.pipeline.config == WORDS
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from lightconv.data.corpora.own import own_corpus
+from lightconv.data.prepare import prepare
+corpus = own_corpus("language_model", train=Path(sys.argv[1]), valid=Path(sys.argv[2]))
+prepare(corpus, sys.argv[3], processes=1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    """Megabytes for one, and for ten times as many lines of the same words."""
+    text = "".join(f"{line}\n" for line in make_lines(50_000, make_words(20_000)))
+    (tmp_path / "valid").write_text(text[:1000])
+    peaks = []
+    for times in (2, 20):
+        with (tmp_path / f"{times}").open("w") as file:
+            for _ in range(times):
+                file.write(text)
+        arguments = (tmp_path / f"{times}", tmp_path / "valid", tmp_path / f"out{times}")
+        command = [sys.executable, "-c", MEASURED, *map(str, arguments)]
+        peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+    assert peaks[1] < peaks[0] + 20

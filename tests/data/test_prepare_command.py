@@ -1,9 +1,14 @@
 """`lightconv prepare`: three kinds of files, reports for people, one line for every mistake."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +140,13 @@ def test_list(ask: Ask) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_torch_is_not_needed(text: Path) -> None:
+    code = "import sys; from lightconv.cli import main; sys.exit(main() or 'torch' in sys.modules)"
+    arguments = f"prepare --text train.en --valid dev.en --out data {SMALL}"
+    done = subprocess.run([sys.executable, "-c", code, *arguments.split()], check=False)
+    assert done.returncode == 0
+
+
 # --- Mistakes
 
 
@@ -153,6 +165,7 @@ MISTAKES = [
     (f"{PAIR} --train a b c --out x", "--train has 3 files, expected one prefix or two files"),
     (f"{PAIR} --train nope --out x", "nope.de does not exist, expected a text file"),
     ("--text empty --out x", "empty is empty, expected lines of text"),
+    ("--jsonl train.en --out x", "--jsonl train.en: expected a file that ends with .jsonl"),
     ("--text . --out x", ". is a folder, expected a text file"),
     ("--text train.en --out x --processes 0", "--processes 0 must be at least 1"),
     (
@@ -163,6 +176,7 @@ MISTAKES = [
         "--text train.en --out x --set filter.max_len=9",
         "unknown field filter=9. Did you mean 'filters'?",
     ),
+    ("--text train.en --out dev.en/x", "dev.en/x cannot be made: "),
     ("--text train.en --out dev.en", "dev.en exists. Choose another folder"),
     ("--text train.en --out . --overwrite", ". exists and is no prepared folder, so it is not"),
 ]
@@ -250,6 +264,27 @@ def test_an_interrupt_says_how_to_go_on(
     assert err.splitlines()[0] == "going on after: text of train, text of valid"
 
 
+def vanish(work: object, sides: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_dies_is_a_failure_to_go_on_from(
+    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = f"--text train.en --valid dev.en --out data --processes 2 {SMALL}"
+    with monkeypatch.context() as patched:
+        patched.setattr("lightconv.data.prepare.WORTH_PROCESSES", 1)
+        patched.setattr("lightconv.data.tokens.encode_part", vanish)
+        code, _, err = ask(options)
+    assert code == 1
+    *_, note, line = err.splitlines()
+    assert note == "not finished: the same command goes on from here"
+    assert line.startswith("error: a worker process died (SIGKILL), expected it to work on.")
+    code, _, err = ask(options)
+    assert code == 0
+    assert err.splitlines()[0] == "going on after: text of train, text of valid, vocabulary"
+
+
 # --- docs/data.md
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
@@ -280,6 +315,19 @@ def test_the_settings_of_the_page_are_understood(setting: str) -> None:
 
 
 def test_the_python_of_the_page_runs(ask: Ask, text: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    folder, *others = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert ask(f"{PAIR} --train train --valid dev {SMALL} --out data/debian")[0] == 0
-    exec(code, {})
+    exec(folder, {})
+    names: dict[str, Any] = {}
+    for code in others:
+        exec(code, names)
+    assert names["data"].task.corpus == "synthetic-copy"
+    assert names["data"].statistics()["splits"]["train"]["dropped"]["long"] > 0
+    assert names["batches"].plan.padding < 0.05
+    assert names["loader"].position.batch > 0
+
+
+def test_the_page_names_every_option() -> None:
+    known = {name for name in _parser()._option_string_actions if name.startswith("--")}
+    (options,) = re.findall(r"^## Options\n(.*?)^By default", PAGE, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"`(--[a-z-]+)", options)) == known - {"--help"}

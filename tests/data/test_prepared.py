@@ -195,3 +195,29 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path) -> None:
     (folder / "valid.target.txt").symlink_to(outside)
     with pytest.raises(ValueError, match="is a link that leaves its folder"):
         Prepared.open(folder)
+
+
+def test_garbage_in_prepared_json_is_an_error_or_a_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but prepared.json is wrong, and the checksums are made to agree."""
+    intact = (folder / "prepared.json").read_bytes()
+    data = bytearray()
+    # Writing takes milliseconds.
+    monkeypatch.setattr("lightconv.config.text._read_text", lambda _: bytes(data).decode())
+    monkeypatch.setattr(Prepared, "_check_files", lambda self: None)
+    draw = random.Random(0)
+    pieces = [b'"', b"{", b"}", b"[", b":", b",", b"\\", b"\0", b"9" * 30, b"null", b"../", b"-1"]
+    opened = 0
+    for _ in range(2000):
+        data[:] = intact
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(data))
+            data[place : place + draw.randrange(3)] = draw.choice([*pieces, draw.randbytes(1)])
+        try:
+            found = Prepared.open(folder)
+            _ = found.vocab_sizes, found.task, repr(found)
+            opened += 1
+        except ValueError as error:
+            assert "\n" not in str(error)
+    assert 0 < opened < 1000

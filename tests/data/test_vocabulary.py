@@ -180,7 +180,7 @@ def test_garbage_is_an_error_or_a_vocabulary(path: Path, monkeypatch: pytest.Mon
     path.touch()
     monkeypatch.setattr(Path, "read_bytes", lambda _: bytes(data))  # writing takes milliseconds
     good = (SPECIAL_LINES + "".join(f"w{i} {i}\n" for i in range(20))).encode()
-    for _ in range(5000):
+    for _ in range(10_000):
         data[:] = good
         for _ in range(draw.randint(1, 6)):
             place = draw.randrange(len(data))

@@ -1,122 +1,59 @@
 """The search over tables of numbers: against enumeration, and against its definition in Python."""
 
-import itertools
 import math
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from lightconv.decode import Hypothesis, beam_search
+from lightconv.decode import DecodeConfig, Hypothesis, beam_options, beam_search
+from lightconv.decode.rules import stepwise
 
-EOS = 2
-CONTEXTS = 7
-
-
-class TableState(NamedTuple):
-    """Where each row is: its sentence, a digest of its tokens, and how many there were."""
-
-    sentence: Tensor
-    digest: Tensor
-    position: int
+from .tables import EOS, SOURCE, Scored, Table, TableState, Told, define, enumerate_all
 
 
-class Table:
-    """Random logits [B, max_len, CONTEXTS, V] for a digest of the tokens before."""
-
-    def __init__(self, B: int, V: int, max_len: int, seed: int = 0, spread: float = 2.0) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        shape = (B, max_len, CONTEXTS, V)
-        self.logits = spread * torch.randn(shape, generator=generator, dtype=torch.float64)
-        self.logprobs = self.logits.log_softmax(-1)
-        self.calls: list[int] = []
-
-    def start(self) -> TableState:
-        B = len(self.logits)
-        return TableState(torch.arange(B), torch.zeros(B, dtype=torch.int64), 0)
-
-    def step(self, tokens: Tensor, state: TableState) -> tuple[Tensor, TableState]:
-        self.calls.append(len(tokens))
-        digest = (3 * state.digest + tokens[:, 0]) % CONTEXTS
-        logits = self.logits[state.sentence, state.position, digest]
-        return logits[:, None], TableState(state.sentence, digest, state.position + 1)
-
-    def score_next(self, sentence: int, prefix: list[int]) -> list[float]:
-        """Log-probabilities of what follows the prefix (without its first EOS)."""
-        digest = 0
-        for token in [EOS, *prefix]:
-            digest = (3 * digest + token) % CONTEXTS
-        return self.logprobs[sentence, len(prefix), digest].tolist()
-
-    def search(self, **options: object) -> list[list[Hypothesis]]:
-        first = torch.full((len(self.logits),), EOS)
-        return beam_search(self.step, self.start(), first, eos=EOS, **options)
-
-
-def enumerate_all(
-    table: Table, sentence: int, max_len: int, length_penalty: float
-) -> list[tuple[float, list[int]]]:
-    """(score, tokens) of every sequence that ends with EOS, best first."""
-    V = table.logits.shape[-1]
-    others = [v for v in range(V) if v != EOS]
-    found = []
-    for length in range(max_len):
-        for prefix in itertools.product(others, repeat=length):
-            tokens = [*prefix, EOS]
-            total = sum(
-                table.score_next(sentence, tokens[:i])[token] for i, token in enumerate(tokens)
-            )
-            found.append((total / len(tokens) ** length_penalty, tokens))
-    return sorted(found, reverse=True)
-
-
-def define(
-    table: Table,
-    sentence: int,
-    *,
-    beam: int,
-    max_len: int,
-    min_len: int = 1,
-    pad: int | None = None,
-    length_penalty: float = 1.0,
-) -> list[tuple[float, list[int]]]:
-    """Beam search of one sentence as it is told, hypothesis by hypothesis."""
-    live: list[tuple[float, list[int]]] = [(0.0, [])]
-    finished: list[tuple[float, list[int]]] = []
-    for length in range(1, max_len + 1):
-        candidates = []
-        for total, prefix in live:
-            for token, logprob in enumerate(table.score_next(sentence, prefix)):
-                if token == pad or (token == EOS and length < min_len):
-                    continue
-                if token != EOS and length == max_len:
-                    continue
-                candidates.append((total + logprob, [*prefix, token]))
-        candidates = sorted(candidates, reverse=True)[: 2 * beam]
-        for total, tokens in candidates[:beam]:
-            if tokens[-1] == EOS and len(finished) < beam:
-                finished.append((total / length**length_penalty, tokens))
-        if len(finished) == beam:
-            break
-        live = [c for c in candidates if c[1][-1] != EOS][:beam]
-    return sorted(finished, reverse=True)
-
-
-def assert_same(found: list[Hypothesis], expected: list[tuple[float, list[int]]]) -> None:
+def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
     assert [h.tokens for h in found] == [tokens for _, tokens in expected]
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-12)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+def power(alpha: float) -> Any:
+    return lambda length: length**alpha
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("V, max_len, beam", [(4, 4, 40), (3, 5, 31), (6, 2, 6), (5, 1, 3)])
-def test_a_beam_wide_enough_finds_everything(
-    V: int, max_len: int, beam: int, length_penalty: float
-) -> None:
+def test_a_beam_wide_enough_finds_everything(V: int, max_len: int, beam: int, alpha: float) -> None:
     table = Table(3, V, max_len, seed=V)
-    found = table.search(beam=beam, max_len=max_len, length_penalty=length_penalty)
+    found = table.search(beam=beam, max_len=max_len, length_penalty=alpha)
     for sentence in range(3):
-        expected = enumerate_all(table, sentence, max_len, length_penalty)
+        assert_same(found[sentence], enumerate_all(table, sentence, Told(max_len), power(alpha)))
+
+
+def test_a_beam_wide_enough_finds_everything_that_the_rules_allow() -> None:
+    table = Table(4, 5, 6, seed=8)
+    told = [
+        Told(6, 2, (1,), 2, ()),
+        Told(4, 1, (1,), 2, (3,)),
+        Told(5, 5, (1,), 2, (1, 4)),
+        Told(3, 1, (1,), 2, (0, EOS)),
+    ]
+    found = table.search(
+        beam=250,
+        max_len=[each.max_len for each in told],
+        min_len=torch.tensor([each.min_len for each in told]),
+        prefix=[each.prefix for each in told],
+        pad=1,
+        block_ngrams=2,
+        length_penalty=partial(stepwise, alpha=0.7),
+    )
+    for sentence, rules in enumerate(told):
+        expected = enumerate_all(table, sentence, rules, lambda n: ((5 + n) / 6) ** 0.7)
+        assert len(expected) > 0
         assert_same(found[sentence], expected)
 
 
@@ -125,10 +62,9 @@ def test_a_beam_wide_enough_finds_everything(
 @pytest.mark.parametrize("V, max_len", [(3, 6), (5, 9), (11, 12), (40, 15)])
 def test_narrow_beams_follow_the_definition(V: int, max_len: int, beam: int, seed: int) -> None:
     table = Table(5, V, max_len, seed=seed)
-    options = {"beam": beam, "max_len": max_len, "length_penalty": 0.8}
-    found = table.search(**options)
+    found = table.search(beam=beam, max_len=max_len, length_penalty=0.8)
     for sentence in range(5):
-        assert_same(found[sentence], define(table, sentence, **options))
+        assert_same(found[sentence], define(table, sentence, beam, Told(max_len), power(0.8)))
 
 
 @pytest.mark.parametrize("min_len, max_len, pad", [(1, 8, 1), (3, 8, None), (5, 5, 1), (1, 1, 1)])
@@ -136,24 +72,115 @@ def test_lengths_and_padding_follow_the_definition(
     min_len: int, max_len: int, pad: int | None
 ) -> None:
     table = Table(6, 9, max_len, seed=5)
-    options = {"beam": 3, "min_len": min_len, "max_len": max_len, "pad": pad}
-    found = table.search(**options)
+    found = table.search(beam=3, min_len=min_len, max_len=max_len, pad=pad)
+    rules = Told(max_len, min_len, () if pad is None else (pad,))
     for sentence in range(6):
-        assert_same(found[sentence], define(table, sentence, **options))
+        assert_same(found[sentence], define(table, sentence, 3, rules, power(1.0)))
         for hypothesis in found[sentence]:
             assert min_len <= len(hypothesis.tokens) <= max_len
             assert pad not in hypothesis.tokens
 
 
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Table, int, list[Told]]:
+    """A table of up to three sentences with rules of their own; words are not too few for them."""
+    B, V = draw(st.integers(1, 3)), draw(st.integers(8, 12))
+    forbidden = tuple(draw(st.sets(st.sampled_from([0, 1, 5]), max_size=2)))
+    block = draw(st.integers(0, 3))
+    words = st.sampled_from([v for v in range(V) if v != EOS])
+    told = []
+    for _ in range(B):
+        max_len = draw(st.integers(1, 7))
+        min_len = draw(st.integers(1, min(max_len, 4)))
+        prefix = tuple(draw(st.lists(words, max_size=min(3, max_len - 1))))
+        told.append(Told(max_len, min_len, forbidden, block, prefix))
+    spread = draw(st.sampled_from([0.5, 2.0, 5.0]))
+    return Table(B, V, 7, draw(st.integers(0, 999)), spread), draw(st.integers(1, 5)), told
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_all_rules_follow_the_definition(problem: tuple[Table, int, list[Told]]) -> None:
+    table, beam, told = problem
+    found = table.search(
+        beam=beam,
+        max_len=[each.max_len for each in told],
+        min_len=[each.min_len for each in told],
+        prefix=[each.prefix for each in told],
+        forbidden=told[0].forbidden,
+        block_ngrams=told[0].block,
+        length_penalty=0.9,
+    )
+    for sentence, rules in enumerate(told):
+        assert_same(found[sentence], define(table, sentence, beam, rules, power(0.9)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([0, 1, 3]))
+def test_equal_sums_follow_the_definition(seed: int, beam: int, levels: int) -> None:
+    # Logits of few values: most words are equally good. The lower one, of the better past, wins.
+    table = Table(2, 6, 5, seed)
+    table.logits = (table.logits * levels / 4).round()
+    found = table.search(beam=beam, max_len=5)
+    for sentence in range(2):
+        assert_same(found[sentence], define(table, sentence, beam, Told(5), power(1.0)))
+
+
 def test_logprobs_are_those_of_each_token() -> None:
     table = Table(2, 8, 6, seed=1)
     for sentence, hypotheses in enumerate(table.search(beam=3, max_len=6, length_penalty=0.5)):
-        for tokens, score, logprobs in hypotheses:
+        for tokens, score, logprobs, attention in hypotheses:
             expected = [
                 table.score_next(sentence, tokens[:i])[token] for i, token in enumerate(tokens)
             ]
             assert logprobs == pytest.approx(expected, abs=1e-12)
             assert score == pytest.approx(sum(expected) / len(tokens) ** 0.5, abs=1e-12)
+            assert attention is None
+
+
+def test_attention_is_that_of_each_token() -> None:
+    table = Table(5, 8, 9, seed=3)
+    plain = table.search(beam=3, max_len=9)
+    found = table.search(beam=3, max_len=9, attend=True)
+    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in p] for p in plain]
+    assert len({len(h.tokens) for each in found for h in each}) > 2
+    for sentence, hypotheses in enumerate(found):
+        for hypothesis in hypotheses:
+            expected = torch.tensor(table.look(sentence, hypothesis.tokens))
+            assert hypothesis.attention is not None
+            torch.testing.assert_close(hypothesis.attention, expected, atol=1e-6, rtol=0)
+
+
+def test_coverage_is_added_to_the_score() -> None:
+    table = Table(SOURCE, 8, 9, seed=4)
+    plain = table.search(beam=4, max_len=9)
+    found = table.search(beam=4, max_len=9, attend=True, coverage=0.3, padding=table.padding)
+    changed = 0
+    for sentence, hypotheses in enumerate(found):
+        scores = {tuple(h.tokens): h.score for h in plain[sentence]}
+        assert {tuple(h.tokens) for h in hypotheses} == set(scores)
+        changed += [h.tokens for h in hypotheses] != [h.tokens for h in plain[sentence]]
+        for h in hypotheses:
+            looks = table.look(sentence, h.tokens)
+            penalty = sum(
+                math.log(min(sum(row[i] for row in looks), 1.0))
+                for i in range(SOURCE)
+                if not table.padding[sentence, i]
+            )
+            assert h.score == pytest.approx(scores[tuple(h.tokens)] + 0.3 * penalty, abs=1e-6)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+    assert changed > 0
+    with pytest.raises(ValueError, match="coverage needs a step that returns the attention"):
+        table.search(beam=4, max_len=9, coverage=0.3, padding=table.padding)
+
+
+def test_nbest_are_the_first() -> None:
+    table = Table(3, 8, 6, seed=9)
+    whole = table.search(beam=4, max_len=6)
+    assert table.search(beam=4, max_len=6, nbest=2) == [each[:2] for each in whole]
+    for nbest in (0, 5):
+        with pytest.raises(ValueError, match=f"nbest must be from 1 to beam=4, got {nbest}"):
+            table.search(beam=4, max_len=6, nbest=nbest)
 
 
 def test_the_first_step_reads_one_row_per_sentence_and_finished_sentences_leave() -> None:
@@ -169,13 +196,56 @@ def test_the_first_step_reads_one_row_per_sentence_and_finished_sentences_leave(
     assert set(table.calls[2:]) == {4}
 
 
-def test_batched_search_equals_one_sentence_at_a_time() -> None:
-    table = Table(6, 12, 9, seed=3)
-    together = table.search(beam=4, max_len=9)
-    for sentence in range(6):
-        alone = Table(1, 12, 9)
-        alone.logits = table.logits[sentence : sentence + 1]
-        assert alone.search(beam=4, max_len=9)[0] == together[sentence]
+def test_a_sentence_leaves_at_its_own_limit() -> None:
+    table = Table(3, 9, 8, seed=2)
+    table.logits[..., EOS] = -50.0
+    found = table.search(beam=2, max_len=[2, 8, 5])
+    assert [{len(h.tokens) for h in each} for each in found] == [{2}, {8}, {5}]
+    assert table.calls == [3, 6, 4, 4, 4, 2, 2, 2]
+
+
+def test_a_prefix_of_all_is_stepped_once_per_sentence() -> None:
+    table = Table(2, 9, 8, seed=2)
+    table.logits[..., EOS] = -50.0
+    found = table.search(beam=3, max_len=6, prefix=[[4, 5, 6], [5, 5]])
+    assert table.calls == [2, 2, 2, 6, 6, 6]
+    assert all(h.tokens[:3] == [4, 5, 6] for h in found[0])
+    assert all(h.tokens[:2] == [5, 5] for h in found[1])
+    assert [len(each) for each in found] == [3, 3]
+
+
+def test_a_prefix_with_eos_is_all_there_is() -> None:
+    table = Table(2, 9, 8, seed=2)
+    table.logits[1, ..., EOS] = -50.0
+    found = table.search(beam=3, max_len=6, prefix=[[4, 5, EOS], []])
+    assert table.calls == [2, 6, 6, 3, 3, 3]
+    assert [h.tokens for h in found[0]] == [[4, 5, EOS]]
+    assert found[0][0].score == pytest.approx(table.logprob(0, [4, 5, EOS]) / 3, abs=1e-12)
+    assert len(found[1]) == 3
+
+
+def test_nothing_is_moved_while_every_row_stays() -> None:
+    moved: list[list[int]] = []
+
+    def reorder(state: TableState, rows: Tensor) -> TableState:
+        moved.append(rows.tolist())
+        return TableState(state.sentence[rows], state.digest[rows], state.position)
+
+    table = Table(3, 6, 10, seed=2)
+    table.logits[..., EOS] = -50.0
+    table.logits[1, 4, :, EOS] = 50.0
+    table.search(beam=1, max_len=10, reorder=reorder)
+    assert moved == [[0, 2]]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_sentence_does_not_know_its_batch(beam: int) -> None:
+    table = Table(64, 12, 9, seed=3)
+    together = table.search(beam=beam, max_len=9)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(1)).tolist()
+    assert table.only(order).search(beam=beam, max_len=9) == [together[b] for b in order]
+    for b in range(64):
+        assert table.only([b]).search(beam=beam, max_len=9)[0] == together[b]
 
 
 def test_an_eos_below_the_first_beam_candidates_does_not_count() -> None:
@@ -200,9 +270,37 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     assert math.isclose(best.score, exact.mean().item(), abs_tol=1e-6)
 
 
+def test_long_sums_keep_the_digits_of_each_token() -> None:
+    # In single precision a sum of 300 log-probabilities has lost the last digits of each.
+    logits = torch.randn(300, 50, generator=torch.Generator().manual_seed(0))
+
+    def step(tokens: Tensor, position: int) -> tuple[Tensor, int]:
+        return logits[position].expand(len(tokens), 1, 50), position + 1
+
+    found = beam_search(step, 0, torch.tensor([EOS]), beam=2, min_len=300, max_len=300, eos=EOS)
+    for hypothesis in found[0]:
+        exact = logits.log_softmax(-1)[range(300), hypothesis.tokens]
+        assert hypothesis.logprobs == pytest.approx(exact.tolist(), abs=1e-12)
+
+
+def test_the_logits_of_a_step_are_not_written_to() -> None:
+    table = Table(2, 8, 6)
+    shared = table.logits[0, 0, 0].clone()
+
+    def step(tokens: Tensor, position: int) -> tuple[Tensor, int]:
+        return shared.expand(len(tokens), 1, 8), position + 1
+
+    beam_search(
+        step, 0, torch.tensor([EOS, EOS]), beam=2, max_len=5, eos=EOS, pad=1, min_len=2,
+        block_ngrams=1, prefix=[[4], []],
+    )  # fmt: skip
+    assert torch.equal(shared, table.logits[0, 0, 0])
+
+
 def test_an_empty_batch_gives_no_sentences() -> None:
     table = Table(0, 5, 3)
     assert table.search(beam=2, max_len=3) == []
+    assert table.search(beam=2, max_len=3, prefix=[], min_len=[]) == []
 
 
 @pytest.mark.parametrize("beam", [0, -1])
@@ -215,3 +313,33 @@ def test_beam_below_one_is_refused(beam: int) -> None:
 def test_impossible_lengths_are_refused(min_len: int, max_len: int) -> None:
     with pytest.raises(ValueError, match="min_len and max_len"):
         Table(1, 4, 3).search(beam=2, min_len=min_len, max_len=max_len)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_scores_that_are_no_numbers_are_an_error(beam: int) -> None:
+    table = Table(3, 6, 5)
+    table.logits[1] = math.nan
+    with pytest.raises(ValueError, match="sentence 1 has no output: every one has probability"):
+        table.search(beam=beam, max_len=5)
+
+
+def test_a_configuration_becomes_keywords() -> None:
+    config = DecodeConfig(
+        beam=3, length_penalty="stepwise", alpha=0.5, coverage=0.2, min_len=2, min_len_ratio=0.5,
+        max_len_ratio=1.5, max_len_plus=1, block_ngrams=3, allow_unknown=False,
+    )  # fmt: skip
+    options = beam_options(config, [1, 5, 9], eos=EOS, pad=1, unknown=3)
+    assert options.pop("length_penalty")(7) == pytest.approx(2**0.5)
+    assert options == {
+        "beam": 3,
+        "max_len": [2, 8, 14],
+        "min_len": [2, 2, 4],
+        "coverage": 0.2,
+        "block_ngrams": 3,
+        "eos": EOS,
+        "pad": 1,
+        "forbidden": (3,),
+    }
+    options = beam_options(DecodeConfig(alpha=0.5), [4], eos=EOS, unknown=3)
+    assert options["length_penalty"](9) == pytest.approx(3.0)
+    assert (options["max_len"], options["min_len"], options["forbidden"]) == ([200], [1], ())

@@ -14,6 +14,8 @@ from lightconv.decode import DecodeConfig
         ({"min_len": 0}, "^min_len=0 must be at least 1$"),
         ({"alpha": -0.5}, "^alpha=-0.5 must be at least 0$"),
         ({"alpha": math.nan}, "^alpha=nan must be at least 0$"),
+        ({"coverage": -0.1}, "^coverage=-0.1 must be at least 0$"),
+        ({"min_len_ratio": -0.5}, "^min_len_ratio=-0.5 must be at least 0$"),
         ({"max_len_ratio": -1.0}, "^max_len_ratio=-1.0 must be at least 0$"),
         ({"max_len_ratio": math.inf}, "^max_len_ratio=inf must be at least 0$"),
         ({"max_len_plus": -1}, "^max_len_plus=-1 must be at least 0$"),

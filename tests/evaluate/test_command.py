@@ -117,7 +117,7 @@ def test_text_of_the_other_kind(
 
 
 BAD = {
-    "no files": ([], "nothing to evaluate, expected --hypotheses FILE and --references FILE"),
+    "no files": ([], "nothing to evaluate, expected MODEL --data DIR, or --hypotheses"),
     "no references": (["--hypotheses", "out"], "nothing to evaluate"),
     "unknown metric": (["--metric", "bleau"], "unknown metric 'bleau'; known: tokenized_bleu"),
     "perplexity": (["--metric", "perplexity"], "perplexity is of a model, not of texts"),
@@ -166,7 +166,7 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", re.findall(r"^    lightconv (evaluate .*)$", PAGE, re.MULTILINE)
+    "command", re.findall(r"^    lightconv (evaluate --.*)$", PAGE, re.MULTILINE)
 )
 def test_commands_of_the_page(command: str, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files.folder)

@@ -25,6 +25,7 @@ PAD, EOS = 1, 2
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam4": {"beam": 4, "min_len": 2, "max_len": 41},
     "beam5_lenpen0.6": {"beam": 5, "length_penalty": 0.6, "min_len": 2, "max_len": 41},
+    # In spite of its name trigrams do come twice in it (4 4 4 4 4): nothing was blocked.
     "beam4_notrigram_min5_max20": {"beam": 4, "min_len": 6, "max_len": 21},
 }
 

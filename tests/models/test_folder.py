@@ -78,7 +78,7 @@ def test_a_model_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     model = make(CONFIGS[name])
     model.save(tmp_path / "model")
     loaded = lightconv.load(tmp_path / "model")
-    assert type(loaded) is type(model)
+    assert isinstance(loaded, type(model))
     assert loaded.config == model.config
     assert not loaded.training
     assert torch.equal(run(loaded), run(model))

@@ -1,12 +1,17 @@
 """The chunked loss against torch's cross entropy on the whole logits."""
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lightconv.ops.vocabulary import linear_cross_entropy
+from lightconv.ops.vocabulary import chunk_of, linear_cross_entropy
 
 
 def inputs(n: int, D: int, V: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -88,3 +93,48 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
     given = {"x": x, "weight": weight, "target": target, **change}
     with pytest.raises(ValueError, match=message):
         linear_cross_entropy(**given)
+
+
+def test_large_vocabularies_have_small_chunks() -> None:
+    assert [chunk_of(V) for V in (1, 32768, 65536, 633_471)] == [1024, 1024, 512, 52]
+    assert chunk_of(10**12) == 1
+
+
+def test_numbers_beyond_exp_are_no_trouble() -> None:
+    """Scores of a thousand: exp alone would be infinite."""
+    x, weight = torch.tensor([[1.0]], requires_grad=True), torch.tensor([[1000.0], [999.0]])
+    loss, _ = linear_cross_entropy(x, weight, torch.tensor([1]))
+    assert loss.item() == pytest.approx(1.3132617, abs=1e-4)
+    (found,) = torch.autograd.grad(loss, x)
+    assert found.item() == pytest.approx(1000.0 * 0.7310586 - 999.0 * 0.7310586, abs=1e-2)
+
+
+PEAK = """
+import json, sys, torch
+from pathlib import Path
+from lightconv.ops.vocabulary import linear_cross_entropy
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+n, D, V = json.loads(sys.argv[1])
+x, weight = torch.randn(n, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
+target = torch.randint(V, (n,))
+linear_cross_entropy(x[:8], weight, target[:8], smoothing=0.1)[0].backward()
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+linear_cross_entropy(x, weight, target, smoothing=0.1)[0].backward()
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc to measure with")
+@pytest.mark.parametrize("n, V", [(4096, 32768), (1024, 131_072)])
+def test_memory_is_that_of_one_chunk(n: int, V: int) -> None:
+    """With both gradients, under twice the logits of one chunk of 1,024 at V = 32,768."""
+    command = [sys.executable, "-c", PEAK, json.dumps([n, 32, V])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    gradients = 3 * V * 32 * 4  # the weight's, once more scaled, once more added up
+    assert int(done.stdout) - gradients < 1.4 * 4 * 1024 * 32768

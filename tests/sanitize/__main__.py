@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightconv.ops import build
 
-HARNESS = Path(__file__).with_name("harness.cpp")
+HARNESS = tuple(Path(__file__).with_name(f"{name}.cpp") for name in ("harness", "programs"))
 RUNS = {
     "address,undefined": (2000, ("-fno-sanitize-recover=all",)),
     "thread": (300, ()),
@@ -22,7 +22,9 @@ def run(sanitizers: str, cases: int, flags: tuple[str, ...]) -> None:
     common += ["-Wno-psabi", "-pthread", f"-I{build.SOURCES}"]
     with tempfile.TemporaryDirectory() as folder:
         objects = build.kernel_commands(common, folder)
-        objects[f"{folder}/harness.o"] = [*common, "-c", str(HARNESS), "-o", f"{folder}/harness.o"]
+        for source in HARNESS:
+            target = f"{folder}/{source.stem}.o"
+            objects[target] = [*common, "-c", str(source), "-o", target]
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(functools.partial(subprocess.run, check=True), objects.values()))
         program = f"{folder}/harness"

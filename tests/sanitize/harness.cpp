@@ -18,6 +18,8 @@ int lightconv_step(const void*, void*, const void*, void*, int64_t, int64_t, int
                    int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 }
 
+const char* wrong_program();  // programs.cpp
+
 static int32_t on_threads(int64_t begin, int64_t end, int64_t grain, ParallelBody body, void* context) {
   std::vector<std::thread> threads;
   const int64_t n = std::min<int64_t>(4, (end - begin + grain - 1) / grain);
@@ -122,6 +124,10 @@ int main(int argc, char** argv) {
     if (lightconv_step(sx.data, window.data, sweight.data, sout.data, p.B, steps, p.D, p.H, p.K,
                        pick({0, 1, 1000}), p.dtype, p.weight_dtype, p.shared, p.softmax))
       return 1;
+    if (const char* what = wrong_program()) {
+      std::printf("wrong: case %d, program %s\n", i, what);
+      return 1;
+    }
   }
   std::printf("%d cases\n", count);
   return 0;

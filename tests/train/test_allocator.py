@@ -1,13 +1,20 @@
-"""Freed memory is kept, and given back past a bound; in a process of its own, as it stays so."""
+"""Freed memory is kept, and given back past a bound and at the end; in processes of their own."""
 
 import json
 import platform
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
-from lightconv.train.allocator import Allocator, machine_bytes, resident_bytes
+from lightconv.train.allocator import (
+    SETTING,
+    Allocator,
+    machine_bytes,
+    most_kept,
+    resident_bytes,
+)
 
 CODE = """
 import ctypes, json, sys
@@ -15,7 +22,8 @@ from lightconv.train.allocator import Allocator, resident_bytes
 
 keep, most = json.loads(sys.argv[1])
 allocator = Allocator(most)
-kept = allocator.keep() if keep else False
+if keep:
+    allocator.__enter__()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 before = resident_bytes()
@@ -24,8 +32,15 @@ block = libc.malloc(ctypes.c_size_t(size))
 ctypes.memset(block, 1, size)
 libc.free(ctypes.c_void_p(block))
 after = resident_bytes()
-released = allocator.release()
-print(json.dumps([kept, (after - before) >> 20, released, (resident_bytes() - before) >> 20]))
+kept, released = allocator.kept, allocator.release()
+still = resident_bytes()
+allocator.__exit__(None, None, None)
+left = resident_bytes()
+block = libc.malloc(ctypes.c_size_t(size))
+ctypes.memset(block, 1, size)
+libc.free(ctypes.c_void_p(block))
+sizes = [(found - before) >> 20 for found in (after, still, left, resident_bytes())]
+print(json.dumps([kept, released, *sizes]))
 """
 
 pytestmark = pytest.mark.skipif(
@@ -33,36 +48,61 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def outcome(keep: bool, most: int) -> list[object]:
+class Outcome(NamedTuple):
+    """MB that a process had more than before: freed, asked to release, closed, freed once more."""
+
+    kept: bool
+    released: bool
+    freed: int
+    asked: int
+    closed: int
+    later: int
+
+
+def outcome(keep: bool, most: int) -> Outcome:
     done = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([keep, most])], capture_output=True, check=True
     )
-    found: list[object] = json.loads(done.stdout)
-    return found
+    return Outcome(*json.loads(done.stdout))
 
 
 def test_without_it_memory_goes_back() -> None:
-    kept, held, _, _ = outcome(keep=False, most=1 << 40)
-    assert not kept
-    assert held < 20  # type: ignore[operator]
+    found = outcome(keep=False, most=1 << 40)
+    assert not found.kept
+    assert found.freed < 20
 
 
-def test_memory_is_kept_below_the_bound() -> None:
-    kept, held, released, still = outcome(keep=True, most=1 << 40)
-    assert kept
-    assert held >= 180  # type: ignore[operator]
-    assert not released
-    assert still >= 180  # type: ignore[operator]
+def test_memory_is_kept_below_the_bound_and_given_back_at_the_end() -> None:
+    found = outcome(keep=True, most=1 << 40)
+    assert found.kept and not found.released
+    assert found.freed >= 180 and found.asked >= 180
+    assert found.closed < 20 and found.later < 20
 
 
 def test_memory_is_given_back_past_the_bound() -> None:
-    kept, held, released, still = outcome(keep=True, most=1 << 20)
-    assert kept
-    assert held >= 180  # type: ignore[operator]
-    assert released
-    assert still < 20  # type: ignore[operator]
+    found = outcome(keep=True, most=1 << 20)
+    assert found.kept and found.released
+    assert found.freed >= 180 and found.asked < 20
 
 
-def test_the_bound_is_half_of_the_machine() -> None:
-    assert Allocator().most == machine_bytes() // 2
+def test_a_bound_of_zero_switches_it_off() -> None:
+    found = outcome(keep=True, most=0)
+    assert not found.kept and not found.released
+    assert found.freed < 20
+
+
+def test_the_bound_is_half_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    assert Allocator().most == most_kept() == machine_bytes() // 2
+    assert most_kept(processes=4) == machine_bytes() // 8
+    assert most_kept("cuda") == 0
     assert 0 < resident_bytes() < machine_bytes()
+
+
+def test_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "300")
+    assert Allocator().most == 300 << 20
+    assert most_kept(processes=3) == 100 << 20
+    monkeypatch.setenv(SETTING, "much")
+    with pytest.raises(ValueError, match="LIGHTCONV_TRAIN_KEEP_MB='much' must be a whole number"):
+        most_kept()

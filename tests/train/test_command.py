@@ -1,7 +1,6 @@
 """`lightconv train` as people call it: exit codes, one-line errors, signals."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import lightconv
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import read_config
+from lightconv.selftest.forks import Answer, Server, shared
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.command import choose_device, read_duration
@@ -22,13 +22,11 @@ from tests.train.examples import (
     small_config,
     write_recipe,
 )
-from tests.train.server import Answer, Server
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as found:
-        yield found
+def server() -> Server:
+    return shared()
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +174,8 @@ def test_a_signal_saves_first(
     assert Checkpoints(run / "checkpoints").steps()[-1] > step
 
 
-def test_the_second_ctrl_c_quits_at_once(server: Server, data: Path, tmp_path: Path) -> None:
-    """An update that takes minutes is not waited for."""
+def test_ctrl_c_does_not_wait_for_a_long_update(server: Server, tmp_path: Path) -> None:
+    """An update of minutes is given up; a second Ctrl-C is for whatever else takes long."""
     path = recipe(
         tmp_path, max_steps=100_000, validate_every=100_000, tokens_per_update=10**9, max_tokens=9
     )
@@ -187,7 +185,6 @@ def test_the_second_ctrl_c_quits_at_once(server: Server, data: Path, tmp_path: P
     assert answer["code"] == 130
     assert answer["seconds"] < 20.0
     assert "Ctrl-C once more quits at once" in answer["err"]
-    assert "saved as" not in answer["err"]
     assert "Traceback" not in answer["err"]
 
 

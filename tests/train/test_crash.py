@@ -1,36 +1,23 @@
 """R1 and R6: whatever happens to the writer, there is a whole checkpoint, and saving goes on."""
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.train.crash import LAST, NEW, NEXT, OLD
+from lightconv.selftest.crash import LAST, NEW, NEXT, OLD
+from lightconv.selftest.promise import scratch
+from lightconv.selftest.writers import FEWEST_POINTS, run_cases
 
-ROOT = Path(__file__).parent.parent.parent
-# How many operations a save of the small checkpoints is known to have; fewer: some go unnoticed.
-FEWEST_POINTS = 30
 Results = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def results() -> Iterator[dict[str, list[Results]]]:
-    """All cases, run once, in memory where there is such a folder: a kill is no power cut."""
-    memory = Path("/dev/shm")
-    where = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=where) as folder:
-        Path(folder).chmod(0o755)  # a case gives up its rights, and must still get there
-        command = [sys.executable, "-m", "tests.train.crash", folder]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-        ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False)
-        assert ended.returncode == 0, ended.stderr.decode()
-        yield json.loads(ended.stdout)
+    """All cases, run once."""
+    with scratch() as folder:
+        yield run_cases(folder)
 
 
 @pytest.mark.parametrize("case", ["kill-new", "kill-remains", "halfway-new", "kill-again"])

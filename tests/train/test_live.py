@@ -1,5 +1,6 @@
 """What people see: the numbers of the line, plain lines in a pipe, a live line on a terminal."""
 
+import errno
 import io
 import math
 import re
@@ -128,6 +129,22 @@ def test_the_display_fits_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     display = open_display(10)
     assert isinstance(display, LiveLine)
     display.close()
+
+
+def test_nobody_listens() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "the terminal is gone")
+
+    for display in (
+        Lines(10, Closed()),
+        LiveLine(10, Console(file=io.StringIO(), force_terminal=True)),
+    ):
+        if isinstance(display, LiveLine):
+            display._live.console.file = Closed()
+        display.update(record(1), logged=True)
+        display.note("x")
+        display.close()
 
 
 def test_a_validation_is_one_line() -> None:

@@ -79,6 +79,19 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     }
 
 
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    # Reading it gives zeros without end.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda self: b"")
+        log = Log(tmp_path / "log.jsonl")
+    with log, pytest.raises(OSError, match="No space left") as caught:
+        log.write({"step": 1})
+    assert caught.value.filename == str(tmp_path / "log.jsonl")
+
+
 def test_a_line_is_there_when_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     log = Log(path)

@@ -32,6 +32,11 @@ def test_the_plan() -> None:
     }
 
 
+def test_the_plan_says_what_memory_is_kept() -> None:
+    rows = plan_rows(CONFIG, parameters=1, device="cpu", recipe_tokens=4000, kept=3 << 30)
+    assert dict(rows)["freed memory"] == "is kept up to 3,072 MB (LIGHTCONV_TRAIN_KEEP_MB)"
+
+
 @pytest.mark.parametrize(
     "effective, recipe, text",
     [
@@ -68,7 +73,7 @@ def test_the_summary() -> None:
         best=-2.5,
         best_step=10,
         tokens=50_000,
-        seconds={"updates": 96.0, "validation": 3.0, "loading": 1.0},
+        seconds={"updates": 96.0, "validation": 2.0, "loading": 1.5, "checkpoints": 0.5},
     )
     entries = [
         {"kind": "valid", "step": 10, "loss": 2.5, "perplexity": 9.0, "metric": {"bleu": 20.5}},
@@ -79,7 +84,9 @@ def test_the_summary() -> None:
     assert dict(summary_rows(outcome, Path("run/model"))) == {
         "steps": "20",
         "target tokens": "50,000",
-        "time": "1:40 (updates 96.0%, validation 3.0%, loading 1.0%)",
+        "time": "1:40 (updates 96.0%, validation 2.0%, loading 1.5%, checkpoints 0.5%)",
+        # 2 of 98 seconds.
+        "overhead": "2.04% beside updates (loading 1.53%, logging 0.00%, checkpoints 0.51%)",
         "tokens/s": "500",
         "updates left out": "2 with a gradient that is not finite",
         "last loss": "2.346",

@@ -298,15 +298,45 @@ def test_two_ranks_equal_one_that_accumulates(batches: int, difference: float) -
         assert (a - b).abs().max().item() <= difference
 
 
-def test_who_wants_to_stop_is_heard_by_all() -> None:
-    trainer, other = noisy(), Rank(1)
-    other.sums = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+def rank_before(trainer: Trainer, *, stop: bool, complete: bool) -> Rank:
+    """The other rank, which has no gradient."""
+    other = Rank(1)
+    other.sums = torch.tensor([0.0, 0.0, 0.0, stop, not complete], dtype=torch.float64)
     other.gradients = [torch.zeros_like(p) for p in trainer.model.parameters()]
-    trainer.group = Rank(0, other)
-    assert trainer.update([EXAMPLES.batch(0)]).stop
+    return other
+
+
+def test_who_wants_to_stop_is_heard_by_all() -> None:
+    trainer = noisy()
+    trainer.group = Rank(0, rank_before(trainer, stop=True, complete=True))
+    record = trainer.update([EXAMPLES.batch(0)])
+    assert record.stop and record.done and trainer.step == 1
     trainer.group = Group()
     assert not trainer.update([EXAMPLES.batch(0)]).stop
-    assert trainer.update([EXAMPLES.batch(0)], stop=True).stop
+    # A single batch is not given up.
+    record = trainer.update([EXAMPLES.batch(0)], stop=lambda: True)
+    assert record.stop and record.done and trainer.step == 3
+
+
+def test_an_update_of_many_batches_is_given_up() -> None:
+    trainer, whole = noisy(), noisy()
+    asked: list[bool] = []
+    batches = [EXAMPLES.batch(i) for i in range(4)]
+    record = trainer.update(batches, stop=lambda: asked.append(True) or len(asked) == 2)
+    assert record.stop and not record.done
+    assert (record.step, trainer.step, trainer.guard.skipped) == (0, 0, 0)
+    assert same(trainer, noisy())
+    # It can be done again.
+    assert trainer.update(batches) == whole.update(batches)
+    assert same(trainer, whole)
+
+
+def test_an_update_that_another_rank_has_given_up() -> None:
+    trainer = noisy()
+    trainer.group = Rank(0, rank_before(trainer, stop=True, complete=False))
+    record = trainer.update([EXAMPLES.batch(0)])
+    assert record.stop and not record.done and trainer.step == 0
+    assert same(trainer, noisy())
 
 
 # --- Precision, measuring, averaging
@@ -358,6 +388,18 @@ def test_measuring_uses_the_averaged_parameters() -> None:
             parameter.copy_(trainer.ema.tensors[name])
     trainer.ema = None
     assert trainer.measure([EXAMPLES.batch(0)]) == found
+
+
+def test_the_moving_average_follows_every_update() -> None:
+    trainer = Trainer(Seq2Seq(model_config()), train_config(ema=0.5))
+    average = trainer.model.output.weight.detach().double()
+    for step in range(1, 4):
+        trainer.update([EXAMPLES.batch(step)])
+        decay = (1 + step) / (10 + step)
+        average = decay * average + (1 - decay) * trainer.model.output.weight.detach().double()
+    (found,) = (t for t in trainer.ema.tensors.values() if t.shape == average.shape)
+    torch.testing.assert_close(found.double(), average, rtol=1e-6, atol=1e-7)
+    assert not torch.allclose(found, trainer.model.output.weight, rtol=1e-4)
 
 
 def test_compiling_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,16 @@
-"""Token batches; nothing here knows a model."""
+"""From text to token batches; nothing here knows a model."""
 
 from typing import TYPE_CHECKING
 
-from lightconv.data.config import TaskConfig
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    FilterConfig,
+    PipelineConfig,
+    SideConfig,
+    TaskConfig,
+    WordsConfig,
+)
 from lightconv.data.vocabulary import (
     BOS,
     EOS,
@@ -17,9 +25,13 @@ from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.data.batches import Batch, Batches
+    from lightconv.data.corpora import CORPORA, open_corpus
+    from lightconv.data.corpora.own import own_corpus
+    from lightconv.data.corpus import Corpus
     from lightconv.data.examples import Blocks, Pairs, Sentences
     from lightconv.data.loader import Loader
     from lightconv.data.manifest import verify_manifest, write_manifest
+    from lightconv.data.origin import PrepareConfig
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.plan import BatchPlan, Position
     from lightconv.data.prepared import Prepared
@@ -28,28 +40,39 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOS",
+    "CORPORA",
     "EOS",
     "PAD",
     "SPECIALS",
     "TASKS",
     "UNK",
+    "BPEConfig",
     "Batch",
     "BatchPlan",
     "Batches",
     "Blocks",
+    "BytesConfig",
+    "Corpus",
+    "FilterConfig",
     "Loader",
     "Pairs",
     "Pipeline",
+    "PipelineConfig",
     "Position",
+    "PrepareConfig",
     "Prepared",
     "Sentences",
+    "SideConfig",
     "Store",
     "StoreWriter",
     "Synthetic",
     "TaskConfig",
     "Vocabularies",
     "Vocabulary",
+    "WordsConfig",
     "load_vocabularies",
+    "open_corpus",
+    "own_corpus",
     "verify_manifest",
     "write_manifest",
 ]
@@ -58,9 +81,13 @@ __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "Batches"],
+        "corpora": ["CORPORA", "open_corpus"],
+        "corpora.own": ["own_corpus"],
+        "corpus": ["Corpus"],
         "examples": ["Blocks", "Pairs", "Sentences"],
         "loader": ["Loader"],
         "manifest": ["verify_manifest", "write_manifest"],
+        "origin": ["PrepareConfig"],
         "pipeline": ["Pipeline"],
         "plan": ["BatchPlan", "Position"],
         "prepared": ["Prepared"],

@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
     from lightconv.data.origin import PrepareConfig
     from lightconv.data.prepare import check_free, prepare
     from lightconv.data.progress import open_display
+    from lightconv.data.work import work_folder
 
     check_free(options.out, overwrite=options.overwrite)
     with open_display() as display, _warnings_on(display):
@@ -71,8 +72,9 @@ def main(argv: Sequence[str]) -> int:
                 processes=options.processes,
                 display=display,
             )
-        except (KeyboardInterrupt, OSError):
-            display.note("not finished: the same command goes on from here")
+        except BaseException:
+            if work_folder(options.out).exists():  # it is removed where what was given is wrong
+                display.note("not finished: the same command goes on from here")
             raise
     report(prepared)
     return 0
@@ -154,13 +156,18 @@ def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
 
 
 def _open_named(options: argparse.Namespace, display: "Display") -> "Corpus":
-    return open_corpus(options.name, options.source, _cache() / "corpora", display.note)
+    return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
 
 
 def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "Corpus":
-    from lightconv.data.corpora.own import own_corpus
+    from lightconv.data.corpora.own import is_json, own_corpus
 
     kind, train = own
+    if options.jsonl is not None and not is_json(options.jsonl):
+        raise ValueError(
+            f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
+            "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
+        )
     return own_corpus(
         kind,
         train=train,
@@ -195,7 +202,8 @@ def _warnings_on(display: "Display") -> Iterator[None]:
         yield
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where what is fetched is kept."""
     if chosen := os.environ.get("LIGHTCONV_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")

@@ -72,7 +72,7 @@ def read_manifest(folder: str | Path) -> dict[str, dict[str, Any]]:
 def _is_entry(name: str, entry: Any) -> bool:
     return (
         Path(name).name == name
-        and "\0" not in name
+        and name.isprintable()
         and isinstance(entry, dict)
         and type(entry.get("bytes")) is int
         and isinstance(entry.get("sha256"), str)

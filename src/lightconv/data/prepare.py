@@ -77,6 +77,9 @@ def prepare(
 
 def check_free(out: Path, *, overwrite: bool) -> None:
     """Raises ValueError if something stands there that may not be replaced."""
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ValueError(f"{out} cannot be made: {above} is a file, expected a folder")
     if not out.is_symlink() and not out.exists():
         return
     if not overwrite:

@@ -24,6 +24,11 @@ LOCK_FILE = "lock"
 REPLACED = "replaced"
 
 
+def work_folder(out: Path) -> Path:
+    """Where the prepared folder `out` is made."""
+    return out.absolute().with_name(f".{out.absolute().name}.prepare")
+
+
 class Work:
     """A context manager; only one process at a time is in it.
 
@@ -34,7 +39,7 @@ class Work:
 
     def __init__(self, out: Path, origin: Origin) -> None:
         self.out = out.absolute()
-        self.folder = self.out.with_name(f".{self.out.name}.prepare")
+        self.folder = work_folder(out)
         self.result = self.folder / "result"
         self.origin = origin
         self.changed: list[str] = []

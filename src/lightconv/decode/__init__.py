@@ -6,8 +6,26 @@ from lightconv.decode.config import DecodeConfig
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.decode.beam import Hypothesis, beam_search
+    from lightconv.decode.beam import beam_options, beam_search
+    from lightconv.decode.ensemble import ensemble_steps
+    from lightconv.decode.sampling import sample
+    from lightconv.decode.trace import Hypothesis
 
-__all__ = ["DecodeConfig", "Hypothesis", "beam_search"]
+__all__ = [
+    "DecodeConfig",
+    "Hypothesis",
+    "beam_options",
+    "beam_search",
+    "ensemble_steps",
+    "sample",
+]
 
-__getattr__ = lazy(__name__, {"beam": ["Hypothesis", "beam_search"]})
+__getattr__ = lazy(
+    __name__,
+    {
+        "beam": ["beam_options", "beam_search"],
+        "ensemble": ["ensemble_steps"],
+        "sampling": ["sample"],
+        "trace": ["Hypothesis"],
+    },
+)

@@ -19,25 +19,67 @@ if TYPE_CHECKING:
 
 # What is scored when nothing else is asked for.
 DEFAULT = ("sacrebleu", "chrf")
+# What can be said of a model only.
+MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "out", "overwrite")
 
 
 def main(argv: Sequence[str]) -> int:
     """Reads the texts, prints one line for each metric."""
     options = _parser().parse(argv)
-    if not options.hypotheses or not options.references:
-        raise ValueError(
-            "nothing to evaluate, expected --hypotheses FILE and --references FILE. "
-            "`lightconv evaluate --help` explains"
-        )
-    metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
-    if options.against:
-        metrics = _comparable(metrics, chosen=bool(options.metric))
     if options.samples < 1:
         raise ValueError(f"--samples {options.samples}, expected at least 1")
     if not 0 <= options.seed < 1 << 32:
         raise ValueError(f"--seed {options.seed}, expected 0 to {(1 << 32) - 1}")
+    if options.model is not None:
+        return _evaluate_model(options)
+    if not options.hypotheses or not options.references:
+        raise ValueError(
+            "nothing to evaluate, expected MODEL --data DIR, or --hypotheses FILE and "
+            "--references FILE. `lightconv evaluate --help` explains"
+        )
+    for name in MODEL_OPTIONS:
+        if getattr(options, name) not in (None, False, []):
+            raise ValueError(f"--{name} is for a model, expected MODEL before it")
+    metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
+    if options.against:
+        metrics = _comparable(metrics, chosen=bool(options.metric))
     for result in _results(metrics, options):
         print(json.dumps(result.plain()) if options.format == "jsonl" else result, flush=True)
+    return 0
+
+
+def _evaluate_model(options: Namespace) -> int:
+    """Decodes a split and scores it."""
+    if options.data is None:
+        raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
+    if options.hypotheses or options.references:
+        raise ValueError("--hypotheses and --references are files, expected none with a model")
+    if options.beam is not None and options.beam < 1:
+        raise ValueError(f"--beam {options.beam}, expected at least 1")
+    if options.out is not None and options.out.exists():
+        if not options.overwrite:
+            raise ValueError(f"{options.out} exists. Choose another name, or say --overwrite")
+        options.out.unlink()
+
+    # These load torch, which takes its time: mistakes above are answered at once.
+    from lightconv.evaluate.report import Request, evaluate
+    from lightconv.train.command import choose_device
+
+    settings = [*options.set, *([] if options.beam is None else [f"beam={options.beam}"])]
+    request = Request(
+        model=options.model,
+        data=options.data,
+        split=options.split or "test",
+        settings=settings,
+        metrics=options.metric,
+        against=options.against,
+        floor=options.floor,
+        limit=options.limit,
+        out=options.out,
+        samples=options.samples,
+        seed=options.seed,
+    )
+    evaluate(request, choose_device(options.device)).print(options.format)
     return 0
 
 
@@ -105,12 +147,40 @@ def _read(paths: Sequence[Path]) -> list[list[str]]:
 def _parser() -> Parser:
     parser = Parser(
         "evaluate",
-        "Scores texts against references, line by line. Every score is printed with a signature of "
-        "all that influenced it. With --against, a second system is compared by paired bootstrap "
-        "resampling (Koehn, 2004).",
+        "Scores a model on prepared data the way its set-up is scored: the search of its recipe, "
+        "subwords removed, the paper's measure and the usual ones. Or scores texts against "
+        "references, line by line. Every score is printed with a signature of all that influenced "
+        "it. With --against, a second system is compared by paired bootstrap resampling (Koehn, "
+        "2004).",
+        "lightconv evaluate runs/first --data data/debian --split test",
+        "lightconv evaluate my-model --data data/debian --floor --against other-model",
         "lightconv evaluate --hypotheses out.txt --references ref.txt",
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run"
+    )
+    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
+    parser.add_argument("--split", metavar="NAME", help="default: test")
+    parser.add_argument("--beam", metavar="N", type=int, help="default: the model's own")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="change another value of the search, such as alpha=0.6",
+    )
+    parser.add_argument(
+        "--floor",
+        action="store_true",
+        help="beside it: the source as output, and what training says of the nearest source",
+    )
+    parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an older FILE")
+    parser.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
     )
     parser.add_argument(
         "--hypotheses",
@@ -137,7 +207,10 @@ def _parser() -> Parser:
         "--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it"
     )
     parser.add_argument(
-        "--against", metavar="FILE", type=Path, help="outputs of another system for the same lines"
+        "--against",
+        metavar="FILE",
+        type=Path,
+        help="outputs of another system for the same lines; with a model also another model",
     )
     parser.add_argument(
         "--samples", metavar="N", type=int, default=SAMPLES, help=f"default: {SAMPLES}"

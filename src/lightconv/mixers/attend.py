@@ -31,6 +31,17 @@ def attend(
     return out.transpose(1, 2).flatten(-2)
 
 
+def attention_weights(q: Tensor, k: Tensor, heads: int, *, mask: Tensor | None = None) -> Tensor:
+    """How much each query of `attend` takes from each key: [B, H, T, S]; arguments as there."""
+    R = q.shape[-1] // heads
+    q, k = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k))
+    scores = q @ k.transpose(-2, -1) / R**0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights: Tensor = scores.softmax(-1)
+    return weights
+
+
 def attend_band(
     q: Tensor, k: Tensor, v: Tensor, real: Tensor, heads: int, *, left: int, dropout: float = 0.0
 ) -> Tensor:

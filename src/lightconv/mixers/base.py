@@ -108,9 +108,9 @@ S = TypeVar("S")
 def reorder(state: S, rows: Tensor) -> S:
     """The states of those rows: permuted, repeated or left out.
 
-    state   a State, or tuples, lists and dicts of them
+    state   a State, or tuples, lists and dicts of them, or anything with a method `reorder(rows)`
     rows    [B'] int64
-    returns the same structure with batch B'; every tensor is a copy
+    returns the same structure with batch B'; every tensor that steps write is a copy
     """
     return cast(S, _select(state, rows))
 
@@ -118,6 +118,8 @@ def reorder(state: S, rows: Tensor) -> S:
 def _select(node: Any, rows: Tensor) -> Any:
     if isinstance(node, Tensor):
         return node.index_select(0, rows)
+    if hasattr(node, "reorder"):
+        return node.reorder(rows)
     if isinstance(node, dict):
         return {key: _select(value, rows) for key, value in node.items()}
     if isinstance(node, tuple) and hasattr(node, "_fields"):

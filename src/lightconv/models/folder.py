@@ -5,7 +5,7 @@ from a stranger can be wrong, but not do anything.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -121,12 +121,18 @@ def save(
 
 
 def load(
-    folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    folder: str | Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    *,
+    make: "Callable[[ModelConfig], Seq2Seq | LanguageModel] | None" = None,
 ) -> "Seq2Seq | LanguageModel":
     """The model in a folder, in evaluation mode.
 
     Its parameters are mapped from the file, not copied, unless `device` or `dtype` ask for other
     ones. The folder may come from a stranger: ValueError says what is wrong with it.
+
+    make  builds the model in the place of `build`, a subclass perhaps
     """
     folder = check_folder(folder)
     config = read_config(folder).model
@@ -136,7 +142,7 @@ def load(
     if listed < layers:
         raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
     try:
-        model = build_empty(config)
+        model = build_empty(config, make or build)
     except (RuntimeError, OverflowError) as error:
         raise ValueError(f"{folder / CONFIG_FILE}: no such model can be built: {error}") from None
     read_weights(model, weights, torch.device(device), dtype)
@@ -165,10 +171,12 @@ def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else LanguageModel(config)
 
 
-def build_empty(config: ModelConfig) -> "Seq2Seq | LanguageModel":
+def build_empty(
+    config: ModelConfig, make: "Callable[[ModelConfig], Seq2Seq | LanguageModel]" = build
+) -> "Seq2Seq | LanguageModel":
     """A model on the meta device: all shapes, no memory."""
     with torch.device("meta"), _Unfilled():
-        return build(config)
+        return make(config)
 
 
 class _Unfilled(TorchFunctionMode):

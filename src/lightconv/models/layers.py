@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
-from lightconv.mixers.attend import attend, key_mask
+from lightconv.mixers.attend import attend, attention_weights, key_mask
 from lightconv.mixers.base import linear
 from lightconv.models.config import (
     LanguageModelConfig,
@@ -80,7 +80,7 @@ class FeedForward(nn.Module):
 
 
 class SourceState(NamedTuple):
-    """The source as one layer attends to it: keys and values [B, S, D]."""
+    """The source as one layer attends to it: keys and values [B, S, D]; never written to."""
 
     keys: Tensor
     values: Tensor
@@ -107,14 +107,27 @@ class SourceAttention(nn.Module):
         return SourceState(*self.kv_proj(memory).chunk(2, dim=-1))
 
     def forward(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
-        """x [B, T, D], the source and its padding [B, S] bool -> [B, T, D]."""
+        """x [N, T, D], the source and its padding [B, S] bool -> [N, T, D].
+
+        N is B, or a multiple of it: then the first N / B rows read the first source, and so on.
+        """
         dropout = self.dropout if self.training else 0.0
-        mask = key_mask(padding)
-        read = attend(
-            self.q_proj(x), source.keys, source.values, self.heads, mask=mask, dropout=dropout
-        )
-        out: Tensor = self.out_proj(read)
+        q, mask = self._queries(x, source), key_mask(padding)
+        read = attend(q, source.keys, source.values, self.heads, mask=mask, dropout=dropout)
+        out: Tensor = self.out_proj(read.view(x.shape))
         return out
+
+    def weights(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
+        """Where `forward` looks, the mean of the heads: [N, T, S]; arguments as there."""
+        q, mask = self._queries(x, source), key_mask(padding)
+        mean = attention_weights(q, source.keys, self.heads, mask=mask).mean(1)
+        return mean.view(*x.shape[:2], mean.shape[-1])
+
+    def _queries(self, x: Tensor, source: SourceState) -> Tensor:
+        """x [N, T, D] -> [B, N / B * T, D]: queries know nothing of each other."""
+        q: Tensor = self.q_proj(x)
+        B = source.keys.shape[0]
+        return q if q.shape[0] == B else q.view(B, -1, q.shape[2])
 
 
 class Layer(nn.Module):
@@ -202,6 +215,15 @@ class DecoderLayer(Layer):
         x, past = self.mix_step(x, state.mixer)
         x = self.feed_forward(self.read(x, state.source, padding))
         return x, DecoderState(past, state.source)
+
+    def step_attending(
+        self, x: Tensor, state: DecoderState, padding: Tensor
+    ) -> tuple[Tensor, DecoderState, Tensor]:
+        """As `step`, and where it looked: [B, n, S]."""
+        x, past = self.mix_step(x, state.mixer)
+        weights = self.source.weights(self.source_residual.open(x), state.source, padding)
+        x = self.feed_forward(self.read(x, state.source, padding))
+        return x, DecoderState(past, state.source), weights
 
     def read(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
         """x [B, T, D], the source and its padding [B, S] bool -> [B, T, D]."""

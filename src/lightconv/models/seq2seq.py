@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from lightconv.mixers import reorder
 from lightconv.models.adaptive import Output, build_embedding
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.models.embedding import embed
@@ -25,7 +27,11 @@ class Memory(NamedTuple):
 
 
 class Seq2SeqState(NamedTuple):
-    """A decoder in the middle of N sentences: a pytree, batch first in every tensor."""
+    """A decoder in the middle of N outputs: a pytree, batch first in every tensor.
+
+    What belongs to the source, its padding among it, is there once for all outputs of a sentence:
+    B rows, where N is a multiple of B and the first N / B outputs are those of the first.
+    """
 
     layers: tuple[DecoderState, ...]
     padding: Tensor
@@ -34,6 +40,19 @@ class Seq2SeqState(NamedTuple):
     def position(self) -> int:
         """How many tokens came before."""
         return self.layers[0].mixer.position
+
+    def reorder(self, rows: Tensor) -> "Seq2SeqState":
+        """The state of those rows [N']; what is said of `mixers.reorder`."""
+        B, N = len(self.padding), len(self.layers[0].mixer.tensors[0])
+        kept = _sources(rows // max(N // max(B, 1), 1), B)
+        if kept is None:
+            padding, sources = self.padding, [layer.source for layer in self.layers]
+        else:
+            padding = reorder(self.padding, kept)
+            sources = [reorder(layer.source, kept) for layer in self.layers]
+        pasts = [reorder(layer.mixer, rows) for layer in self.layers]
+        layers = tuple(map(DecoderState, pasts, sources))
+        return Seq2SeqState(layers, padding)
 
 
 class Seq2Seq(FolderModel):
@@ -101,6 +120,39 @@ class Seq2Seq(FolderModel):
             layers.append(new)
         scores = self.output.scores(self.decoder_norm(x))
         return scores, Seq2SeqState(tuple(layers), state.padding)
+
+    def step_attending(
+        self, tokens: Tensor, state: Seq2SeqState, layer: int = -1
+    ) -> tuple[Tensor, Seq2SeqState, Tensor]:
+        """As `step`, and where that layer of the decoder looks in the source.
+
+        The third result is [N, n, S], the mean of the heads; every row sums to one.
+        """
+        if not -len(self.decoder) <= layer < len(self.decoder):
+            raise ValueError(f"layer={layer} must be one of {len(self.decoder)} decoder layers")
+        chosen = self.decoder[layer]
+        x = embed(self.target_embedding, tokens, self.config, state.position)
+        layers = []
+        for each, past in zip(self.decoder, state.layers, strict=True):
+            if each is chosen:
+                x, new, attention = _decoder(each).step_attending(x, past, state.padding)
+            else:
+                x, new = _decoder(each).step(x, past, state.padding)
+            layers.append(new)
+        scores = self.output.scores(self.decoder_norm(x))
+        return scores, Seq2SeqState(tuple(layers), state.padding), attention
+
+
+def _sources(wanted: Tensor, B: int) -> Tensor | None:
+    """Which of B sources to keep, when the rows of a state want these [N']; None: all as they are.
+
+    Neighbours that want the same one share it, if every source is wanted by as many.
+    """
+    kept, counts = torch.unique_consecutive(wanted, return_counts=True)
+    if not bool((counts == counts[:1]).all()):
+        kept = wanted
+    everything = torch.arange(B, device=kept.device)
+    return None if torch.equal(kept, everything) else kept
 
 
 def _decoder(layer: nn.Module) -> DecoderLayer:

@@ -9,6 +9,7 @@ from lightconv.ops.functional import (
     lightconv_step,
 )
 from lightconv.ops.residual import dropout, dropout_add, dropout_add_norm
+from lightconv.ops.topk import topk_logprobs
 
 __all__ = [
     "dropout",
@@ -20,4 +21,5 @@ __all__ = [
     "lightconv",
     "lightconv_softmax",
     "lightconv_step",
+    "topk_logprobs",
 ]

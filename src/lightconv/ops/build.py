@@ -72,13 +72,9 @@ def kernel_commands(command: list[str], folder: str) -> dict[str, list[str]]:
     commands = {}
     for name, (vector_bytes, flags) in instruction_sets().items():
         defines = [f"-DLIGHTCONV_ISA={name}", f"-DVEC_BYTES={vector_bytes}"]
-        commands[f"{folder}/{name}.o"] = [
-            *command,
-            *flags,
-            *defines,
-            "-c",
-            f"{SOURCES}/kernels.cpp",
-        ]
+        for part in ("kernels", "engine"):
+            source = f"{SOURCES}/{part}.cpp"
+            commands[f"{folder}/{name}-{part}.o"] = [*command, *flags, *defines, "-c", source]
     commands[f"{folder}/library.o"] = [*command, "-c", f"{SOURCES}/library.cpp"]
     return {target: [*line, "-o", target] for target, line in commands.items()}
 

@@ -165,6 +165,12 @@ def _prepare(library: ctypes.CDLL) -> str:
             f"LIGHTCONV_ISA={wanted} does not run on this machine or is unknown; known: {known}"
         )
     library.lightconv_step.argtypes = (ctypes.c_void_p,) * 4 + (ctypes.c_int64,) * 10
+    library.lightconv_engine.restype = ctypes.c_void_p
+    library.lightconv_panel.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    library.lightconv_panel.restype = ctypes.c_int64
+    library.lightconv_run.argtypes = (ctypes.c_void_p,) * 3
+    numbers = (ctypes.c_int64,) * 4
+    library.lightconv_topk.argtypes = (ctypes.c_void_p, *numbers, *(ctypes.c_void_p,) * 2)
     library.lightconv_use_threads.argtypes = (ctypes.c_void_p,)
     library.lightconv_use_threads(_torch_parallel_for())
     return str(isa.decode())

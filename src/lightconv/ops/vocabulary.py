@@ -13,17 +13,29 @@ from torch import Tensor
 
 from lightconv.ops.check import accumulate_dtype
 
-CHUNK = 1024  # positions
+CHUNK = 1024  # positions, fewer where the vocabulary is large
+LARGEST = 1024 * 32768  # logits at a time
+
+
+def chunk_of(V: int) -> int:
+    """How many positions have logits at a time."""
+    return max(1, min(CHUNK, LARGEST // max(V, 1)))
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, target: Tensor, *, smoothing: float = 0.0, chunk: int = CHUNK
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The label-smoothed loss and the plain negative log-likelihood, each summed over positions.
 
     x       [n, D]
     weight  [V, D]
     target  [n] int64
+    chunk   positions whose logits exist at a time; None: as `chunk_of` says
     returns [] and [], float32 or wider; the second has no gradient
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
@@ -34,6 +46,7 @@ def linear_cross_entropy(
         raise ValueError(f"target must be [{x.shape[0]}] like x, got {list(target.shape)}")
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing={smoothing} must be in [0, 1)")
+    chunk = chunk_of(len(weight)) if chunk is None else chunk
     if chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1")
     device = x.device.type
@@ -58,9 +71,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             of_x = torch.empty_like(x) if need_x else None
             of_weight = torch.zeros_like(weight, dtype=exact) if need_weight else None
             loss, plain = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
+            # One piece of memory for all chunks.
+            product = x.new_empty(min(chunk, len(x)), len(weight))
             for start in range(0, len(x), chunk):
                 rows = slice(start, start + chunk)
-                logits = (x[rows] @ narrow.t()).to(exact)
+                logits = torch.matmul(x[rows], narrow.t(), out=product[: len(x[rows])]).to(exact)
                 total, nll = _sums(logits, target[rows, None], smoothing)
                 loss += total
                 plain += nll
@@ -92,12 +107,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _sums(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """The two losses of a chunk; `logits` [n, V] become their own gradient of the first."""
     V = logits.shape[1]
-    norm = logits.logsumexp(-1, keepdim=True)
-    nll = (norm - logits.gather(1, target)).sum()
+    # Every pass is in place: a second array of this size would double what the loss takes.
+    logits.sub_(logits.amax(-1, keepdim=True))
+    of_target, of_all = logits.gather(1, target), logits.sum() if smoothing > 0.0 else None
+    total = logits.exp_().sum(-1, keepdim=True)
+    norm = total.log()
+    nll = (norm - of_target).sum()
     loss = (1.0 - smoothing) * nll
-    if smoothing > 0.0:
-        loss = loss + smoothing * (norm.sum() - logits.sum() / V)
-    logits.sub_(norm).exp_()
+    if of_all is not None:
+        loss = loss + smoothing * (norm.sum() - of_all / V)
+    logits.div_(total)
     if smoothing > 0.0:
         logits.sub_(smoothing / V)
     logits.scatter_add_(1, target, torch.full_like(norm, smoothing - 1.0))

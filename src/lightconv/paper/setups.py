@@ -56,10 +56,13 @@ _TRAIN = {
 }
 _DECODE = {
     "decode.length_penalty": DEFAULTS,
+    "decode.coverage": DEFAULTS,
     "decode.min_len": DEFAULTS,
+    "decode.min_len_ratio": DEFAULTS,
     "decode.max_len_ratio": DEFAULTS,
     "decode.max_len_plus": DEFAULTS,
     "decode.block_ngrams": DEFAULTS,
+    "decode.allow_unknown": DEFAULTS,
 }
 _TUNED = "tuned in the paper, figure not published; ours: "
 
@@ -293,9 +296,12 @@ _CNN_DAILYMAIL = Setup(
         **_TRAIN,
         "decode.beam": ours("as for WMT En-De"),
         "decode.alpha": ours("a usual choice for this corpus"),
+        "decode.coverage": ours("none"),
         "decode.min_len": f"{_TUNED}a usual choice for this corpus",
+        "decode.min_len_ratio": ours("summaries do not grow with the article"),
         "decode.max_len_ratio": ours("summaries do not grow with the article"),
         "decode.max_len_plus": f"{_TUNED}a usual choice for this corpus",
+        "decode.allow_unknown": DEFAULTS,
     },
 )
 

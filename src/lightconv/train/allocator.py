@@ -10,36 +10,79 @@ import ctypes
 import os
 import platform
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # mallopt's names for them
+SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's names for them
+# What glibc comes to by itself when large blocks have been freed, and its number of maps.
+_USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65536}
 _STATUS = Path("/proc/self/statm")
 
 
 class Allocator:
-    """Keeps freed memory until the process is larger than `most` bytes."""
+    """Keeps freed memory while it is open, until the process is larger than `most` bytes.
+
+    kept  whether it does: not with a bound of 0, and not where that cannot be arranged
+    """
 
     def __init__(self, most: int | None = None) -> None:
-        self.most = most or machine_bytes() // 2
-        self._libc = _glibc()
+        self.most = most_kept() if most is None else most
+        self.kept = False
+        self._libc = _glibc() if self.most > 0 else None
 
     def keep(self) -> bool:
         """Keeps freed memory from now on; False where that cannot be arranged."""
-        if self._libc is None:
-            return False
-        kept = self._libc.mallopt(_MMAP_MAX, 0) and self._libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        return bool(kept)
+        if self._libc is not None:
+            wanted = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
+            self.kept = all(self._libc.mallopt(*item) for item in wanted.items())
+        return self.kept
+
+    def __enter__(self) -> Self:
+        self.keep()
+        return self
 
     def release(self) -> bool:
         """Gives back what is free if the process has outgrown its bound; says whether it had."""
-        if self._libc is None or resident_bytes() <= self.most:
+        if not self.kept or self._libc is None or resident_bytes() <= self.most:
             return False
         self._libc.malloc_trim(0)
         return True
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.kept and self._libc is not None:
+            for item in _USUAL.items():
+                self._libc.mallopt(*item)
+            self._libc.malloc_trim(0)
+        self.kept = False
+
+
+def most_kept(device: str = "cpu", processes: int = 1) -> int:
+    """Bytes up to which each of so many processes keeps freed memory while it trains.
+
+    The setting, or half of the machine's memory; 0 on a GPU, whose memory torch keeps itself, and
+    without glibc.
+    """
+    setting = os.environ.get(SETTING)
+    if setting is not None and not (setting.isascii() and setting.isdecimal()):
+        raise ValueError(f"{SETTING}={setting!r} must be a whole number of megabytes, 0 for none")
+    if device != "cpu" or _glibc() is None:
+        return 0
+    whole = machine_bytes() // 2 if setting is None else int(setting) << 20
+    return whole // processes
+
 
 def machine_bytes() -> int:
-    """The machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """The machine's memory; 8 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 8 << 30
 
 
 def resident_bytes() -> int:

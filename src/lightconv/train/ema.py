@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lightconv.train.state import shard
+
 
 class EMA:
     """average <- d * average + (1 - d) * parameter, where d rises to `decay`.
@@ -40,8 +42,15 @@ class EMA:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes the averages that `tensors` had before."""
         for name, tensor in self.tensors.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(shard(tensors[name], tensor))
 
+    @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self.model.named_parameters():
-            parameter.data, self.tensors[name] = self.tensors[name], parameter.data
+            average = self.tensors[name]
+            if hasattr(parameter, "full_tensor"):  # sharded: its memory is known elsewhere too
+                kept = parameter.detach().clone()
+                parameter.copy_(average)
+                average.copy_(kept)
+            else:
+                parameter.data, self.tensors[name] = average, parameter.data

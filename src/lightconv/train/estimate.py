@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lightconv.models.config import LanguageModelConfig, ModelConfig
 from lightconv.models.folder import build_empty
-from lightconv.ops.vocabulary import CHUNK
+from lightconv.ops.vocabulary import chunk_of
 from lightconv.train.config import NesterovConfig, TrainConfig
 
 # Positions in a sentence of the batch that is looked at.
@@ -51,7 +51,7 @@ def estimate(model: ModelConfig, train: TrainConfig) -> Memory:
         vocab = model.adaptive.cutoffs[0]
     activations = saved.bytes // (1 if train.precision == "fp32" else 2)
     # The loss: one chunk of logits and their gradient, and the gradients of what it reads.
-    chunk = min(CHUNK, tokens.numel())
+    chunk = min(chunk_of(vocab), tokens.numel())
     loss = (2 * chunk * vocab + vocab * model.dim + tokens.numel() * model.dim) * FLOAT
     del kept
     activations += loss

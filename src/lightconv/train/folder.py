@@ -16,6 +16,7 @@ from lightconv.train.checkpoints import FOLDER, Checkpoints
 from lightconv.train.config import TrainConfig
 from lightconv.train.data import MODEL_FILES, TrainingData
 from lightconv.train.log import LOG_FILE
+from lightconv.train.loss import Model
 from lightconv.train.plot import PLOT_FILE
 from lightconv.train.trainer import Trainer
 
@@ -132,19 +133,34 @@ def export(
     data: TrainingData,
     tables: Mapping[str, Mapping[str, Any]],
 ) -> list[int]:
-    """Writes the model folder; the steps whose parameters are averaged in it."""
+    """Writes the model folder; the steps whose parameters are averaged in it.
+
+    All ranks call this: where parameters are sharded they are gathered. The first one writes.
+    """
+    with trainer.averaged():
+        whole = trainer.group.whole(trainer.model)
+        if whole is None or trainer.group.rank != 0:
+            return []
+        return _export(folder, whole, trainer, checkpoints, data, tables)
+
+
+def _export(
+    folder: Path,
+    model: Model,
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    data: TrainingData,
+    tables: Mapping[str, Mapping[str, Any]],
+) -> list[int]:
     out, config = model_folder(folder), trainer.config
     folders = checkpoints.folders()
     regular = [step for step in sorted(folders) if is_regular(step, config)]
     steps = regular[-config.average_last :] if config.average_last > 0 else []
     if len(steps) > 1:
-        model = build_empty(trainer.model.config)
+        model = build_empty(model.config)
         fill(model, average([folders[step] for step in steps]))
-        save(model, out, files=data.files(), tables=tables, overwrite=True)
-        return steps
-    with trainer.averaged():
-        save(trainer.model, out, files=data.files(), tables=tables, overwrite=True)
-    return [trainer.step]
+    save(model, out, files=data.files(), tables=tables, overwrite=True)
+    return steps if len(steps) > 1 else [trainer.step]
 
 
 def model_folder(folder: Path) -> Path:

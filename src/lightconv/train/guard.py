@@ -41,20 +41,18 @@ class Guard:
 
 
 def describe(step: int, culprit: Culprit | None, batches: Sequence[Batch]) -> str:
-    """The message of `DivergenceError`."""
+    """The message of `DivergenceError`; without batches nobody has looked for a culprit."""
     text = f"diverged at step {step}: {MOST_IN_A_ROW} gradients in a row were not finite"
+    advice = "Lower train.schedule.peak, clip with train.clip_norm, or choose another normalisation"
     if culprit is None:
-        return f"{text}, though that of each batch alone is"
+        return f"{text}, though that of each batch alone is" if batches else f"{text}. {advice}"
     batch = batches[culprit.place]
     where = f"batch {culprit.place + 1} of {len(batches)}"
     if batch.rows is not None:
         rows = batch.rows.tolist()
         more = ", ..." if len(rows) > LISTED else ""
         where += f", examples {', '.join(map(str, rows[:LISTED]))}{more}"
-    return (
-        f"{text}, the last one from {culprit.module} ({where}). Lower train.schedule.peak, clip "
-        "with train.clip_norm, or choose another normalisation"
-    )
+    return f"{text}, the last one from {culprit.module} ({where}). {advice}"
 
 
 def find_culprit(

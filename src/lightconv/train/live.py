@@ -5,6 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from lightconv.train.trainer import Record
@@ -99,8 +100,9 @@ class Lines:
             self.note(describe(record, self._pace))
 
     def note(self, text: str) -> None:
-        """Prints."""
-        print(text, file=self._file, flush=True)
+        """Prints; a run does not end because nobody listens any more."""
+        with suppress(OSError):
+            print(text, file=self._file, flush=True)
 
     def close(self) -> None:
         """Has nothing to do."""
@@ -127,15 +129,18 @@ class LiveLine:
         if now - self._drawn >= PAUSE:
             self._drawn = now
             text = Text(describe(record, self._pace), overflow="ellipsis", no_wrap=True)
-            self._live.update(text, refresh=True)
+            with suppress(OSError):
+                self._live.update(text, refresh=True)
 
     def note(self, text: str) -> None:
         """Prints above the line."""
-        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with suppress(OSError):
+            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Takes the line away."""
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
 
 def open_display(max_steps: int, *, quiet: bool = False) -> Display:

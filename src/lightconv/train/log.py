@@ -31,7 +31,12 @@ class Log:
         """Appends one line; a number that is not finite becomes null, as JSON has it."""
         plain = {name: _finite(value) for name, value in entry.items()}
         self.entries.append(plain)
-        self._file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
+        rest = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def sync(self) -> None:
         """Waits until all of it is on the disk."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lightconv.data import Batch, Position
 from lightconv.models.weights import parameters
+from lightconv.train.allocator import Allocator
 from lightconv.train.board import Board
 from lightconv.train.checkpoint import EMA_PART, MODEL_PART, Checkpoint
 from lightconv.train.checkpoints import Checkpoints
@@ -18,7 +19,12 @@ from lightconv.train.log import Log
 from lightconv.train.loss import Model
 from lightconv.train.progress import Progress, Window
 from lightconv.train.signals import Stop
-from lightconv.train.state import flatten_optimizer, restore_model, restore_optimizer
+from lightconv.train.state import (
+    flatten_optimizer,
+    gather_all,
+    restore_model,
+    restore_optimizer,
+)
 from lightconv.train.trainer import Record, Trainer
 
 OPTIMIZER_PART = "optimizer"
@@ -51,6 +57,7 @@ class Loop:
         stop: Stop,
         metric: Metric | None = None,
         board: Board | None = None,
+        allocator: Allocator | None = None,
         machine: Mapping[str, Any] | None = None,
     ) -> None:
         self.trainer = trainer
@@ -63,6 +70,7 @@ class Loop:
         self.stop = stop
         self.metric = metric
         self.board = board
+        self.allocator = allocator or Allocator(0)
         self.machine = dict(machine or {})
         self.progress = Progress(Position(self.config.seed))
         # The step whose state is on the disk as it is now.
@@ -120,7 +128,10 @@ class Loop:
         with self._timed("loading"):
             batches = next(updates)
         with self._timed("updates"):
-            record = self.trainer.update(batches, stop=self.stop.code > 0)
+            record = self.trainer.update(batches, stop=lambda: self.stop.code > 0)
+            self.allocator.release()
+        if not record.done:
+            return record
         progress.position = updates.position
         progress.tokens += record.tokens
         progress.window.add(record)
@@ -186,10 +197,8 @@ class Loop:
                 "nll": measured.nll,
                 "perplexity": perplexity(measured.nll),
             }
-            if self.metric is not None and not self.stop.code:
-                trainer.model.eval()
-                with trainer.averaged():
-                    found = self.metric.compute(trainer.model, lambda: self.stop.code > 0)
+            if self.metric is not None and not self.group.agree(self.stop.code):
+                found = self._compute(self.metric)
                 score = found if self.metric.higher else -found
                 entry["metric"] = {self.metric.name: found}
         code = self.group.agree(self.stop.code)
@@ -204,6 +213,19 @@ class Loop:
         self.display.note(describe_validation(entry, improved=improved))
         self.saved = None
         return 0
+
+    def _compute(self, metric: Metric) -> float:
+        """The metric, which the first rank computes while the others wait."""
+        trainer = self.trainer
+        trainer.model.eval()
+        with trainer.averaged():
+            whole = self.group.whole(trainer.model)
+
+            def compute(hurry: Callable[[], bool]) -> float:
+                assert whole is not None  # on the first rank
+                return metric.compute(whole, hurry)
+
+            return self.group.first(compute, lambda: self.stop.code > 0)
 
     def _until_stop(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """At least one batch, but no more when somebody wants to stop."""
@@ -232,6 +254,8 @@ class Loop:
             tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: optimizer.tensors}
             if trainer.ema is not None:
                 tensors[EMA_PART] = trainer.ema.tensors
+            tensors = {part: gather_all(named) for part, named in tensors.items()}
+            trainer.agree_on_size()
             values = {
                 "trainer": trainer.values(),
                 "progress": self.progress.values(),
@@ -243,7 +267,8 @@ class Loop:
             if self.log is not None:
                 self.log.sync()
             self.checkpoints.save(step, tensors, values, score=score)
-            self._prune()
+            if self.checkpoints.writer:
+                self._prune()
         self.saved = step
 
     def _prune(self) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.data import PAD, Batch
+from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.check import accumulate_dtype
 
@@ -46,6 +46,13 @@ def batch_loss(
     if tokens < len(target):
         x, target = x.index_select(0, rows), target.index_select(0, rows)
     return Loss(*model.output.loss(x, target, smoothing), tokens)
+
+
+def empty_batch(model: Model) -> Batch:
+    """A batch without target tokens, whose loss and gradients are zero."""
+    token = torch.full((1, 1), EOS)
+    inputs = (token, token) if isinstance(model, Seq2Seq) else (token,)
+    return Batch(inputs, torch.full((1, 1), PAD))
 
 
 def label_smoothed(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightconv.train.allocator import SETTING
 from lightconv.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from lightconv.train.runner import Outcome
 
 Rows = Sequence[tuple[str, str]]
+# What a run does beside its updates, by the names of the loop.
+OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 def plan_rows(
@@ -21,19 +24,24 @@ def plan_rows(
     recipe_tokens: int,
     effective: tuple[float, float] | None = None,
     processes: int = 1,
+    kept: int = 0,
 ) -> Rows:
     """What will be done.
 
     recipe_tokens  tokens per update of the recipe before anything in it was set
     effective      what the data makes of it: mean target tokens and batches of an update
+    kept           bytes up to which a process keeps freed memory
     """
-    return [
+    rows = [
         ("parameters", f"{parameters:,}"),
         ("device", f"{device}, {config.precision}" + (", compiled" if config.compile else "")),
         ("steps", f"{config.max_steps:,}"),
         ("batch", f"at most {config.max_tokens:,} positions on {_count(processes, 'device')}"),
         ("effective batch", _effective(config, recipe_tokens, effective)),
     ]
+    if kept:
+        rows.append(("freed memory", f"is kept up to {kept >> 20:,} MB ({SETTING})"))
+    return rows
 
 
 def _effective(
@@ -69,6 +77,7 @@ def summary_rows(outcome: "Outcome", model: Path) -> Rows:
         ("steps", f"{outcome.step:,}"),
         ("target tokens", f"{progress.tokens:,}"),
         ("time", f"{show_duration(seconds)} ({_shares(progress.seconds)})"),
+        ("overhead", _overhead(progress.seconds)),
         ("tokens/s", f"{progress.tokens / max(seconds, 1e-9):,.0f}"),
     ]
     if outcome.skipped:
@@ -93,6 +102,14 @@ def _shares(seconds: dict[str, float]) -> str:
     total = max(sum(seconds.values()), 1e-9)
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {spent / total:.1%}" for name, spent in ranked)
+
+
+def _overhead(seconds: dict[str, float]) -> str:
+    """What loading, logging and checkpoints cost beside the updates; validation is work."""
+    parts = {name: seconds.get(name, 0.0) for name in OVERHEAD}
+    total = max(sum(parts.values()) + seconds.get("updates", 0.0), 1e-9)
+    listed = ", ".join(f"{name} {spent / total:.2%}" for name, spent in parts.items())
+    return f"{sum(parts.values()) / total:.2%} beside updates ({listed})"
 
 
 def _show(value: float | None) -> str:

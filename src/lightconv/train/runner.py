@@ -1,6 +1,6 @@
 """A whole run: begun or resumed in its folder, trained, exported."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +10,10 @@ import torch
 from lightconv.models.config import ModelConfig
 from lightconv.models.folder import build
 from lightconv.ops.library import native
+from lightconv.train.allocator import Allocator, most_kept
 from lightconv.train.board import BOARD_FOLDER, Board
 from lightconv.train.checkpoint import Checkpoint
-from lightconv.train.checkpoints import FOLDER, Checkpoints
+from lightconv.train.checkpoints import FOLDER, Checkpoints, SaveError
 from lightconv.train.config import TrainConfig
 from lightconv.train.data import TrainingData
 from lightconv.train.folder import check_data, export, keep_files
@@ -56,24 +57,24 @@ def run(
     metric: Metric | None = None,
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     tensorboard: bool = False,
-    prepare: Callable[[torch.nn.Module], None] = lambda model: None,
 ) -> Outcome:
     """Trains in `folder` from its newest checkpoint, if there is one, and writes the model.
 
-    tables   what the model folder's config.json holds besides the model
-    prepare  called with the model before an optimiser sees it: where it is sharded
+    tables  what the model folder's config.json holds besides the model
     """
     group = group or Group()
     first = group.rank == 0
     with ExitStack() as stack:
         checkpoints = stack.enter_context(open_checkpoints(folder, config, writer=first))
         checkpoints.claim()
-        found = checkpoints.latest()
+        found = find_checkpoint(checkpoints, group)
         if found is not None:
             check_data(folder, found, data)
         set_seed(derive(config.seed), device)
-        built = build(model).to(device)
-        prepare(built)
+        allocator = stack.enter_context(Allocator(most_kept(device.type, group.size)))
+        built = build(model)
+        group.prepare(built)  # which may be too large for one device
+        built.to(device)
         trainer = Trainer(built, config, group=group)
         log = stack.enter_context(open_log(folder, found)) if first else None
         step = 0 if found is None else found.step
@@ -91,6 +92,7 @@ def run(
             stop=stop,
             metric=metric,
             board=board,
+            allocator=allocator,
             machine=describe_machine(device, group),
         )
         if found is not None:
@@ -104,8 +106,13 @@ def run(
             code = loop.run()
         except DivergenceError as error:
             raise DivergenceError(f"{error}. {describe_last(checkpoints)}") from None
+        except SaveError:
+            raise
+        except OSError as error:
+            what = f"{error.filename or folder}: {error.strerror or error}"
+            raise SaveError(f"{what}. {describe_last(checkpoints)}") from error
         averaged: list[int] = []
-        if code == 0 and first:
+        if code == 0:
             averaged = export(folder, trainer, checkpoints, data, tables or {})
         return Outcome(
             code,
@@ -126,6 +133,15 @@ def open_checkpoints(folder: Path, config: TrainConfig, *, writer: bool = True) 
         keep_best=config.keep_best,
         writer=writer,
     )
+
+
+def find_checkpoint(checkpoints: Checkpoints, group: Group) -> Checkpoint | None:
+    """The newest good checkpoint, as the first rank finds it: all others take the same."""
+    found = checkpoints.latest() if group.rank == 0 else None
+    chosen = group.tell(None if found is None else str(found.step))
+    if chosen is None or found is not None:
+        return found
+    return checkpoints.load(int(chosen))
 
 
 def open_log(folder: Path, found: Checkpoint | None) -> Log:

@@ -17,14 +17,17 @@ _HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
 class Stop:
     """Whether the run should save and end, and with which exit code; a context manager.
 
-    While it is open, SIGTERM and the first Ctrl-C are noted, and nothing is interrupted; a second
-    Ctrl-C is a KeyboardInterrupt as ever.
+    While it is open, SIGTERM, the end of the terminal (SIGHUP) and the first Ctrl-C are noted, and
+    nothing is interrupted; a second Ctrl-C is a KeyboardInterrupt as ever. What was ignored before,
+    by nohup for instance, still is.
 
     max_seconds  after that time it says stop by itself
+    quiet        nothing is printed
     """
 
-    def __init__(self, max_seconds: float | None = None) -> None:
+    def __init__(self, max_seconds: float | None = None, *, quiet: bool = False) -> None:
         self._code = 0
+        self._quiet = quiet
         self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
         self._before: dict[int, Any] = {}
 
@@ -37,8 +40,9 @@ class Stop:
     def __enter__(self) -> Self:
         # Python lets the main thread alone have handlers; elsewhere the clock is what is left.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._note)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -52,12 +56,14 @@ class Stop:
         self._before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             self._code = self._code or EXIT_STOPPED
             return
         if self._code == EXIT_INTERRUPT:
             raise KeyboardInterrupt
         self._code = EXIT_INTERRUPT
+        if self._quiet:
+            return
         # Not print: the signal may have come in the middle of one.
         with suppress(OSError):
             os.write(2, _HINT)

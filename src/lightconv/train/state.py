@@ -92,7 +92,7 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(_shard(tensors[name], tensor))
+            tensor.copy_(shard(tensors[name], tensor))
 
 
 def _split(entries: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _split(entries: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) 
     for key, value in entries.items():
         items = value if isinstance(value, tuple | list) else (value,)
         if isinstance(value, Tensor):
-            tensors[f"{prefix}/{key}"] = _whole(value)
+            tensors[f"{prefix}/{key}"] = gather(value)
         elif all(isinstance(item, Scalar) for item in items):
             plain[key] = list(value) if isinstance(value, tuple) else value
         else:
@@ -161,17 +161,24 @@ def _place(key: str, value: Tensor, parameter: Tensor, group: Mapping[str, Any])
     if value.shape != parameter.shape:
         return value.clone().to(parameter.device)
     return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(
-        _shard(value, parameter)
+        shard(value, parameter)
     )
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor, gathered; any other as it is."""
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
+def gather(tensor: Tensor) -> Tensor:
+    """A sharded tensor as a whole on rank 0, off its device, and empty elsewhere; others as is."""
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    full: Tensor = tensor.full_tensor()
+    return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
 
 
-def _shard(whole: Tensor, like: Tensor) -> Tensor:
+def gather_all(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each as of `gather`, one after the other in the same order on every rank."""
+    return {name: gather(tensor) for name, tensor in tensors.items()}
+
+
+def shard(whole: Tensor, like: Tensor) -> Tensor:
     """This rank's part, if `like` is sharded."""
     if not hasattr(like, "full_tensor"):
         return whole

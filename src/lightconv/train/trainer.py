@@ -14,7 +14,7 @@ from lightconv.train.config import TrainConfig
 from lightconv.train.ema import EMA
 from lightconv.train.group import Group, gradients
 from lightconv.train.guard import DivergenceError, Guard, describe, find_culprit
-from lightconv.train.loss import Loss, Model, batch_loss
+from lightconv.train.loss import Loss, Model, batch_loss, empty_batch
 from lightconv.train.memory import halve, is_out_of_memory, positions
 from lightconv.train.optim import build_optimizer
 from lightconv.train.precision import LossScale, autocast
@@ -29,6 +29,7 @@ class Record(NamedTuple):
     norm        of the gradient, before it was cut
     skipped     the gradient was not finite, so nothing was changed
     stop        somebody wants to stop
+    done        False if the update was given up for that, and nothing has changed
     validation  what the callable given to `fit` returned, None between validations
     """
 
@@ -40,6 +41,7 @@ class Record(NamedTuple):
     norm: float = math.nan
     skipped: bool = False
     stop: bool = False
+    done: bool = True
     validation: float | None = None
 
 
@@ -56,6 +58,14 @@ class _Part(NamedTuple):
 
     key: tuple[int, ...]
     batch: Batch
+
+
+class _Sums(NamedTuple):
+    """Of the parts of an update: loss and nll [2] float64, tokens, and whether these are all."""
+
+    losses: Tensor
+    tokens: int
+    complete: bool
 
 
 class Trainer:
@@ -83,29 +93,35 @@ class Trainer:
         if config.compile:
             self.features = torch.compile(model.features, dynamic=True)
 
-    def update(self, batches: Iterable[Batch], *, stop: bool = False) -> Record:
+    def update(
+        self, batches: Iterable[Batch], *, stop: Callable[[], bool] = lambda: False
+    ) -> Record:
         """One optimiser step on the gradient of the loss per target token over all `batches`.
 
         With several ranks these are the batches of this one. The tenth gradient in a row that is
         not finite is a DivergenceError.
 
-        stop  whether this rank wants to stop; what comes back is whether any does
+        stop  whether this rank wants to stop: asked between batches, of which an update may have
+              many. Before the last one, this and all other ranks then give the update up
         """
         parts = [
             _Part((self.group.rank + self.group.size * place,), batch)
             for place, batch in enumerate(batches)
         ]
         self.model.train()
-        parts, sums, count = self._accumulate(parts)
-        totals = torch.tensor([count, stop], dtype=torch.float64, device=self.device)
-        totals = self.group.sum(torch.cat([sums, totals]))
+        parts, sums = self._accumulate(parts, stop)
+        counts = [sums.tokens, stop(), not sums.complete]
+        totals = torch.cat([sums.losses, sums.losses.new_tensor(counts)])
+        totals = self.group.sum(totals)
         self.group.sum_gradients(self.model)
         norm = self.group.norm(self.model).to(totals)
         # The one place where the device is waited for.
-        loss, nll, tokens, stops, size = torch.cat([totals, norm[None]]).tolist()
+        loss, nll, tokens, stops, broken, size = torch.cat([totals, norm[None]]).tolist()
+        lr = find_rate(self.step, self.config.schedule)
+        if broken > 0.0:
+            return Record(self.step, math.nan, 0, lr, stop=True, done=False)
         if tokens == 0.0:
             raise ValueError("an update needs at least one target token, got none")
-        lr = find_rate(self.step, self.config.schedule)
         self.step += 1
         size /= tokens * self.scale.value
         finite = math.isfinite(size)
@@ -158,8 +174,8 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         tokens = 0
         with self.averaged():
-            for batch in batches:
-                found = self._loss(batch)
+            for batch in self.group.together(batches):
+                found = self._loss(batch or empty_batch(self.model))
                 sums += torch.stack([found.loss, found.nll])
                 tokens += found.tokens
         totals = torch.cat([sums, sums.new_tensor([tokens])])
@@ -171,6 +187,15 @@ class Trainer:
     def averaged(self) -> AbstractContextManager[None]:
         """The model has its averaged parameters as long as this is open, if it keeps such."""
         return nullcontext() if self.ema is None else self.ema.applied()
+
+    def agree_on_size(self) -> None:
+        """Makes the largest batch that fits that of the rank with the least memory.
+
+        A checkpoint holds one number, and who goes on from it cuts batches as the others do.
+        """
+        unknown = 1 << 62
+        least = -self.group.agree(-(unknown if self.largest is None else self.largest))
+        self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
         """What there is to store besides tensors, as JSON has it."""
@@ -204,30 +229,38 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(self.step)
 
-    def _accumulate(self, parts: list[_Part]) -> tuple[list[_Part], Tensor, int]:
-        """The gradient of the summed loss, in smaller parts if memory does not suffice.
-
-        Returns the parts, the sums of loss and nll [2], and the tokens.
-        """
+    def _accumulate(
+        self, parts: list[_Part], stop: Callable[[], bool]
+    ) -> tuple[list[_Part], _Sums]:
+        """The gradient of the summed loss, in smaller parts if memory does not suffice."""
         while True:
             parts = list(self._split(parts))
             self.optimizer.zero_grad(set_to_none=True)
-            sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+            losses = torch.zeros(2, dtype=torch.float64, device=self.device)
             tokens = 0
             failed: _Part | None = None
-            for part in parts:
+            for place, own in enumerate(self.group.together(parts)):
+                if place > 0 and not self.group.lockstep and stop():
+                    return parts, _Sums(losses, tokens, complete=False)
+                part = own or _Part((), empty_batch(self.model))
                 try:
                     found = self._run(part)
                     torch.autograd.backward(found.loss * self.scale.value)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
+                    if self.group.lockstep:
+                        raise RuntimeError(
+                            f"out of memory at step {self.step + 1}. Processes that share the "
+                            "model cannot try again one by one: take a lower train.max_tokens, or "
+                            "more of them"
+                        ) from None
                     failed = part
                     break
-                sums += torch.stack([found.loss.detach(), found.nll])
+                losses += torch.stack([found.loss.detach(), found.nll])
                 tokens += found.tokens
             if failed is None:
-                return parts, sums, tokens
+                return parts, _Sums(losses, tokens, complete=True)
             # Part of a backward pass may have been added to the gradients: all begins anew, when
             # the error, and what its traceback holds, is gone.
             self._remember(failed.batch)
@@ -269,12 +302,16 @@ class Trainer:
 
     def _explain(self, parts: Sequence[_Part]) -> str:
         """Why the last gradient was not finite; the update is computed once more to see it."""
+        if self.group.lockstep:  # one rank cannot look for itself
+            return describe(self.step, None, [])
         self.features = self.model.features
         self.step -= 1  # for the same randomness
         runs = [partial(self._run, part) for part in parts]
         culprit = find_culprit(self.model, runs, self.scale.value)
         self.step += 1
-        return describe(self.step, culprit, [part.batch for part in parts])
+        text = describe(self.step, culprit, [part.batch for part in parts])
+        # It may be the batch of another rank.
+        return self.group.tell(None if culprit is None else text) or text
 
 
 def _collect(stream: Iterator[Batch], tokens: int) -> list[Batch]:

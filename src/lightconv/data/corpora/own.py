@@ -130,7 +130,7 @@ def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Pa
         for path in given:
             check_file(path)
         return given
-    if kind == "language_model" or (kind == "summarization" and _is_json(given)):
+    if kind == "language_model" or (kind == "summarization" and is_json(given)):
         check_file(given)
         return (given,)
     ends = languages if kind == "translation" else _SUMMARY_ENDS
@@ -145,7 +145,8 @@ def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Pa
     return paths
 
 
-def _is_json(path: Path) -> bool:
+def is_json(path: Path) -> bool:
+    """Whether a file holds JSON lines, by its name."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
     return bool(suffixes) and suffixes[-1] in _JSON
 
@@ -178,7 +179,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Example]:
     notes = Notes()
     if len(paths) > 1:
         yield from read_parallel(paths, notes)
-    elif _is_json(paths[0]):
+    elif is_json(paths[0]):
         yield from parse_records(read_lines(paths[0], notes), str(paths[0]))
     else:
         for line in read_lines(paths[0], notes):

@@ -3,16 +3,20 @@
 #include <exception>
 
 #include "problem.h"
+#include "program.h"
 
 namespace base {
 extern const Kernels kernels;
+extern const EngineKernels engine_kernels;
 }
 #if defined(__x86_64__)
 namespace avx2 {
 extern const Kernels kernels;
+extern const EngineKernels engine_kernels;
 }
 namespace avx512 {
 extern const Kernels kernels;
+extern const EngineKernels engine_kernels;
 }
 #endif
 
@@ -21,19 +25,20 @@ namespace {
 struct Choice {
   const char* name;
   const Kernels* kernels;
+  const EngineKernels* engine;
   bool runs_here;
 };
 
 const Choice* choices(int* count) {
   static const Choice all[] = {
 #if defined(__x86_64__)
-      {"avx512", &avx512::kernels,
+      {"avx512", &avx512::kernels, &avx512::engine_kernels,
        bool(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))},
-      {"avx2", &avx2::kernels,
+      {"avx2", &avx2::kernels, &avx2::engine_kernels,
        bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))},
 #endif
-      {"base", &base::kernels, true},
+      {"base", &base::kernels, &base::engine_kernels, true},
   };
   *count = int(sizeof all / sizeof all[0]);
   return all;
@@ -103,5 +108,32 @@ __attribute__((visibility("default"))) int lightconv_residual_forward(const Resi
 
 __attribute__((visibility("default"))) int lightconv_residual_backward(const Residual* r) {
   return guarded([&] { chosen->kernels->residual_backward(*r, parallel); });
+}
+
+__attribute__((visibility("default"))) int64_t lightconv_instruction_bytes() {
+  return sizeof(Instruction);
+}
+
+__attribute__((visibility("default"))) int64_t lightconv_run_bytes() { return sizeof(Run); }
+
+// The chosen instruction set's engine: weights packed for its panels run with it only.
+__attribute__((visibility("default"))) const void* lightconv_engine() { return chosen->engine; }
+
+__attribute__((visibility("default"))) int64_t lightconv_panel(const void* engine, int64_t kind) {
+  return static_cast<const EngineKernels*>(engine)->panel(kind);
+}
+
+// `unknown` becomes the row whose token is no word, or -1.
+__attribute__((visibility("default"))) int lightconv_run(const void* engine, const Run* run,
+                                                         int64_t* unknown) {
+  return guarded(
+      [&] { *unknown = static_cast<const EngineKernels*>(engine)->run(*run, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_topk(const float* logits, int64_t rows,
+                                                          int64_t V, int64_t stride, int64_t k,
+                                                          float* values, int64_t* indices) {
+  return guarded(
+      [&] { chosen->engine->topk(logits, rows, V, stride, k, values, indices, parallel); });
 }
 }

@@ -1,7 +1,6 @@
-"""A process that forks writers of checkpoints and kills them, one at each operation on files.
+"""Writers of checkpoints that are killed, one at each operation on files.
 
-Run as `python -m tests.train.crash FOLDER`; prints a JSON object: results by case. It is a process
-of its own because forking one with threads is not safe, and torch is imported once for all cases.
+Each runs in a fork of a process that has torch imported and no threads: `lightconv.selftest.forks`.
 """
 
 import errno
@@ -10,16 +9,17 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lightconv.selftest.points import OPERATIONS, Action, interrupt_at, kill, kill_halfway
+from lightconv.selftest.promise import BrokenError, expect
 from lightconv.train.checkpoints import Checkpoints, SaveError
 
-OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "unlink", "rmdir")
 OLD, LAST, NEW, NEXT = 50, 100, 200, 300
 Result = dict[str, Any]
 
@@ -40,6 +40,7 @@ def contents(step: int, version: int = 0) -> tuple[dict[str, dict[str, torch.Ten
 
 
 def save(folder: Path, step: int, version: int = 0) -> None:
+    """Writes it, and keeps two."""
     tensors, values = contents(step, version)
     with Checkpoints(folder, keep_last=2, keep_best=0) as checkpoints:
         checkpoints.save(step, tensors, values)
@@ -48,21 +49,26 @@ def save(folder: Path, step: int, version: int = 0) -> None:
 def identify(folder: Path) -> Result:
     """Which checkpoint is the latest; it must be that one in every number."""
     found = Checkpoints(folder).latest()
-    assert found is not None
+    if found is None:
+        raise BrokenError("there is no checkpoint")
     tensors, values = contents(found.step, found.values["version"])
-    assert found.values == values
-    assert found.tensors.keys() == tensors.keys()
+    expect(found.values == values, f"step {found.step} has other values")
+    expect(found.tensors.keys() == tensors.keys(), f"step {found.step} has other parts")
     for part, named in tensors.items():
-        assert found.tensors[part].keys() == named.keys()
-        assert all(torch.equal(found.tensors[part][name], named[name]) for name in named)
+        read = found.tensors[part]
+        same = read.keys() == named.keys() and all(
+            torch.equal(read[name], tensor) for name, tensor in named.items()
+        )
+        expect(same, f"step {found.step}: other tensors in {part}")
     return {"step": found.step, "version": values["version"], "skipped": len(found.skipped)}
 
 
 def names(folder: Path) -> list[str]:
+    """What lies there."""
     return sorted(path.name for path in folder.iterdir())
 
 
-def in_child(work: Callable[[], Result]) -> Result:
+def in_child(work: Callable[[], Any]) -> Any:
     """What `work` returns in a forked process; how that ended, if it was killed."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -80,43 +86,8 @@ def in_child(work: Callable[[], Result]) -> Result:
     return json.loads(data) if data else {"killed": os.WTERMSIG(status)}
 
 
-def interrupt_at(point: int, action: Callable[[str, tuple[Any, ...]], None]) -> Callable[[], int]:
-    """From now on operation number `point` (from 0) does `action` first; tells how many there were.
-
-    Only for a process that will end: nothing is put back.
-    """
-    count = 0
-
-    def patch(name: str) -> None:
-        real = getattr(os, name)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count - 1 == point:
-                action(name, args)
-            return real(*args, **kwargs)
-
-        setattr(os, name, counted)
-
-    for name in OPERATIONS:
-        patch(name)
-    return lambda: count
-
-
-def kill(name: str, args: tuple[Any, ...]) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_halfway(name: str, args: tuple[Any, ...]) -> None:
-    """A write gets half of its bytes out."""
-    if name == "write":
-        with os.fdopen(os.dup(args[0]), "wb", buffering=0) as file:
-            file.write(args[1][: len(args[1]) // 2])
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def fail(name: str, args: tuple[Any, ...]) -> None:
+    """The disk is full."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -139,7 +110,7 @@ def template(folder: Path, scene: str) -> tuple[int, int]:
     return NEW, 0
 
 
-def at_every_point(folder: Path, scene: str, action: Callable[..., None]) -> Iterator[Result]:
+def at_every_point(folder: Path, scene: str, action: Action) -> Iterator[Result]:
     """Saves with `action` at each operation in turn, until one save has come to its end."""
     before = folder / "before"
     step, version = template(before, scene)
@@ -149,12 +120,12 @@ def at_every_point(folder: Path, scene: str, action: Callable[..., None]) -> Ite
         shutil.copytree(before, work)
 
         def write(point: int = point, work: Path = work) -> Result:
-            count = interrupt_at(point, action)
+            names_of = interrupt_at(point, action)
             try:
                 save(work, step, version)
             except SaveError as error:
                 return {"refused": str(error), "left": names(work)}
-            return {"ended": count() <= point}
+            return {"ended": len(names_of()) <= point}
 
         result = in_child(write)
         ended = result.get("ended", False)
@@ -281,7 +252,8 @@ def run(name: str, folder: Path) -> list[Result]:
     return results
 
 
-if __name__ == "__main__":
-    # Each case in a process of its own: some change `os` for good.
-    root = Path(sys.argv[1])
-    print(json.dumps({name: in_child(lambda name=name: run(name, root)) for name in CASES}))
+def run_all(folder: str, *cases: str) -> int:
+    """Prints the results of some cases, or of all, as JSON; each is a process of its own."""
+    found = {case: in_child(partial(run, case, Path(folder))) for case in cases or CASES}
+    print(json.dumps(found))
+    return 0

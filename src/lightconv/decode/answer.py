@@ -1,0 +1,81 @@
+"""What is said for a text: the best outputs, as text and as tokens."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Output(NamedTuple):
+    """One hypothesis: its text, its score, its tokens and the log-probability of each.
+
+    The tokens end with EOS; those of a text that was answered in parts do so once for each part.
+    """
+
+    text: str
+    score: float
+    ids: list[int]
+    tokens: list[str]
+    logprobs: list[float]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "text": self.text,
+            "score": self.score,
+            "logprob": sum(self.logprobs),
+            "tokens": self.tokens,
+            "logprobs": self.logprobs,
+        }
+
+
+class Answer(NamedTuple):
+    """All about one text.
+
+    line       its number, from 1
+    outputs    best first; none if the text was empty
+    parts      in how many parts it was answered
+    seconds    how long its batch took, or its batches
+    sentences  how many texts, or parts of such, were in its batch; the most of several
+    """
+
+    line: int
+    source: str
+    outputs: list[Output]
+    parts: int = 1
+    seconds: float = 0.0
+    sentences: int = 0
+
+    @property
+    def text(self) -> str:
+        """The best output."""
+        return self.outputs[0].text if self.outputs else ""
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the best output, all of them if there are several, and the time."""
+        found: dict[str, Any] = {"line": self.line, "source": self.source, "text": ""}
+        if self.outputs:
+            found |= self.outputs[0].plain()
+        if len(self.outputs) > 1:
+            found["outputs"] = [output.plain() for output in self.outputs]
+        return found | {"parts": self.parts, "seconds": self.seconds, "batch": self.sentences}
+
+
+def join_outputs(parts: Sequence[Sequence[Output]], between: str) -> list[Output]:
+    """Outputs of the parts of a text as outputs of the text.
+
+    The best belongs to the best, the second to the second, and so on; where a part has fewer, its
+    last one again. The score is the mean of the parts' scores.
+    """
+    count = max(map(len, parts))
+    joined = []
+    for rank in range(count):
+        chosen = [part[min(rank, len(part) - 1)] for part in parts]
+        joined.append(
+            Output(
+                text=between.join(each.text for each in chosen if each.text),
+                score=sum(each.score for each in chosen) / len(chosen),
+                ids=[place for each in chosen for place in each.ids],
+                tokens=[token for each in chosen for token in each.tokens],
+                logprobs=[value for each in chosen for value in each.logprobs],
+            )
+        )
+    return joined

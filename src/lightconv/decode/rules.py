@@ -1,0 +1,225 @@
+"""What may follow a hypothesis, and what it is worth: functions on log-probabilities.
+
+A length is the number of tokens with EOS. Nothing here runs Python for a single hypothesis, and a
+rule that is off costs nothing.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lightconv import ops
+from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.topk import topk
+
+Lengths = int | Sequence[int] | Tensor
+
+# --- what a finished hypothesis is worth: the sum of its log-probabilities divided by this
+
+
+def power(length: int, alpha: float) -> float:
+    """length ** alpha: 0 leaves the sum as it is, 1 makes it a mean."""
+    return float(length**alpha)
+
+
+def stepwise(length: int, alpha: float) -> float:
+    """((5 + length) / 6) ** alpha, of Wu et al. (2016)."""
+    return float(((5 + length) / 6) ** alpha)
+
+
+PENALTIES: dict[str, Callable[[int, float], float]] = {"power": power, "stepwise": stepwise}
+
+
+def coverage(attention: Tensor, padding: Tensor) -> Tensor:
+    """sum_i log min(sum_t attention[t, i], 1) over the real source positions i (Wu et al., 2016).
+
+    attention [M, T, S], zero where a hypothesis has ended
+    padding   [M, S] bool
+    returns   [M], at most 0: how much of the source was never looked at
+    """
+    seen = attention.double().sum(1).masked_fill(padding, 1.0)
+    # A position without any attention at all is as bad as it gets, but not infinitely so.
+    return seen.clamp(min=torch.finfo(torch.float32).tiny, max=1.0).log().sum(-1)
+
+
+# --- how long it may be
+
+
+def relative_lengths(source_lengths: Sequence[int], ratio: float, plus: int) -> list[int]:
+    """ratio * source length + plus, rounded down, at least 1."""
+    return [max(1, int(ratio * length + plus)) for length in source_lengths]
+
+
+# --- n-grams
+
+
+def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
+    """Which words would complete an n-gram that the row already has; None if there are none.
+
+    tokens  [N, t]
+    returns rows [r] and words [r]: words[i] must not follow row rows[i]
+    """
+    t = tokens.shape[1]
+    if n == 0 or t < n:
+        return None
+    grams = tokens.unfold(1, n, 1)  # [N, t - n + 1, n]
+    same = (grams[..., :-1] == tokens[:, None, t - n + 1 :]).all(-1)
+    rows, places = same.nonzero(as_tuple=True)
+    return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
+
+
+# --- all of them together
+
+
+class Rules:
+    """What may come next in each of B sentences."""
+
+    def __init__(
+        self,
+        first: Tensor,
+        *,
+        eos: int,
+        max_len: Lengths,
+        min_len: Lengths = 1,
+        forbidden: Sequence[int] = (),
+        block_ngrams: int = 0,
+        prefix: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Lengths are one for all or one for each of the B sentences; `first` is [B]."""
+        B, device = len(first), first.device
+        self.eos = eos
+        self.max_len = _lengths("max_len", max_len, B, device)
+        self.min_len = _lengths("min_len", min_len, B, device)
+        check_lengths(self.min_len, self.max_len)
+        if eos in forbidden:
+            raise ValueError(f"forbidden must not have EOS ({eos}): nothing could end")
+        if block_ngrams < 0:
+            raise ValueError(f"block_ngrams must be at least 0, got {block_ngrams}")
+        self.forbidden = torch.tensor(sorted(set(forbidden)), dtype=torch.int64, device=device)
+        self.block_ngrams = block_ngrams
+        self.prefix = _prefix(prefix, eos, self.max_len)
+        # Plain numbers, so that most steps see without a tensor that a rule is not concerned.
+        self.longest = int(self.max_len.max()) if B > 0 else 0
+        self._first_limit = int(self.max_len.min()) if B > 0 else 0
+        self._last_min = int(self.min_len.max()) if B > 0 else 0
+
+    def best(
+        self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """The best continuations of each row.
+
+        logits    [N, V]
+        length    of the rows with the word to come
+        sentences [b] int64: their places in the batch; N = b * W, those of one sentence together
+        tokens    [N, length - 1]: the rows so far, without what was read first; None is enough
+                  while no n-grams are blocked
+        returns   log-probabilities [N, k] and words [N, k], with the `count` best that are allowed
+                  among them (or as many as there are); what is not allowed has -inf
+        """
+        V = logits.shape[1]
+        forced = self._forced(length, sentences)
+        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
+        if forced is not None or banned is not None:
+            logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+            forced = None if forced is None else _each_row(forced, len(logits))
+            if forced is not None and bool((forced >= 0).all()):
+                return logprobs.gather(1, forced[:, None]), forced[:, None]
+            self._mask(logprobs, length, sentences, forced, banned)
+            return topk(logprobs, min(count, V))
+        # The whole vocabulary need not be seen: of so many words at least `count` are allowed.
+        early = length < self._last_min
+        spare = len(self.forbidden) + early
+        values, words = ops.topk_logprobs(logits, min(count + spare, V))
+        if len(self.forbidden) == 1:
+            values = values.masked_fill(words == self.forbidden, -torch.inf)
+        elif len(self.forbidden) > 1:
+            values = values.masked_fill((words[..., None] == self.forbidden).any(-1), -torch.inf)
+        if early:
+            short = _each_row(length < self.min_len[sentences], len(logits))
+            values = values.masked_fill((words == self.eos) & short[:, None], -torch.inf)
+        return values, words
+
+    def all(self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
+        """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
+        logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+        forced = self._forced(length, sentences)
+        forced = None if forced is None else _each_row(forced, len(logits))
+        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
+        self._mask(logprobs, length, sentences, forced, banned)
+        return logprobs
+
+    def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
+        """The one word that may come next [b], -1 where it is free; None where all are."""
+        forced = None
+        if length <= self.prefix.shape[1]:
+            forced = self.prefix[sentences, length - 1]
+        if length >= self._first_limit:
+            ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
+            forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
+        return None if forced is None or bool((forced < 0).all()) else forced
+
+    def _mask(
+        self,
+        logprobs: Tensor,
+        length: int,
+        sentences: Tensor,
+        forced: Tensor | None,
+        banned: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """logprobs [N, V]: -inf, in place, for what must not come next; forced [N] or None."""
+        if forced is not None:
+            rows = (forced >= 0).nonzero()[:, 0]
+            only = rows, forced[rows]
+            kept = logprobs[only]
+        logprobs.index_fill_(1, self.forbidden, -torch.inf)
+        if banned is not None:
+            logprobs[banned] = -torch.inf
+        if length < self._last_min:
+            short = _each_row(length < self.min_len[sentences], len(logprobs))
+            logprobs[:, self.eos].masked_fill_(short, -torch.inf)
+        if forced is not None:
+            logprobs.index_fill_(0, rows, -torch.inf)
+            logprobs[only] = kept
+
+
+def check_lengths(min_len: Tensor, max_len: Tensor) -> None:
+    """Raises ValueError unless 1 <= min_len [B] <= max_len [B]."""
+    wrong = ((min_len < 1) | (min_len > max_len)).nonzero()[:, 0].tolist()
+    if wrong:
+        low, high = int(min_len[wrong[0]]), int(max_len[wrong[0]])
+        raise ValueError(
+            f"min_len and max_len must rise from 1, got {low} and {high} (sentence {wrong[0]})"
+        )
+
+
+def _lengths(name: str, lengths: Lengths, B: int, device: torch.device) -> Tensor:
+    found = torch.as_tensor(lengths, dtype=torch.int64, device=device)
+    if found.dim() > 0 and found.shape != (B,):
+        raise ValueError(f"{name} must be one number or {B}, got {list(found.shape)}")
+    return found.expand(B)
+
+
+def _prefix(prefix: Sequence[Sequence[int]] | None, eos: int, max_len: Tensor) -> Tensor:
+    """[B, P] int64, -1 after the end of each."""
+    B = len(max_len)
+    if prefix is None:
+        return max_len.new_zeros(B, 0)
+    if len(prefix) != B:
+        raise ValueError(f"prefix must be given for each of {B} sentences, got {len(prefix)}")
+    for b, (words, limit) in enumerate(zip(prefix, max_len.tolist(), strict=True)):
+        if eos in words[:-1] or any(word < 0 for word in words):
+            raise ValueError(f"prefix {b} must be words, EOS only as the last, got {list(words)}")
+        if len(words) > limit or (len(words) == limit and words[-1] != eos):
+            raise ValueError(
+                f"prefix {b} of {len(words)} tokens leaves no room for EOS in max_len={limit}"
+            )
+    rows = [torch.tensor(words, dtype=torch.int64, device=max_len.device) for words in prefix]
+    if B == 0:
+        return max_len.new_zeros(0, 0)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def _each_row(values: Tensor, N: int) -> Tensor:
+    """One value per sentence [b] -> one per row [N], those of a sentence together."""
+    return values.repeat_interleave(N // max(len(values), 1))

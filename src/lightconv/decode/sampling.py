@@ -1,0 +1,181 @@
+"""Outputs drawn at random instead of searched for.
+
+Every draw is a function of (seed of the sentence, number of the sample, position): what a sentence
+gets does not depend on its batch, and the first sample is the same however many follow.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from lightconv import mixers
+from lightconv.decode.beam import Reorder, StepFunction, extend, move, require_all
+from lightconv.decode.rules import Lengths, Rules, power
+from lightconv.decode.trace import Hypothesis, Trace
+from lightconv.ops.random import random_bits
+
+S = TypeVar("S")
+
+
+def sample(
+    step: StepFunction[S],
+    state: S,
+    first: Tensor,
+    *,
+    seeds: Sequence[int],
+    max_len: Lengths,
+    eos: int,
+    samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    pad: int | None = None,
+    min_len: Lengths = 1,
+    length_penalty: float | Callable[[int], float] = 1.0,
+    block_ngrams: int = 0,
+    forbidden: Sequence[int] = (),
+    prefix: Sequence[Sequence[int]] | None = None,
+    reorder: Reorder[S] = mixers.reorder,
+) -> list[list[Hypothesis]]:
+    """For each of B sentences `samples` outputs, in the order of their numbers.
+
+    seeds       of each sentence, 64 bits
+    temperature divides the log-probabilities: below 1 the probable becomes more so
+    top_k       only so many words, the most probable ones, may be drawn; 0 means all
+    top_p       of these, only the most probable that together have this probability
+
+    The rest is as for `beam_search`. Log-probabilities and scores are the model's own, whatever the
+    temperature.
+    """
+    _check(samples, temperature, top_k, top_p)
+    if len(seeds) != len(first):
+        raise ValueError(f"seeds must be one for each of {len(first)} sentences, got {len(seeds)}")
+    rules = Rules(
+        first,
+        eos=eos,
+        max_len=max_len,
+        min_len=min_len,
+        forbidden=forbidden if pad is None else (*forbidden, pad),
+        block_ngrams=block_ngrams,
+        prefix=prefix,
+    )
+    draw = partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p)
+    penalty = length_penalty if callable(length_penalty) else partial(power, alpha=length_penalty)
+    keys = torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64, device=first.device)
+    with torch.inference_mode():
+        found = _run(step, state, first, keys, rules, samples, draw, reorder).hypotheses(penalty)
+    require_all(found)
+    flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
+    return [flat[b * samples : (b + 1) * samples] for b in range(len(first))]
+
+
+def _run(
+    step: StepFunction[S],
+    state: S,
+    first: Tensor,
+    keys: Tensor,
+    rules: Rules,
+    samples: int,
+    draw: Callable[..., tuple[Tensor, Tensor]],
+    reorder: Reorder[S],
+) -> Trace:
+    """All steps of all samples; sample n of sentence b is number b * samples + n of the trace."""
+    B = len(first)
+    trace = Trace(B * samples, rules.eos)
+    numbers = torch.arange(B * samples, device=first.device)
+    live = torch.arange(B, device=first.device)  # [b], the sentences that go on
+    rows = live.repeat_interleave(samples)
+    state = move(state, rows, live, reorder)
+    words, totals = first[rows], torch.zeros_like(rows, dtype=torch.float64)
+    unended = torch.ones_like(rows, dtype=torch.bool)
+    tokens = None
+    for length in range(1, rules.longest + 1):
+        logits, state, *attention = step(words[:, None], state)
+        trace.add(words, totals, rows, attention[0] if attention else None)
+        if rules.block_ngrams > 0:
+            tokens = extend(tokens, rows, words)
+        uniform = _uniform(keys[live, None], torch.arange(samples, device=rows.device), length)
+        values, words = draw(rules, logits[:, -1], length, live, tokens, uniform.flatten())
+        totals = totals + values
+        ended = unended & (words == rules.eos) & (totals > -torch.inf)
+        order = rows = torch.arange(len(words), device=words.device)
+        if bool(ended.any()):
+            trace.end(numbers[ended], rows[ended], totals[ended])
+            unended = unended & ~ended
+            # A sentence leaves with the last of its samples: all have as many rows, and share what
+            # belongs to the source.
+            going = unended.view(-1, samples).any(1)
+            kept = going.repeat_interleave(samples)
+            live, rows = live[going], rows[kept]
+            numbers, unended = numbers[kept], unended[kept]
+            words, totals = words[kept], totals[kept]
+            if len(live) == 0:
+                break
+        if length < rules.longest:
+            state = move(state, rows, order, reorder)
+    return trace
+
+
+def _draw(
+    rules: Rules,
+    logits: Tensor,
+    length: int,
+    sentences: Tensor,
+    tokens: Tensor | None,
+    uniform: Tensor,
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+) -> tuple[Tensor, Tensor]:
+    """A word for each row: its log-probability [N] and itself [N]; uniform [N] in (0, 1)."""
+    if top_k > 0:
+        values, words = rules.best(logits, length, sentences, tokens, top_k)
+        order = values.argsort(dim=1, descending=True, stable=True)[:, :top_k]
+        values, words = values.gather(1, order), words.gather(1, order)
+    else:
+        values, words = rules.all(logits, length, sentences, tokens), None
+    place = choose((values.double() / temperature).softmax(-1), uniform, top_p)[:, None]
+    chosen = place if words is None else words.gather(1, place)
+    return values.gather(1, place)[:, 0].double(), chosen[:, 0]
+
+
+def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:
+    """Which of k, by where a uniform number falls in the sum of their probabilities.
+
+    probs   [N, k], of sum 1
+    uniform [N] in (0, 1)
+    top_p   only the most probable that together reach this, at least one, are possible
+    returns [N] int64
+    """
+    if top_p < 1.0:
+        ordered, order = probs.sort(dim=1, descending=True, stable=True)
+        beyond = ordered.cumsum(1)[:, :-1] >= top_p
+        ordered[:, 1:].masked_fill_(beyond, 0.0)
+        probs = torch.zeros_like(probs).scatter(1, order, ordered)
+    upto = probs.cumsum(1)
+    return (upto <= uniform[:, None] * upto[:, -1:]).sum(1).clamp(max=probs.shape[1] - 1)
+
+
+def _uniform(keys: Tensor, numbers: Tensor, length: int) -> Tensor:
+    """keys [b, 1], numbers [n] -> [b, n] float64, strictly between 0 and 1."""
+    return (random_bits(keys, (numbers << 32) + length).double() + 0.5) / 2**32
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as a signed number."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def _check(samples: int, temperature: float, top_k: int, top_p: float) -> None:
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    if not 0.0 < temperature < torch.inf:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    if top_k < 0:
+        raise ValueError(f"top_k must be at least 0, got {top_k}")
+    if not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p must be in (0, 1], got {top_p}")

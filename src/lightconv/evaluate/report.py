@@ -1,0 +1,253 @@
+"""`lightconv evaluate MODEL`: a model, floors and another system on one split."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightconv.config import override
+from lightconv.data.prepared import Prepared
+from lightconv.data.text import read_lines
+from lightconv.decode.config import DecodeConfig
+from lightconv.decode.options import FolderSettings, find_model, read_settings
+from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, Summed, paired_bootstrap
+from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
+from lightconv.evaluate.forms import Forms, of_references, of_texts
+from lightconv.evaluate.signature import Score
+from lightconv.evaluate.system import (
+    Show,
+    check_vocabulary,
+    describe_search,
+    evaluate_pairs,
+    evaluate_texts,
+    extend,
+    find_metrics,
+    score_forms,
+    sign_perplexity,
+)
+from lightconv.files import write_file
+from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.printing import print_groups
+
+if TYPE_CHECKING:
+    import torch
+
+FLOORS = {"copy": copy_floor, "nearest": nearest_floor}
+MODEL = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be evaluated.
+
+    against  another model folder, or a file of outputs, one per line
+    limit    only so many examples of the split
+    out      a file for the outputs, plain text
+    """
+
+    model: Path
+    data: Path
+    split: str = "test"
+    settings: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    against: Path | None = None
+    floor: bool = False
+    limit: int | None = None
+    out: Path | None = None
+    samples: int = SAMPLES
+    seed: int = SEED
+
+
+@dataclass
+class Report:
+    """Scores by system, the model's first, and comparisons with another one."""
+
+    rows: list[tuple[str, str]]
+    scores: dict[str, list[Score]] = field(default_factory=dict)
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def print(self, form: str) -> None:
+        """A table and the signatures, or a line of JSON for each score."""
+        if form == "jsonl":
+            about = dict(self.rows)
+            for system, scores in self.scores.items():
+                for score in scores:
+                    print(json.dumps(score.plain() | {"system": system, "about": about}))
+            for comparison in self.comparisons:
+                print(json.dumps(comparison.plain() | {"about": about}))
+            return
+        print_groups({"": self.rows}, ("", ""), ())
+        print()
+        header = ("metric", *self.scores)
+        print_groups({"": list(self._table())}, header, header[1:])
+        print()
+        for score in self.scores[MODEL]:
+            print(score)
+        for comparison in self.comparisons:
+            print(comparison)
+
+    def _table(self) -> Iterator[list[str]]:
+        for scores in zip(*self.scores.values(), strict=True):
+            name = scores[0].signature.name
+            yield [name, *(f"{score.value:.2f}" for score in scores)]
+            if name == "rouge":
+                for part in ("rouge1", "rouge2"):
+                    yield [f"  {part}", *(f"{score.parts[part]:.2f}" for score in scores)]
+
+
+def check_request(request: Request) -> tuple[FolderSettings, Prepared, DecodeConfig]:
+    """What the folders say, once it is known that they belong together."""
+    settings = read_settings(find_model(request.model))
+    decode = override(settings.decode, request.settings)
+    prepared = Prepared.open(request.data)
+    if request.split not in prepared.splits:
+        raise ValueError(
+            f"{request.data} has the splits {', '.join(prepared.splits)}, no {request.split!r}"
+        )
+    check_kind(settings, prepared)
+    if request.limit is not None and request.limit < 1:
+        raise ValueError(f"--limit {request.limit}, expected at least 1")
+    if settings.pairs:
+        find_metrics(prepared, request.metrics)
+    elif request.metrics or request.against:
+        what = "--metric" if request.metrics else "--against"
+        raise ValueError(f"{what} is for outputs, but {settings.folder} is a language model")
+    if request.against is not None:
+        check_other(request.against, prepared, request.split)
+    return settings, prepared, decode
+
+
+def check_other(other: Path, prepared: Prepared, split: str) -> None:
+    """Raises ValueError unless it is a model of this data, or a file with as many lines."""
+    if other.is_dir():
+        check_kind(read_settings(find_model(other)), prepared)
+        return
+    lines = sum(1 for _ in read_lines(other))
+    count = len(prepared.store(split))
+    if lines != count:
+        raise ValueError(
+            f"{other} has {lines} lines, expected {count}, one for each example of {split}"
+        )
+
+
+def check_kind(settings: FolderSettings, prepared: Prepared) -> None:
+    """Raises ValueError unless the model was made for such data, and with its vocabulary."""
+    kinds = ("texts", "pairs of source and target")
+    pairs = len(prepared.sides) == 2
+    if settings.pairs != pairs:
+        raise ValueError(
+            f"{prepared.folder} holds {kinds[pairs]}, expected {kinds[settings.pairs]} by "
+            f"{settings.folder}. Give the data that it was trained on"
+        )
+    check_vocabulary(settings.folder, prepared)
+
+
+def evaluate(request: Request, device: "torch.device | str" = "cpu") -> Report:
+    """Everything that was asked for."""
+    from lightconv.decode.text import load
+
+    settings, prepared, decode = check_request(request)
+    model = load(settings.folder, device)
+    rows = [("model", str(settings.folder)), ("data", f"{request.data} ({request.split})")]
+    if isinstance(model, LanguageModel):
+        return _evaluate_texts(model, prepared, request, rows)
+    return _evaluate_pairs(model, prepared, request, decode, rows, device)
+
+
+def _evaluate_texts(
+    model: LanguageModel, prepared: Prepared, request: Request, rows: list[tuple[str, str]]
+) -> Report:
+    with _progress(MODEL, prepared, request) as show:
+        score = evaluate_texts(model, prepared, request.split, most=request.limit, show=show)
+    report = Report(rows, {MODEL: [score]})
+    if request.floor:
+        total = unigram_floor(prepared, request.split, request.limit)
+        count = len(prepared.store(request.split))
+        count = count if request.limit is None else min(count, request.limit)
+        report.scores["unigram"] = [sign_perplexity(prepared, request.split, total, count)]
+    return report
+
+
+def _evaluate_pairs(
+    model: Seq2Seq,
+    prepared: Prepared,
+    request: Request,
+    decode: DecodeConfig,
+    rows: list[tuple[str, str]],
+    device: "torch.device | str",
+) -> Report:
+    split, metrics = request.split, find_metrics(prepared, request.metrics)
+    with _progress(MODEL, prepared, request) as show:
+        outputs, forms, scores = evaluate_pairs(
+            model, prepared, split, decode, metrics, most=request.limit, show=show
+        )
+    count = len(forms.plain)
+    rate = f"{count / outputs.seconds:,.1f} sentences/s, {outputs.tokens / outputs.seconds:,.0f}"
+    search = ", ".join(f"{name} {value}" for name, value in describe_search(decode).items())
+    rows = [
+        *rows,
+        ("lines", f"{count:,}"),
+        ("search", search),
+        ("time", f"{outputs.seconds:.1f} s, {rate} tokens/s"),
+    ]
+    if request.out is not None:
+        write_file(request.out, "".join(f"{line}\n" for line in forms.plain).encode())
+    report = Report(rows, {MODEL: scores})
+    references = of_references(prepared, split).first(count)
+    if request.floor:
+        for name, make in FLOORS.items():
+            found = make(prepared, split, request.limit)
+            report.scores[name] = score_forms(
+                prepared, split, found, metrics, {"floor": name}, references
+            )
+    if request.against is not None:
+        other, about = _other(prepared, request, device)
+        report.scores["against"] = score_forms(prepared, split, other, metrics, about, references)
+        for metric in metrics:
+            if isinstance(metric, Summed):
+                texts = (each.for_metric(metric) for each in (forms, other, references))
+                compared = paired_bootstrap(
+                    metric, *texts, samples=request.samples, seed=request.seed
+                )
+                signature = extend(compared.signature, prepared, split, {})
+                report.comparisons.append(replace(compared, signature=signature))
+    return report
+
+
+def _other(
+    prepared: Prepared, request: Request, device: "torch.device | str"
+) -> tuple[Forms, dict[str, object]]:
+    """The outputs of the other system, and what is known of how they were made."""
+    from lightconv.decode.text import load
+
+    assert request.against is not None
+    if not request.against.is_dir():
+        lines = list(read_lines(request.against))
+        return of_texts(prepared, lines).first(request.limit), {"system": "file"}
+    settings = read_settings(find_model(request.against))
+    model = load(settings.folder, device)
+    assert isinstance(model, Seq2Seq)
+    with _progress("against", prepared, request) as show:
+        _, forms, _ = evaluate_pairs(
+            model,
+            prepared,
+            request.split,
+            settings.decode,
+            [],
+            most=request.limit,
+            show=show,
+        )
+    return forms, describe_search(settings.decode)
+
+
+@contextmanager
+def _progress(what: str, prepared: Prepared, request: Request) -> Iterator[Show]:
+    from lightconv.data.progress import open_display
+
+    total = len(prepared.store(request.split))
+    total = total if request.limit is None else min(total, request.limit)
+    with open_display() as display:
+        yield lambda done: display.show(f"{what}: lines", done, total)
+        display.end()

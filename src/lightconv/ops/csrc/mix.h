@@ -1,0 +1,274 @@
+// What moves information along time, for rows whose past or source lies anywhere in memory: a list
+// of addresses says where. Convolution and attention both end in a weighted sum of such rows, with
+// the sums of up to eight vectors of channels in registers; attention to one source takes the
+// hypotheses of a sentence together, so that keys and values are loaded once for them.
+#pragma once
+#include <limits>
+
+#include "gemm.h"
+
+namespace LIGHTCONV_ISA {
+
+constexpr int kTogether = 4;  // rows that attend to the same keys at once
+
+// Scratch of one thread.
+struct Room {
+  const float** rows;  // [longest]
+  float* weights;      // [kTogether, width], width >= longest and whole vectors
+  int64_t width;
+};
+
+static inline int64_t room_width(int64_t longest) {
+  constexpr int W = kLanes<float>;
+  return (longest + W - 1) / W * W + W;
+}
+
+// to[g][c] = share[g] * sum_s weights[g][s] * rows[s][c] for C vectors of channels.
+template <int G, int C>
+static inline void sum_rows(const float* const* rows, int64_t n, int64_t channel,
+                            const float* weights, int64_t width, const float* share,
+                            float* const* to) {
+  constexpr int W = kLanes<float>;
+  Vec<float> sums[G][C] = {};
+  for (int64_t s = 0; s < n; ++s) {
+    const float* row = rows[s] + channel;
+    Vec<float> each[G];
+    unroll<G>([&](auto g) { each[g] = broadcast(weights[g * width + s]); });
+    unroll<C>([&](auto c) {
+      const Vec<float> v = load(row + c * W);
+      unroll<G>([&](auto g) { sums[g][c] += each[g] * v; });
+    });
+  }
+  unroll<G>([&](auto g) {
+    unroll<C>([&](auto c) { store(to[g] + channel + c * W, sums[g][c] * share[g]); });
+  });
+}
+
+// The same for channels [begin, end): whole vectors first, then one by one.
+template <int G>
+static inline void sum_channels(const float* const* rows, int64_t n, int64_t shift, int64_t begin,
+                                int64_t end, const float* weights, int64_t width,
+                                const float* share, float* const* to) {
+  constexpr int W = kLanes<float>, C = G == 1 ? 8 : 4;
+  int64_t c = begin;
+  float* moved[G];
+  for (int g = 0; g < G; ++g) moved[g] = to[g] - shift;
+  for (; c + C * W <= end; c += C * W)
+    sum_rows<G, C>(rows, n, shift + c, weights, width, share, moved);
+  for (; c + W <= end; c += W) sum_rows<G, 1>(rows, n, shift + c, weights, width, share, moved);
+  for (; c < end; ++c)
+    for (int g = 0; g < G; ++g) {
+      float sum = 0.0f;
+      for (int64_t s = 0; s < n; ++s) sum += weights[g * width + s] * rows[s][shift + c];
+      to[g][c] = sum * share[g];
+    }
+}
+
+// exp(row - max) in place, n numbers; returns 1 / their sum. The lanes up to whole vectors become
+// zero.
+static inline float soften(float* row, int64_t n) {
+  constexpr int W = kLanes<float>;
+  const int64_t whole = (n + W - 1) / W * W;
+  for (int64_t k = n; k < whole; ++k) row[k] = -std::numeric_limits<float>::infinity();
+  Vec<float> most = load(row);
+  for (int64_t k = W; k < whole; k += W) most = maximum<float>(most, load(row + k));
+  most = max_lanes<float>(most);
+  Vec<float> total{};
+  for (int64_t k = 0; k < whole; k += W) {
+    const Vec<float> e = exp_nonpositive(load(row + k) - most);
+    total += e;
+    store(row + k, e);
+  }
+  return 1.0f / sum_lanes<float>(total)[0];
+}
+
+// to[g][s] = factor * sum_c q[g][c] * keys[s][c] for one head's channels [begin, end).
+template <int G>
+static inline void score(const float* const* q, const float* const* keys, int64_t n, int64_t begin,
+                         int64_t end, float factor, float* to, int64_t width) {
+  constexpr int W = kLanes<float>, S = W / G;  // S keys and G queries give one vector of products
+  const int64_t whole = begin + (end - begin) / W * W;
+  for (int64_t s = 0; s < n; s += S) {
+    const float* some[S];
+    for (int i = 0; i < S; ++i) some[i] = keys[std::min(s + i, n - 1)];
+    Vec<float> sums[W] = {};
+    for (int64_t c = begin; c < whole; c += W) {
+      Vec<float> query[G];
+      unroll<G>([&](auto g) { query[g] = load(q[g] + c); });
+      unroll<S>([&](auto i) {
+        const Vec<float> key = load(some[i] + c);
+        unroll<G>([&](auto g) { sums[g * S + i] += query[g] * key; });
+      });
+    }
+    alignas(64) float each[W];
+    store(each, sum_each<float>(sums) * factor);
+    for (int g = 0; g < G; ++g) {
+      for (int64_t c = whole; c < end; ++c)
+        for (int i = 0; i < S; ++i) each[g * S + i] += factor * q[g][c] * some[i][c];
+      memcpy(to + g * width + s, each + g * S, S * sizeof(float));
+    }
+  }
+}
+
+// softmax(q keys^T factor) values for G rows and all heads; the values lie D after the keys.
+template <int G>
+static inline void attend(const float* const* q, const float* const* keys, int64_t n, int64_t D,
+                          int64_t heads, float factor, const Room& room, float* const* to) {
+  const int64_t R = D / heads;
+  for (int64_t h = 0; h < heads; ++h) {
+    score<G>(q, keys, n, h * R, (h + 1) * R, factor, room.weights, room.width);
+    float share[G];
+    for (int g = 0; g < G; ++g) share[g] = soften(room.weights + g * room.width, n);
+    sum_channels<G>(keys, n, D, h * R, (h + 1) * R, room.weights, room.width, share, to);
+  }
+}
+
+// The rows before `row`, itself last, of one memory in a decoder; returns how many there are.
+static inline int64_t ancestors(const Run& run, int64_t memory, int64_t width, int64_t row,
+                                int64_t most, const float** rows) {
+  const int64_t ring = run.rings[memory], first = std::max<int64_t>(0, run.time - most + 1);
+  const float* history = run.histories[memory];
+  const int32_t* slots = run.ancestors + row * run.span;
+  int64_t column = first % run.span, at = first % ring;
+  for (int64_t t = first; t < run.time; ++t) {
+    rows[t - first] = history + (at * run.slots + slots[column]) * width;
+    if (++column == run.span) column = 0;
+    if (++at == ring) at = 0;
+  }
+  rows[run.time - first] = history + (at * run.slots + row) * width;
+  return run.time - first + 1;
+}
+
+static inline float* own_memory(const Run& run, int64_t memory, int64_t width, int64_t row) {
+  const int64_t at = run.time % run.rings[memory];
+  return run.histories[memory] + (at * run.slots + row) * width;
+}
+
+// The ten normalisations of a kernel, numbered as ops/program.py does; 1 is the softmax.
+static inline void normalize(int64_t how, float* w, int64_t K) {
+  float norm = 0.0f;
+  for (int64_t k = 0; k < K; ++k) {
+    const float v = w[k];
+    if (how == 2) w[k] = 1.0f / (1.0f + std::exp(-v));
+    if (how == 3) w[k] = std::tanh(v);
+    if (how == 6) w[k] = v * v;
+    if (how >= 7) w[k] = std::fabs(v);
+    norm += how == 5 || how == 9 ? v * v : std::fabs(v);
+  }
+  if (how == 4 || how == 8 || how == 5 || how == 9) {
+    if (how == 5 || how == 9) norm = std::sqrt(norm);
+    for (int64_t k = 0; k < K; ++k) w[k] /= norm + 1e-6f;
+  }
+}
+
+static void convolve(const Run& run, const Instruction& i, int64_t row, const Room& room) {
+  const int64_t D = i.I, R = D / i.heads, K = i.kernel;
+  const float* x = place(run, i.from, row);
+  int64_t first, n;  // taps that read a row
+  if (run.begins) {
+    const int64_t zero = row - i.left;
+    first = std::max<int64_t>(0, run.begins[row] - zero);
+    n = std::min(K, run.ends[row] - zero) - first;
+    for (int64_t j = 0; j < n; ++j) room.rows[j] = x + (first + j - i.left) * i.from.width;
+  } else {
+    memcpy(own_memory(run, i.memory, D, row), x, size_t(D) * sizeof(float));
+    n = ancestors(run, i.memory, D, row, K, room.rows);
+    first = K - n;
+  }
+  const float* kernels = i.weight ? static_cast<const float*>(i.weight) : place(run, i.with, row);
+  float* to = place(run, i.to, row);
+  for (int64_t h = 0; h < i.heads; ++h) {
+    const float* w = kernels + h * K;
+    float share = 1.0f;
+    if (!i.weight) {
+      memcpy(room.weights, w, size_t(K) * sizeof(float));
+      if (i.normalize == 1) share = soften(room.weights, K);
+      else normalize(i.normalize, room.weights, K);
+      w = room.weights;
+    }
+    sum_channels<1>(room.rows, n, 0, h * R, (h + 1) * R, w + first, 0, &share, &to);
+  }
+}
+
+// How many of rows row .. end attend to the same keys.
+template <class Same>
+static inline int64_t alike(int64_t row, int64_t end, Same same) {
+  int64_t n = 1;
+  while (n < kTogether && row + n < end && same(row + n)) ++n;
+  return n == 3 ? 2 : n;
+}
+
+static inline void attend_together(const Run& run, const Instruction& i, int64_t row, int64_t rows,
+                                   int64_t n, const Room& room) {
+  const float* q[kTogether];
+  float* to[kTogether];
+  for (int64_t g = 0; g < rows; ++g) q[g] = place(run, i.from, row + g), to[g] = place(run, i.to, row + g);
+  const float factor = float(i.factor);
+  if (rows == 4) attend<4>(q, room.rows, n, i.O, i.heads, factor, room, to);
+  else if (rows == 2) attend<2>(q, room.rows, n, i.O, i.heads, factor, room, to);
+  else attend<1>(q, room.rows, n, i.O, i.heads, factor, room, to);
+}
+
+static void attend_source(const Run& run, const Instruction& i, int64_t begin, int64_t end,
+                          const Room& room) {
+  for (int64_t row = begin, rows; row < end; row += rows) {
+    const int64_t sentence = run.sentences[row];
+    rows = alike(row, end, [&](int64_t other) { return run.sentences[other] == sentence; });
+    const int64_t first = run.offsets[sentence], n = run.offsets[sentence + 1] - first;
+    const float* source = run.sources[i.memory] + first * 2 * i.O;
+    for (int64_t s = 0; s < n; ++s) room.rows[s] = source + s * 2 * i.O;
+    attend_together(run, i, row, rows, n, room);
+  }
+}
+
+// Self-attention; `kernel` is the window, 0 for everything, `left` how far back it reaches.
+static void attend_self(const Run& run, const Instruction& i, int64_t begin, int64_t end,
+                        const Room& room) {
+  const int64_t D = i.O;
+  for (int64_t row = begin, rows; row < end; row += rows) {
+    rows = 1;
+    int64_t n;
+    if (run.begins) {
+      int64_t first = run.begins[row], last = run.ends[row];
+      if (i.kernel) {
+        const int64_t zero = row - i.left;
+        first = std::max(first, zero), last = std::min(last, zero + i.kernel);
+      } else {
+        rows = alike(row, end, [&](int64_t other) { return other < last; });
+      }
+      n = last - first;
+      for (int64_t s = 0; s < n; ++s) room.rows[s] = place(run, i.from, first + s) + D;
+    } else {
+      memcpy(own_memory(run, i.memory, 2 * D, row), place(run, i.from, row) + D,
+             size_t(2 * D) * sizeof(float));
+      n = ancestors(run, i.memory, 2 * D, row, i.kernel ? i.kernel : run.time + 1, room.rows);
+    }
+    attend_together(run, i, row, rows, n, room);
+  }
+}
+
+// The mean of a row's past; in an encoder of its whole sequence, once for all its rows there.
+static void average(const Run& run, const Instruction& i, int64_t row, const Room& room) {
+  const int64_t D = i.I;
+  float* to = place(run, i.to, row);
+  if (run.begins) {
+    const int64_t first = run.begins[row], n = run.ends[row] - first;
+    std::fill(to, to + D, 0.0f);
+    for (int64_t s = 0; s < n; ++s) {
+      const float* x = place(run, i.from, first + s);
+      for (int64_t c = 0; c < D; ++c) to[c] += x[c];
+    }
+    for (int64_t c = 0; c < D; ++c) to[c] /= float(n);
+    return;
+  }
+  const float* x = place(run, i.from, row);
+  float* total = own_memory(run, i.memory, D, row);
+  const int64_t n = ancestors(run, i.memory, D, row, 2, room.rows);
+  const float count = float(run.time + 1);
+  for (int64_t c = 0; c < D; ++c) {
+    total[c] = n == 2 ? room.rows[0][c] + x[c] : x[c];
+    to[c] = total[c] / count;
+  }
+}
+
+}  // namespace LIGHTCONV_ISA

@@ -1,0 +1,82 @@
+// A model as a flat list of instructions over rows of numbers, and one run of it. Plain C types:
+// Python fills these in (ops/program.py mirrors them) and owns all memory.
+//
+// A workspace holds the buffers. A buffer is `width` numbers for each row of the run; the buffer
+// that starts at column c begins c * rows numbers into the workspace, so that a program runs on any
+// number of rows.
+#pragma once
+#include <cstdint>
+
+#include "problem.h"
+
+enum Op : int64_t {
+  kEmbed,         // words and sinusoids of the tokens
+  kNorm,          // layer normalisation
+  kLinear,        // [+ bias] [relu] [+ residual]
+  kQuantize,      // rows to int8 and a scale each
+  kLinearInt8,    // kLinear on such rows
+  kGlu,           // first half times sigmoid(second half)
+  kConvolve,      // lightconv or dynamicconv: each head sums rows in time
+  kAttend,        // self-attention; from: queries, keys, values
+  kAttendSource,  // attention to a source; from: queries
+  kAverage,       // mean over the past (decoder) or the sequence (encoder)
+  kGate,          // sigmoid(a) x + sigmoid(b) g; from: x, g; with: a, b
+  kCopy,
+  kOps
+};
+
+struct Place {
+  int64_t column, width, shift;  // of a buffer, its row stride, and where in the row we are
+};
+
+struct Instruction {
+  int64_t op;
+  Place from, to, with;     // with: the second input; column -1: there is none
+  int64_t output;           // `to` is memory number output - 1 of the run; 0: it is a buffer
+  int64_t I, O;             // numbers read and written per row
+  const void* weight;       // packed matrix, embedding, norm's weight, kernels [H, K]
+  const float* bias;        // padded to whole panels
+  const float* scale;       // int8: one per output
+  const int32_t* offset;    // int8: added to each output's sum
+  int64_t heads, kernel, left;
+  int64_t memory;           // which history or source this layer has
+  int64_t relu;             // kLinear, kLinearInt8
+  int64_t is_unsigned;      // int8: rows are stored with 128 added, the kernel of VNNI
+  int64_t normalize;        // kConvolve without `weight`: how the kernels are normalised
+  double factor;            // of embeddings, of attention's products; or norm's epsilon
+};
+
+struct Run {
+  const Instruction* program;
+  int64_t count;
+  int64_t rows, threads;
+  float* workspace;
+  float* const* outputs;
+  const int64_t* tokens;       // [rows]
+  const float* sinusoids;      // [positions, D], from the first token's on
+  int64_t pad;
+  int64_t longest;             // no row reads more rows than this
+  // A decoder's step; all rows have the same time.
+  int64_t time;
+  int64_t slots;               // rows that a history has room for at each time
+  int64_t span;                // times a row's ancestors are known for
+  int32_t* ancestors;          // [rows, span]: the row it was at time t in column t % span; updated
+  float* const* histories;     // per memory: [ring, slots, width], time t at t % ring
+  const int64_t* rings;        // per memory
+  const int64_t* sentences;    // [rows]: which source sentence
+  const int64_t* offsets;      // [sentences + 1]: rows of the source
+  const float* const* sources; // per memory: [source rows, 2 D], keys and values
+  // An encoder's run: sequences laid end to end; null in a decoder's.
+  const int64_t* begins;       // [rows]: the first row of this row's sequence
+  const int64_t* ends;         // [rows]: one past its last
+  int64_t* nanoseconds;        // [kOps] added to, or null
+};
+
+struct EngineKernels {
+  int64_t (*panel)(int64_t kind);  // columns of a packed panel; 0: this kind does not run here
+  int64_t (*run)(const Run&, ParallelFor);  // the row whose token is no word, or -1
+  void (*topk)(const float* logits, int64_t rows, int64_t V, int64_t stride, int64_t k, float* values,
+               int64_t* indices, ParallelFor);
+};
+
+enum Panel : int64_t { kFloatPanel = 0, kSignedPanel = 1, kUnsignedPanel = 2 };

@@ -1,0 +1,152 @@
+"""A process that has everything imported and forks a run of `lightconv` for each line it reads.
+
+Run as `python -m lightconv.selftest.forks`. A line is {"argv": [...]} and perhaps
+
+    signal, after, again  the run gets the signal so many seconds after it began, unless it has
+                          ended, and once more after so many further seconds
+    crash                 [step, point, halfway]: see `lightconv.selftest.points`
+    file_limit            no file may be longer than so many bytes
+    cases                 instead of a command, these of `lightconv.selftest.crash`
+
+The answer is {"code": 0, "seconds": 1.2, "out": "...", "err": "..."}, where a code below zero is
+the signal that ended it.
+"""
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+# Where the package is, installed or not.
+ROOT = Path(__file__).parent.parent.parent
+Answer = dict[str, Any]
+
+
+class Server:
+    """The other end: starts the process and asks it."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lightconv.selftest.forks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep)},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
+    def run(self, *argv: object, **request: Any) -> Answer:
+        """Runs `lightconv` with these arguments."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = json.dumps({"argv": [str(part) for part in argv], **request})
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer: Answer = json.loads(self._process.stdout.readline())
+        return answer
+
+
+@cache
+def shared() -> Server:
+    """One server for all of this process, which takes seconds to start."""
+    server = Server()
+    atexit.register(server.close)
+    return server
+
+
+def serve() -> None:
+    """Answers one line after the other."""
+    import torch._dynamo  # noqa: F401 - an optimiser's first step would import it, in every fork
+
+    import lightconv.selftest.crash
+    import lightconv.train.command
+    import lightconv.train.runner
+    import lightconv.train.sharded  # noqa: F401
+
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+def answer(request: Answer) -> Answer:
+    """Forks, waits, kills."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            _become(request, out.fileno(), err.fileno())
+        status = None
+        for delay in ("after", "again"):
+            if delay in request:
+                status = status or _wait(child, request[delay])
+                if status is None:
+                    os.kill(child, request.get("signal", signal.SIGKILL))
+        if status is None:
+            status = os.waitpid(child, 0)[1]
+        seconds = time.monotonic() - began
+        code = os.waitstatus_to_exitcode(status)
+        for file in (out, err):
+            file.seek(0)
+        texts = {"out": out.read().decode(), "err": err.read().decode()}
+        return {"code": code, "seconds": seconds, **texts}
+
+
+def _wait(child: int, seconds: float) -> int | None:
+    """The status of a child that ends within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.002)
+    return None
+
+
+def _become(request: Answer, out: int, err: int) -> None:
+    """In the child: the command, and nothing of this process afterwards."""
+    import resource
+
+    from lightconv.cli import main
+    from lightconv.selftest.crash import run_all
+    from lightconv.selftest.points import crash_at
+
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(0)
+    code = 1
+    try:
+        if "crash" in request:
+            crash_at(*request["crash"])
+        if "file_limit" in request:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+        code = run_all(*request["cases"]) if "cases" in request else main(request["argv"])
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,41 @@
+"""A pipeline of five words, and searches that need no model."""
+
+from collections.abc import Sequence
+
+from lightconv.data import EOS
+from lightconv.data.config import PipelineConfig, SideConfig, WordsConfig
+from lightconv.data.pipeline import Pipeline
+from lightconv.data.vocabulary import Vocabularies, Vocabulary
+from lightconv.decode.beam import Hypothesis
+
+WORDS = ("a", "b", "c", "d", ".")
+
+
+def words_pipeline(sides: int = 2, lang: str = "en") -> Pipeline:
+    """a is 4, b 5, c 6, d 7 and the full stop 8, on all sides."""
+    vocabulary = Vocabulary.of(WORDS)
+    config = PipelineConfig(sides=(SideConfig(lang=lang),) * sides, subword=WordsConfig())
+    return Pipeline(config, [], Vocabularies(vocabulary, vocabulary))
+
+
+class Reverse:
+    """Says every source backwards; the second best output is the source itself."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[list[int]]] = []
+        self.numbers: list[list[int]] = []
+
+    def __call__(
+        self, sources: Sequence[Sequence[int]], numbers: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        self.batches.append([list(source) for source in sources])
+        self.numbers.append(list(numbers))
+        return [
+            [
+                Hypothesis(
+                    [*reversed(source), EOS], -float(len(source)), [-1.0] * (len(source) + 1)
+                ),
+                Hypothesis([*source, EOS], -9.0, [-3.0] * (len(source) + 1)),
+            ]
+            for source in sources
+        ]

@@ -1,0 +1,324 @@
+"""The C++ engine against the model's own torch step: every mixer, moving beams, both families."""
+
+import ctypes
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightconv import mixers
+from lightconv.decode import beam_search
+from lightconv.decode.engine import Engine
+from lightconv.models import (
+    AttentionConfig,
+    AverageConfig,
+    DynamicConvConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    LightConvConfig,
+    MixerConfig,
+    Seq2Seq,
+    Seq2SeqConfig,
+)
+from lightconv.ops import build
+from lightconv.ops.library import native
+
+PAD, EOS = 1, 2
+D, V, SOURCE_V = 80, 37, 29  # whole vectors and a rest, panels that are not full
+
+# Kernels below, at and above the number of steps; windows too.
+LAYERS: dict[str, tuple[MixerConfig, ...]] = {
+    "dynamicconv": (
+        DynamicConvConfig(kernel=4, heads=2, glu=True),
+        DynamicConvConfig(kernel=17, heads=4),
+    ),
+    "lightconv": (LightConvConfig(kernel=3, heads=2), LightConvConfig(kernel=6, heads=4, glu=True)),
+    "depthwise": (LightConvConfig(kernel=3, heads=D, normalize="none"),),
+    "attention": (AttentionConfig(heads=2), AttentionConfig(heads=5, window=4)),
+    "average": (AverageConfig(ffn_dim=48), AverageConfig(ffn_dim=24)),
+    "mixed": (
+        AverageConfig(ffn_dim=48),
+        DynamicConvConfig(kernel=1, heads=1),
+        AttentionConfig(heads=2, window=1),
+        LightConvConfig(kernel=5, heads=5),
+        AttentionConfig(heads=4),
+    ),
+}
+every_kind = pytest.mark.parametrize("kind", LAYERS)
+NORMS = {"post": (False, False), "pre": (True, False), "pre+final": (True, True)}
+every_norm = pytest.mark.parametrize("norm", NORMS)
+
+
+def stir(model: Any) -> Any:
+    """No parameter is zero or one any more, so that each of them matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def seq2seq(kind: str, norm: str = "post", **changes: Any) -> Seq2Seq:
+    pre_norm, final_norm = NORMS[norm]
+    config = Seq2SeqConfig(
+        dim=D,
+        ffn_dim=72,
+        source_heads=4,
+        encoder=LAYERS[kind],
+        decoder=LAYERS[kind],
+        source_vocab=SOURCE_V,
+        target_vocab=V,
+        pre_norm=pre_norm,
+        final_norm=final_norm,
+    )
+    torch.manual_seed(0)
+    return stir(Seq2Seq(dataclasses.replace(config, **changes)))
+
+
+def language_model(kind: str, norm: str = "pre", **changes: Any) -> LanguageModel:
+    pre_norm, final_norm = NORMS[norm]
+    config = LanguageModelConfig(
+        dim=D, ffn_dim=72, layers=LAYERS[kind], vocab=V, pre_norm=pre_norm, final_norm=final_norm
+    )
+    torch.manual_seed(0)
+    return stir(LanguageModel(dataclasses.replace(config, **changes)))
+
+
+def source_batch() -> Tensor:
+    """[4, 9]: whole, padded on the right, padded on the left, one word."""
+    source = torch.randint(3, SOURCE_V, (4, 9), generator=torch.Generator().manual_seed(3))
+    source[1, 5:] = PAD
+    source[2, :3] = PAD
+    source[3, 1:] = PAD
+    return source
+
+
+@pytest.fixture
+def instruction_sets() -> Iterator[list[str]]:
+    library = native().library
+    assert library is not None, native().reason
+    yield [name for name in build.instruction_sets() if library.lightconv_choose(name.encode())]
+    library.lightconv_choose(native().isa.encode())
+
+
+def choose(isa: str) -> None:
+    library: ctypes.CDLL | None = native().library
+    assert library is not None
+    assert library.lightconv_choose(isa.encode())
+
+
+def moves(rows: int, steps: int) -> list[Tensor]:
+    """Rows as a beam search would choose them: fewer and more, repeated, shuffled, in order."""
+    generator = torch.Generator().manual_seed(7)
+    chosen = []
+    for step in range(steps):
+        count = (rows * 3, rows * 3, rows * 2, rows * 2, 3, 1, 5)[step % 7]
+        chosen.append(torch.randint(rows, (count,), generator=generator).sort().values)
+        rows = count
+    return chosen
+
+
+def compare(model: Any, engine: Engine, states: tuple[Any, Any], batch: int, steps: int) -> float:
+    """The largest difference of the scores over `steps` steps with rows that move.
+
+    Relative to the largest score where that is above one: without a norm at its end a model's
+    scores grow into the hundreds.
+    """
+    theirs, ours = states
+    worst, rows = 0.0, batch
+    generator = torch.Generator().manual_seed(5)
+    for chosen in moves(batch, steps):
+        tokens = torch.randint(2, V, (rows, 1), generator=generator)
+        expected, theirs = model.step(tokens, theirs)
+        found, ours = engine.step(tokens, ours)
+        assert found.shape == expected.shape
+        scale = max(1.0, float(expected.abs().max()))
+        worst = max(worst, float((found - expected).abs().max()) / scale)
+        theirs, ours = mixers.reorder(theirs, chosen), engine.reorder(ours, chosen)
+        rows = len(chosen)
+    assert ours.position == theirs.position == steps
+    return worst
+
+
+@every_norm
+@every_kind
+@torch.no_grad()
+def test_seq2seq_steps_like_the_model(kind: str, norm: str) -> None:
+    model = seq2seq(kind, norm)
+    engine = Engine(model)
+    states = (
+        model.start(model.encode(source_batch()), 20),
+        engine.start(engine.encode(source_batch()), 20),
+    )
+    assert compare(model, engine, states, 4, 20) < 1e-4
+
+
+@every_norm
+@every_kind
+@torch.no_grad()
+def test_language_model_steps_like_the_model(kind: str, norm: str) -> None:
+    model = language_model(kind, norm)
+    engine = Engine(model)
+    assert compare(model, engine, (model.start(2, 20), engine.start(2, 20)), 2, 20) < 1e-4
+
+
+@every_kind
+@torch.no_grad()
+def test_every_instruction_set(kind: str, instruction_sets: list[str]) -> None:
+    model = seq2seq(kind)
+    memory = model.encode(source_batch())
+    for isa in instruction_sets:
+        choose(isa)
+        engine = Engine(model)
+        states = (model.start(memory, 20), engine.start(engine.encode(source_batch()), 20))
+        assert compare(model, engine, states, 4, 12) < 1e-4, isa
+
+
+@pytest.mark.parametrize("normalize", mixers.NORMALIZATIONS)
+@torch.no_grad()
+def test_every_normalisation(normalize: Any) -> None:
+    layers = (
+        DynamicConvConfig(kernel=5, heads=4, normalize=normalize),
+        LightConvConfig(kernel=3, heads=4, normalize=normalize),
+    )
+    model = seq2seq("dynamicconv", encoder=layers, decoder=layers)
+    engine = Engine(model)
+    states = (
+        model.start(model.encode(source_batch()), 8),
+        engine.start(engine.encode(source_batch()), 8),
+    )
+    assert compare(model, engine, states, 4, 8) < 1e-4
+
+
+@pytest.mark.parametrize("share", ["none", "decoder", "all"])
+@torch.no_grad()
+def test_shared_embeddings(share: Any) -> None:
+    model = seq2seq("lightconv", share_embeddings=share, source_vocab=V, target_vocab=V)
+    engine = Engine(model)
+    states = (
+        model.start(model.encode(source_batch()), 8),
+        engine.start(engine.encode(source_batch()), 8),
+    )
+    assert compare(model, engine, states, 4, 5) < 1e-4
+
+
+@every_kind
+@torch.no_grad()
+def test_chunks_of_tokens(kind: str) -> None:
+    """Several tokens at once equal the whole text."""
+    model = language_model(kind)
+    engine = Engine(model)
+    tokens = torch.randint(3, V, (2, 9), generator=torch.Generator().manual_seed(1))
+    state = engine.start(2, 9)
+    parts = []
+    for chunk in tokens.split([4, 1, 4], dim=1):
+        scores, state = engine.step(chunk, state)
+        parts.append(scores)
+    torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=1e-4, rtol=0)
+
+
+@every_kind
+def test_beam_search(kind: str) -> None:
+    """The same hypotheses and scores as with the model's own step, sentences leaving early."""
+    model, source = seq2seq(kind), source_batch()
+    engine = Engine(model)
+    first = torch.full((4,), EOS)
+    options: dict[str, Any] = {"beam": 3, "max_len": 12, "eos": EOS, "pad": PAD}
+    with torch.inference_mode():
+        theirs = beam_search(model.step, model.start(model.encode(source), 12), first, **options)
+        ours = beam_search(
+            engine.step,
+            engine.start(engine.encode(source), 12),
+            first,
+            reorder=engine.reorder,
+            **options,
+        )
+    for a, b in zip(theirs, ours, strict=True):
+        assert [h.tokens for h in a] == [h.tokens for h in b]
+        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
+
+
+@torch.no_grad()
+def test_the_number_of_threads_changes_no_bit() -> None:
+    model = seq2seq("mixed")
+    engine = Engine(model)
+    tokens = torch.full((64, 1), EOS)
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            state = engine.start(engine.encode(source_batch().repeat(16, 1)), 4)
+            found.append(torch.stack([engine.step(tokens, state)[0] for _ in range(4)]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kind", ["dynamicconv", "lightconv", "average"])
+@torch.no_grad()
+def test_memory_does_not_grow_with_length(kind: str) -> None:
+    engine = Engine(language_model(kind))
+    sizes = []
+    for length in (20, 200):
+        state = engine.start(4, length)
+        for _ in range(length):
+            _, state = engine.step(torch.full((4, 1), EOS), state)
+        sizes.append(state.nbytes())
+    assert sizes[0] == sizes[1]
+
+
+@every_kind
+@torch.no_grad()
+def test_int8_is_near_float(kind: str, instruction_sets: list[str]) -> None:
+    """Each matrix loses half a step of 1 / 127 at most; the scores follow within a few percent."""
+    model = seq2seq(kind)
+    source, tokens = source_batch(), torch.full((4, 1), EOS)
+    expected, _ = model.step(tokens, model.start(model.encode(source), 4))
+    for isa in instruction_sets:
+        choose(isa)
+        engine = Engine(model, quantize="int8")
+        found, _ = engine.step(tokens, engine.start(engine.encode(source), 4))
+        error = (found - expected).norm() / expected.norm()
+        assert 0 < error < 0.05, isa
+
+
+def test_what_is_not_supported_is_named() -> None:
+    from lightconv.models import AdaptiveConfig, ConvConfig
+
+    plain = seq2seq("lightconv", decoder=(ConvConfig(kernel=3),))
+    assert "Conv" in str(Engine.supports(plain))
+    adaptive = language_model("lightconv", adaptive=AdaptiveConfig(cutoffs=(6, 10), factor=2))
+    assert "AdaptiveEmbedding" in str(Engine.supports(adaptive)) or Engine.supports(adaptive)
+    assert "float64" in str(Engine.supports(seq2seq("lightconv").double()))
+    assert "Linear" in str(Engine.supports(nn.Linear(2, 2)))
+    assert Engine.supports(seq2seq("lightconv")) is None
+    with pytest.raises(ValueError, match="Conv runs in torch only"):
+        Engine(plain)
+
+
+def test_errors() -> None:
+    model = seq2seq("attention")
+    engine = Engine(model)
+    source = engine.encode(source_batch())
+    with pytest.raises(ValueError, match="'int4'"):
+        Engine(model, quantize="int4")
+    with pytest.raises(ValueError, match="eval"):
+        Engine(seq2seq("lightconv").train())
+    with pytest.raises(ValueError, match="sentence 1 is nothing but padding"):
+        engine.encode(torch.tensor([[5, 6], [PAD, PAD]]))
+    with pytest.raises(ValueError, match=r"ids below 29.*got 29"):
+        engine.encode(torch.tensor([[5, 29]]))
+    with pytest.raises(ValueError, match="3 rows but the state has 4"):
+        engine.step(torch.full((3, 1), EOS), engine.start(source, 5))
+    with pytest.raises(ValueError, match="got -1"):
+        engine.step(torch.tensor([[3], [4], [-1], [3]]), engine.start(source, 5))
+    with pytest.raises(ValueError, match="beyond max_len=2"):
+        engine.step(torch.full((4, 3), EOS), engine.start(source, 2))
+    with pytest.raises(ValueError, match="encode"):
+        engine.start(3, 5)
+    with pytest.raises(ValueError, match="no source"):
+        Engine(language_model("lightconv")).encode(source_batch())

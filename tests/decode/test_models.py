@@ -1,0 +1,261 @@
+"""The search over tiny models of every mixer: against enumeration and against teacher forcing."""
+
+import itertools
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightconv.decode import Hypothesis, beam_search, ensemble_steps, sample
+from lightconv.mixers import reorder
+from lightconv.models import Seq2Seq
+from lightconv.models.seq2seq import Seq2SeqState
+
+from ..models.examples import (
+    EOS,
+    PAD,
+    SOURCE_VOCAB,
+    VOCAB,
+    every_kind,
+    language_model,
+    seq2seq,
+    tokens,
+)
+
+Found = list[list[Hypothesis]]
+
+
+def sources(B: int, seed: int = 0) -> Tensor:
+    """[B, 7], of 1 to 7 tokens, padded on the right."""
+    source = tokens(B, 7, SOURCE_VOCAB, seed)
+    lengths = 1 + torch.arange(B) % 7
+    return source.masked_fill(torch.arange(7) >= lengths[:, None], PAD)
+
+
+def search(model: Seq2Seq, source: Tensor, *, max_len: int = 8, **options: Any) -> Found:
+    state = model.start(model.encode(source), max_len)
+    first = torch.full((len(source),), EOS)
+    options = {"step": model.step, "eos": EOS, "pad": PAD, "max_len": max_len, **options}
+    step = options.pop("step")
+    return beam_search(step, state, first, **options)
+
+
+def eager(
+    model: Seq2Seq,
+) -> Callable[[Tensor, Seq2SeqState], tuple[Tensor, Seq2SeqState]]:
+    """Its step, but ever more willing to end: outputs get several lengths."""
+
+    def step(tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
+        logits, state = model.step(tokens, state)
+        logits[..., EOS] += 0.4 * state.position
+        return logits, state
+
+    return step
+
+
+def forced(model: Seq2Seq, source: Tensor, output: list[int]) -> list[float]:
+    """The log-probability of each token, by forward."""
+    target = torch.tensor([output])
+    target_in = torch.tensor([[EOS, *output[:-1]]])
+    with torch.inference_mode():
+        logprobs = model(source[None, source != PAD], target_in).log_softmax(-1)
+    found: list[float] = logprobs.gather(2, target[..., None]).flatten().tolist()
+    return found
+
+
+def texts(found: Found) -> list[list[list[int]]]:
+    return [[h.tokens for h in hypotheses] for hypotheses in found]
+
+
+@every_kind
+def test_a_beam_wide_enough_finds_everything(kind: str) -> None:
+    model, source = seq2seq(kind), sources(2)
+    words = [v for v in range(VOCAB) if v not in (EOS, PAD)]
+    outputs = [[*p, EOS] for n in range(3) for p in itertools.product(words, repeat=n)]
+    with torch.inference_mode():
+        found = search(model, source, max_len=3, beam=300, length_penalty=0.7)
+        for row, hypotheses in zip(source, found, strict=True):
+            expected: list[tuple[float, list[int]]] = []
+            for n in range(3):
+                same = torch.tensor([output for output in outputs if len(output) == n + 1])
+                target_in = torch.cat([torch.full((len(same), 1), EOS), same[:, :-1]], dim=1)
+                real = row[row != PAD].expand(len(same), -1)
+                logprobs = model(real, target_in).log_softmax(-1)
+                scores = logprobs.gather(2, same[..., None]).sum((1, 2)) / (n + 1) ** 0.7
+                expected += zip(scores.tolist(), same.tolist(), strict=True)
+            expected.sort(reverse=True)
+            assert [h.tokens for h in hypotheses] == [output for _, output in expected]
+            assert [h.score for h in hypotheses] == pytest.approx([s for s, _ in expected])
+
+
+@every_kind
+@pytest.mark.parametrize("beam", [1, 4])
+def test_scores_are_those_of_teacher_forcing(kind: str, beam: int) -> None:
+    model, source = seq2seq(kind, torch.float32), sources(9)
+    for row, hypotheses in zip(source, search(model, source, beam=beam), strict=True):
+        assert len(hypotheses) == beam
+        for h in hypotheses:
+            expected = forced(model, row, h.tokens)
+            assert h.logprobs == pytest.approx(expected, abs=1e-5)
+            assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+
+
+@every_kind
+def test_a_sentence_does_not_know_its_batch(kind: str) -> None:
+    model, source = seq2seq(kind, torch.float32), sources(64)
+    run = partial(search, model, step=eager(model), beam=3)
+    together = run(source)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    assert texts(run(source[order])) == [texts(together)[b] for b in order.tolist()]
+    for b in range(0, 64, 9):
+        assert texts(run(source[b : b + 1])) == [texts(together)[b]]
+    assert len({len(h.tokens) for each in together for h in each}) > 2
+
+
+@every_kind
+def test_language_models(kind: str) -> None:
+    model = language_model(kind, torch.float32)
+    prompts = tokens(5, 3)
+    with torch.inference_mode():
+        _, state = model.step(prompts[:, :-1], model.start(5, 12))
+        found = beam_search(
+            model.step, state, prompts[:, -1], beam=3, max_len=8, eos=EOS, pad=PAD, block_ngrams=2
+        )
+        for prompt, (best, *_) in zip(prompts.tolist(), found, strict=True):
+            logprobs = model(torch.tensor([[*prompt, *best.tokens[:-1]]])).log_softmax(-1)
+            chosen = torch.tensor([best.tokens])[..., None]
+            expected = logprobs[:, len(prompt) - 1 :].gather(2, chosen).flatten().tolist()
+            assert best.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_samples_of_a_model() -> None:
+    model, source = seq2seq("mixed", torch.float32), sources(6)
+
+    def draw(rows: list[int]) -> Found:
+        with torch.inference_mode():
+            state = model.start(model.encode(source[rows]), 8)
+        first = torch.full((len(rows),), EOS)
+        return sample(
+            model.step, state, first, seeds=rows, samples=3, max_len=8, eos=EOS, pad=PAD, top_k=9
+        )
+
+    together = draw([*range(6)])
+    assert texts(draw([4, 0])) == [texts(together)[4], texts(together)[0]]
+    for row, hypotheses in zip(source, together, strict=True):
+        assert len({tuple(h.tokens) for h in hypotheses}) == 3
+        for h in hypotheses:
+            assert h.logprobs == pytest.approx(forced(model, row, h.tokens), abs=1e-5)
+
+
+def test_ensemble_of_models() -> None:
+    models, source = [seq2seq("dynamicconv"), seq2seq("attention")], sources(5)
+    states = tuple(model.start(model.encode(source), 8) for model in models)
+    found = beam_search(
+        ensemble_steps([model.step for model in models]), states, torch.full((5,), EOS),
+        beam=3, max_len=8, eos=EOS, pad=PAD,
+    )  # fmt: skip
+    for row, hypotheses in zip(source, found, strict=True):
+        for h in hypotheses:
+            each = torch.tensor([forced(model, row, h.tokens) for model in models])
+            expected = each.exp().mean(0).log().tolist()
+            assert h.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_attention_of_a_layer(layer: int) -> None:
+    model, source = seq2seq("dynamicconv"), sources(5)
+    found = search(model, source, beam=3, step=partial(model.step_attending, layer=layer))
+    assert texts(found) == texts(search(model, source, beam=3))
+    decoder: Any = model.decoder[layer]
+    seen: list[Tensor] = []
+    decoder.source.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    for row, hypotheses in zip(source, found, strict=True):
+        for h in hypotheses:
+            real = row[None, row != PAD]
+            seen.clear()
+            with torch.inference_mode():
+                model(real, torch.tensor([[EOS, *h.tokens[:-1]]]))
+                memory = model.encode(real).output
+                keys = decoder.source.kv_proj(memory)[..., :8]
+                queries = decoder.source.q_proj(seen[0])
+                heads = [
+                    (queries[0, :, i : i + 4] @ keys[0, :, i : i + 4].T / 2).softmax(-1)
+                    for i in (0, 4)
+                ]
+            expected = (heads[0] + heads[1]) / 2
+            assert h.attention is not None
+            S = real.shape[1]
+            torch.testing.assert_close(h.attention[:, :S], expected.float(), atol=1e-5, rtol=0)
+            assert h.attention[:, S:].eq(0).all()
+
+
+def test_the_source_is_there_once_for_all_hypotheses() -> None:
+    model, source = seq2seq("dynamicconv"), sources(6)
+    seen: list[tuple[int, int, int]] = []
+
+    def step(tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
+        keys = state.layers[0].source.keys
+        assert len(keys) == len(state.padding)
+        seen.append((len(tokens), len(keys), keys.data_ptr()))
+        return hurried(tokens, state)
+
+    hurried = eager(model)
+    search(model, source, beam=4, max_len=9, step=step)
+    assert seen[0][:2] == (6, 6)
+    for (_, sentences, place), (rows, after, next_place) in itertools.pairwise(seen):
+        assert rows == 4 * after
+        # Copied only when a sentence leaves.
+        assert (place == next_place) == (sentences == after)
+    assert len({sentences for _, sentences, _ in seen}) > 1
+
+
+@pytest.mark.parametrize(
+    "rows, shared",
+    [
+        ([0, 1, 2, 3, 4, 5], 3),
+        ([1, 1, 3, 2, 5, 4], 3),
+        ([4, 5, 0, 0], 2),
+        ([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], 2),
+        ([0, 2, 4], 3),
+        ([4, 0, 1, 2], 4),
+        ([5], 1),
+        ([], 0),
+    ],
+)
+def test_rows_of_a_shared_source_move_anywhere(rows: list[int], shared: int) -> None:
+    model, source = seq2seq("mixed"), sources(3, seed=4)
+    begin, more = tokens(6, 3), tokens(len(rows), 2, seed=2)
+    chosen = torch.tensor(rows, dtype=torch.int64)
+    with torch.inference_mode():
+        pairs = reorder(model.start(model.encode(source), 9), torch.arange(6) // 2)
+        assert len(pairs.padding) == 3
+        _, state = model.step(begin, pairs)
+        moved = reorder(state, chosen)
+        assert len(moved.padding) == shared
+        found, _ = model.step(more, moved)
+        target = torch.cat([begin[chosen], more], dim=1)
+        expected = model(source[chosen // 2], target)[:, 3:]
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "decoding.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    model = seq2seq("mixed", torch.float32)
+    names = {"model": model, "models": [model] * 2, "source": sources(3), "EOS": EOS, "PAD": PAD}
+    with torch.inference_mode():
+        for block in blocks:
+            exec(block, names)
+    assert "tensor([" in capsys.readouterr().out
+
+
+def test_a_layer_that_is_not_there_is_refused() -> None:
+    model = seq2seq("conv")
+    with pytest.raises(ValueError, match="layer=2 must be one of 2 decoder layers"):
+        search(model, sources(1), beam=1, step=partial(model.step_attending, layer=2))

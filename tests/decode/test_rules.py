@@ -1,0 +1,157 @@
+"""The rules one by one, on numbers worked out by hand or by plain Python."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightconv.decode.rules import (
+    PENALTIES,
+    Rules,
+    coverage,
+    power,
+    relative_lengths,
+    repeats,
+    stepwise,
+)
+
+EOS = 2
+
+
+def make(B: int, **options: Any) -> Rules:
+    return Rules(torch.full((B,), EOS), **{"eos": EOS, "max_len": 9, **options})
+
+
+def allowed(rules: Rules, tokens: list[list[int]], V: int = 6) -> list[list[int]]:
+    """The words with a probability after each row, with one row per sentence, both ways."""
+    length = len(tokens[0]) + 1
+    rows = torch.tensor(tokens, dtype=torch.int64).view(len(tokens), -1)
+    sentences = torch.arange(len(tokens))
+    logits = torch.randn(len(tokens), V, generator=torch.Generator().manual_seed(length))
+    everything = rules.all(logits, length, sentences, rows)
+    words = [(row > -torch.inf).nonzero()[:, 0].tolist() for row in everything]
+    for count in (1, 2, V):
+        values, best = rules.best(logits, length, sentences, rows, count)
+        for row, exact in enumerate(everything):
+            real = values[row] > -torch.inf
+            columns = (-values[row][real]).tolist(), best[row][real].tolist()
+            found = sorted(zip(*columns, strict=True))
+            right = sorted((-exact[word].item(), word) for word in words[row])
+            assert [word for _, word in found[:count]] == [word for _, word in right[:count]]
+            assert [x for x, _ in found[:count]] == pytest.approx([x for x, _ in right[:count]])
+    expected = logits.double().log_softmax(-1)
+    kept = everything > -torch.inf
+    torch.testing.assert_close(everything[kept].double(), expected[kept])
+    return words
+
+
+def test_penalties() -> None:
+    assert {"power": power, "stepwise": stepwise} == PENALTIES
+    assert (power(8, 0.0), power(8, 1.0), power(9, 0.5)) == (1.0, 8.0, 3.0)
+    assert (stepwise(1, 0.9), stepwise(7, 1.0), stepwise(19, 0.5)) == (1.0, 2.0, 2.0)
+
+
+def test_coverage() -> None:
+    # Position 0 was looked at once and a half, 1 half, 2 a quarter; 3 is padding.
+    attention = torch.tensor([[[0.75, 0.25, 0.0, 0.0], [0.75, 0.25, 0.25, 0.0], [0.0] * 4]])
+    padding = torch.tensor([[False, False, False, True]])
+    found = coverage(attention, padding)
+    assert found.tolist() == pytest.approx([math.log(0.5) + math.log(0.25)])
+    never = coverage(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.bool))
+    assert -1000 < never.item() < -100
+
+
+def test_relative_lengths() -> None:
+    assert relative_lengths([1, 4, 10], 1.2, 3) == [4, 7, 15]
+    assert relative_lengths([1, 4, 10], 0.0, 0) == [1, 1, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 4),
+    st.integers(0, 10).flatmap(
+        lambda t: st.lists(
+            st.lists(st.integers(3, 5), min_size=t, max_size=t), min_size=1, max_size=4
+        )
+    ),
+)
+def test_repeats_are_exact(n: int, rows: list[list[int]]) -> None:
+    found = repeats(torch.tensor(rows, dtype=torch.int64).view(len(rows), -1), n)
+    banned: list[set[int]] = [set() for _ in rows]
+    for row, word in [] if found is None else zip(*(x.tolist() for x in found), strict=True):
+        banned[row].add(word)
+    for row, tokens in enumerate(rows):
+        grams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)} if n > 0 else set()
+        tail = tuple(tokens[len(tokens) - n + 1 :]) if n > 1 else ()
+        enough = len(tokens) >= n - 1
+        expected = {w for w in range(3, 6) if n > 0 and enough and (*tail, w) in grams}
+        assert banned[row] == expected
+
+
+def test_without_repeats_there_is_nothing_to_do() -> None:
+    assert repeats(torch.tensor([[3, 4, 5, 3]]), 3) is None
+    assert repeats(torch.tensor([[3, 4, 5, 3]]), 0) is None
+
+
+def test_forbidden_words() -> None:
+    assert allowed(make(2), [[3], [4]]) == [[0, 1, 2, 3, 4, 5]] * 2
+    assert allowed(make(2, forbidden=[1, 4, 1]), [[3], [4]]) == [[0, 2, 3, 5]] * 2
+    with pytest.raises(ValueError, match=r"forbidden must not have EOS \(2\)"):
+        make(1, forbidden=[EOS])
+
+
+def test_lengths_of_each_sentence() -> None:
+    rules = make(3, min_len=[1, 2, 3], max_len=[2, 3, 4], forbidden=[0, 1])
+    assert allowed(rules, [[], [], []]) == [[2, 3, 4, 5], [3, 4, 5], [3, 4, 5]]
+    assert allowed(rules, [[3]] * 3) == [[2], [2, 3, 4, 5], [3, 4, 5]]
+    assert allowed(rules, [[3, 3]] * 3)[1:] == [[2], [2, 3, 4, 5]]
+    assert allowed(rules, [[3, 3, 3]] * 3)[2] == [2]
+    assert rules.longest == 4
+
+
+def test_rows_of_a_sentence_stand_together() -> None:
+    rules = make(3, min_len=[1, 4, 1], max_len=[9, 9, 2])
+    logits = torch.zeros(4, 6)
+    everything = rules.all(logits, 2, torch.tensor([1, 2]), None) > -torch.inf
+    assert everything[:, EOS].tolist() == [False, False, True, True]
+    assert everything.sum(1).tolist() == [5, 5, 1, 1]
+
+
+def test_a_prefix_goes_before_all_other_rules() -> None:
+    rules = make(3, prefix=[[4, 1], [], [5, EOS]], forbidden=[1], min_len=3, max_len=[3, 4, 3])
+    assert allowed(rules, [[], [], []]) == [[4], [0, 3, 4, 5], [5]]
+    assert allowed(rules, [[4], [4], [5]]) == [[1], [0, 3, 4, 5], [2]]
+    assert allowed(rules, [[4, 1], [4, 4], [5, 2]])[:2] == [[2], [0, 2, 3, 4, 5]]
+
+
+def test_blocked_ngrams() -> None:
+    rules = make(3, block_ngrams=2, forbidden=[0, 1])
+    tokens = [[3, 4, 3, 5, 3], [3, 4, 5, 3, 4], [5, 5, 4, 3, 4]]
+    assert allowed(rules, tokens) == [[2, 3], [2, 3, 4], [2, 4, 5]]
+    with pytest.raises(ValueError, match="block_ngrams must be at least 0, got -1"):
+        make(1, block_ngrams=-1)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"max_len": [3, 4]}, r"max_len must be one number or 3, got \[2\]"),
+        ({"min_len": [1, 5, 1], "max_len": [9, 4, 9]}, r"got 5 and 4 \(sentence 1\)"),
+        ({"prefix": [[3]]}, "prefix must be given for each of 3 sentences, got 1"),
+        ({"prefix": [[], [3, EOS, 3], []]}, r"prefix 1 must be words, .* got \[3, 2, 3\]"),
+        ({"prefix": [[], [], [-1]]}, "prefix 2 must be words"),
+        ({"prefix": [[3] * 9, [], []]}, "prefix 0 of 9 tokens leaves no room .* max_len=9"),
+        ({"prefix": [[3] * 9 + [EOS], [], []]}, "prefix 0 of 10 tokens leaves no room"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(3, **options)
+
+
+def test_a_prefix_may_fill_the_length_with_eos() -> None:
+    rules = make(1, prefix=[[3, EOS]], max_len=2)
+    assert allowed(rules, [[3]]) == [[EOS]]

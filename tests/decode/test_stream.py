@@ -1,0 +1,127 @@
+"""Streams: what is there is taken, what is not is not waited for, what is no text is named."""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from itertools import count, islice
+
+import pytest
+
+from lightconv.data.text import LONGEST_LINE, Notes
+from lightconv.decode import stream
+from lightconv.decode.stream import Pipe, Whole, open_stdin, read_stream, windows
+
+
+class Ends:
+    """Both ends of a pipe."""
+
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+        self.pipe = Pipe(self.read)
+
+    def send(self, data: bytes) -> None:
+        os.write(self.write, data)
+
+    def end(self) -> None:
+        os.close(self.write)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    found = Ends()
+    yield found
+    os.close(found.read)
+
+
+def test_a_line_is_ready_when_its_newline_is_there(ends: Ends) -> None:
+    assert not ends.pipe.ready()
+    ends.send(b"half a li")
+    assert not ends.pipe.ready()
+    ends.send(b"ne\nand")
+    assert ends.pipe.ready()
+    assert ends.pipe.readline(100) == b"half a line\n"
+    assert not ends.pipe.ready()
+    ends.end()
+    assert ends.pipe.ready(), "the end is worth reading too"
+    assert ends.pipe.readline(100) == b"and"
+    assert ends.pipe.readline(100) == b""
+
+
+def test_windows_hold_what_is_there(ends: Ends) -> None:
+    """A person who types gets each line answered before the next one is there."""
+    found = read_stream(ends.pipe, "stdin", Notes(), 3)
+    ends.send(b"one\n")
+    assert next(found) == ["one"]
+    ends.send(b"two\nthree\n")
+    assert next(found) == ["two", "three"]
+    ends.send(b"4\n5\n6\n7\n")
+    assert next(found) == ["4", "5", "6"]
+    assert next(found) == ["7"]
+    ends.send(b"no newline")
+    ends.end()
+    assert list(found) == [["no newline"]]
+
+
+def test_an_empty_stream_has_no_windows(ends: Ends) -> None:
+    ends.end()
+    assert list(read_stream(ends.pipe, "stdin", Notes(), 3)) == []
+
+
+def test_lines_longer_than_a_block(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BLOCK", 7)
+    ends.send(b"a" * 100 + b"\n\n" + b"b" * 20)
+    ends.end()
+    assert list(read_stream(ends.pipe, "stdin", Notes(), 9)) == [["a" * 100, "", "b" * 20]]
+
+
+@pytest.mark.parametrize("data", [b"a\r\nb\r\n", b"\xef\xbb\xbfa\r\nb\n"])
+def test_returns_and_marks_are_dropped_and_counted(data: bytes) -> None:
+    notes = Notes()
+    assert list(read_stream(Whole(io.BytesIO(data).readline), "x", notes, 9)) == [["a", "b"]]
+    assert notes.returns == data.count(b"\r")
+    assert notes.marks == data.startswith(b"\xef")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"good\nb\xe4d\n", r"x, line 2: byte 0xe4 is not UTF-8 \(byte 2 of the line\)"),
+        (b"good\n\0\n", r"x, line 2: a NUL character"),
+        (b"\xff\xfea\0", "x is UTF-16"),
+    ],
+)
+def test_what_is_no_text_is_named_after_the_lines_before_it(data: bytes, message: str) -> None:
+    found = read_stream(Whole(io.BytesIO(data).readline), "x", Notes(), 9)
+    if data.startswith(b"good"):
+        assert next(found) == ["good"]
+    with pytest.raises(ValueError, match=message):
+        next(found)
+
+
+def test_a_line_without_end_is_refused(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightconv.data.text.LONGEST_LINE", 50)
+    monkeypatch.setattr(stream, "LONGEST_LINE", 50)
+    ends.send(b"x" * 200)
+    ends.end()
+    with pytest.raises(ValueError, match="line 1: longer than"):
+        list(read_stream(ends.pipe, "stdin", Notes(), 3))
+    assert LONGEST_LINE > 1 << 20
+
+
+def test_windows_of_an_endless_stream() -> None:
+    lines = (str(number) for number in count())
+    assert list(islice(windows(lines, 2), 2)) == [["0", "1"], ["2", "3"]]
+    assert next(lines) == "4", "nothing is taken before it is needed"
+
+
+def test_long_lines_make_short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_CHARACTERS", 10)
+    assert list(windows(["a" * 6, "b" * 6, "c"], 9)) == [["a" * 6, "b" * 6], ["c"]]
+    pairs = [("a" * 6, "b" * 6), ("c", "d")]
+    assert list(windows(pairs, 9, size=lambda pair: sum(map(len, pair)))) == [pairs[:1], pairs[1:]]
+
+
+def test_stdin_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert list(read_stream(open_stdin(), "stdin", Notes(), 9)) == [["a", "b"]]

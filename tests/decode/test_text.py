@@ -1,0 +1,188 @@
+"""What `lightconv.load` returns takes text, and is the model it was before."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lightconv
+from lightconv.data.vocabulary import Vocabulary
+from lightconv.decode.config import DecodeConfig
+from lightconv.decode.text import TextLanguageModel, TextSeq2Seq, join_sentences
+from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.folder import build
+from tests.trained import Trained, pair_config, text_config
+
+
+def test_it_translates(copies: Trained) -> None:
+    model = lightconv.load(copies.model)
+    assert model.translate(["w1 w2 w3", "", "w4 w4"]) == ["w1 w2 w3", "", "w4 w4"]
+    assert model.translate([]) == []
+    assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
+
+
+def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
+    model = lightconv.load(copies.model)
+    answers = list(islice(model.answers(repeat("w7 w8"), window=2), 3))
+    assert [answer.text for answer in answers] == ["w7 w8"] * 3
+    assert [answer.line for answer in answers] == [1, 2, 3]
+
+
+def test_one_text_alone_or_among_others(copies: Trained) -> None:
+    """In any batch, in any order, the same text and nearly the same score."""
+    model = lightconv.load(copies.model)
+    lines = list(copies.prepared.texts("test", "source"))
+    together = list(model.answers(lines, n_best=2))
+    turned = list(model.answers(lines[::-1], n_best=2, max_sentences=7))[::-1]
+    for line, one, other in zip(lines, together, turned, strict=True):
+        (alone,) = model.answers([line], n_best=2)
+        assert alone.text == one.text == other.text
+        for a, b, c in zip(alone.outputs, one.outputs, other.outputs, strict=True):
+            assert a.score == pytest.approx(b.score, abs=1e-5)
+            assert a.score == pytest.approx(c.score, abs=1e-5)
+
+
+def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
+    model = lightconv.load(copies.model)
+    assert model.translator().search.finder.config == DecodeConfig(  # type: ignore[attr-defined]
+        beam=3, alpha=0.7, max_len_ratio=1.0, max_len_plus=5
+    )
+    # Two tokens and EOS, one token and EOS; the limit counts EOS of both.
+    short = model.translate(["w1 w2 w3 w4"], max_len_ratio=0.0, max_len_plus=3)
+    assert [len(text.split()) for text in short] == [2]
+    ratio = model.translate(["w1 w2 w3 w4"], max_len_ratio=0.4, max_len_plus=0)
+    assert [len(text.split()) for text in ratio] == [1]
+    long = model.translate(["w1"], min_len=4)
+    assert [len(text.split()) for text in long] == [3]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"beam": 0}, "beam=0 must be at least 1"),
+        ({"n_best": 9}, "n_best=9 must not be above beam=3"),
+        ({"min_len": 9, "max_len_ratio": 0.0, "max_len_plus": 5}, "min_len=9 must not be above"),
+        ({"min_len": 9, "max_len_plus": 1}, "min_len and max_len must rise"),
+        ({"beem": 3}, "beem"),
+        ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
+        ({"temperature": 2.0}, "temperature"),
+    ],
+)
+def test_wrong_options_are_named(copies: Trained, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lightconv.load(copies.model).translate(["w1"], **options)
+
+
+def test_it_generates(texts: Trained) -> None:
+    model = lightconv.load(texts.model)
+    prompts = ["the", "on Tuesday", "", "the"]
+    found = model.generate(prompts, max_len_plus=30)
+    for prompt, text in zip(prompts, found, strict=True):
+        assert text.startswith(prompt) and len(text) > len(prompt)
+    assert found[0] == found[3]
+    # Alone, where no other prompt has another length.
+    assert model.generate(["on Tuesday"], max_len_plus=30) == [found[1]]
+
+
+def test_greedy_follows_the_most_probable_word(texts: Trained) -> None:
+    model = lightconv.load(texts.model)
+    (text,) = model.generate(["the"], beam=1, max_len_ratio=0.0, max_len_plus=6)
+    ids = [2, *model.pipeline.encode(0, ["the"])[0]]
+    for _ in range(5):
+        with torch.no_grad():
+            scores = model(torch.tensor([ids]))[0, -1]
+        scores[1] = -torch.inf
+        ids.append(int(scores.argmax()))
+        if ids[-1] == 2:
+            break
+    assert text == model.pipeline.decode(0, ids)
+
+
+def test_draws_have_seeds(texts: Trained) -> None:
+    model = lightconv.load(texts.model)
+
+    def draw(seed: int, prompts: list[str], **options: Any) -> list[str]:
+        return model.generate(prompts, sample=True, seed=seed, max_len_plus=30, **options)
+
+    first = draw(1, ["the", "the", ""])
+    assert first == draw(1, ["the", "the", ""])
+    assert first != draw(2, ["the", "the", ""])
+    assert first[0] != first[1], "equal prompts get draws of their own"
+    assert draw(1, ["the"]) == first[:1], "whatever comes after it"
+    (answer,) = model.answers(["the"], sample=True, n_best=4, beam=1)
+    assert len(answer.outputs) == 4
+    greedy = model.generate(["the"], beam=1, max_len_plus=30)
+    assert draw(3, ["the"], top_k=1) == greedy
+    with pytest.raises(ValueError, match=r"top_p=2\.0"):
+        draw(3, ["the"], top_p=2.0)
+
+
+def test_it_is_still_the_model(copies: Trained, texts: Trained) -> None:
+    pairs, text = lightconv.load(copies.model), lightconv.load(texts.model)
+    assert isinstance(pairs, Seq2Seq) and isinstance(pairs, TextSeq2Seq)
+    assert isinstance(text, LanguageModel) and isinstance(text, TextLanguageModel)
+    assert not pairs.training
+    plain = Seq2Seq.from_pretrained(copies.model)
+    assert type(plain) is Seq2Seq
+    assert list(plain.state_dict()) == list(pairs.state_dict())
+    ids = torch.tensor([[4, 5, 2]])
+    assert torch.equal(plain(ids, ids), pairs(ids, ids))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda model: model.generate(["w1"]), "cannot generate, expected translate or summarize"),
+        (lambda model: model.score(["w1"]), r"scores sources and targets.*score\(sources, targets"),
+        (lambda model: model.score(["w1"], []), "1 sources and 0 targets"),
+        (lambda model: model.translate("w1"), "one text, expected a list"),
+    ],
+)
+def test_wrong_calls_of_pairs(copies: Trained, call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(lightconv.load(copies.model))
+
+
+def test_wrong_calls_of_texts(texts: Trained) -> None:
+    model = lightconv.load(texts.model)
+    with pytest.raises(ValueError, match="cannot translate, expected generate"):
+        model.translate(["a"])
+    with pytest.raises(ValueError, match="scores texts alone"):
+        model.score(["a"], ["b"])
+
+
+def test_summaries_lose_their_marks() -> None:
+    assert join_sentences("One . ¶ Two . ¶ Three .") == "One . Two . Three ."
+    assert join_sentences("§¶ stays") == "§¶ stays"
+
+
+def test_a_model_with_a_vocabulary_only_reads_words(tmp_path: Path) -> None:
+    """Such as imported ones."""
+    words = Vocabulary.of("abcde")
+    build(pair_config((9, 9))).save(tmp_path / "pairs", vocabulary=words)
+    model = lightconv.load(tmp_path / "pairs")
+    (text,) = model.translate(["a b zebra"], max_len_plus=4)
+    assert set(text.split()) <= {*"abcde", "<unk>", "<s>"}
+    build(text_config(9)).save(tmp_path / "texts", vocabulary=words)
+    assert lightconv.load(tmp_path / "texts").score(["a b"])[0].ids == [4, 5, 2]
+
+
+def test_a_model_without_a_vocabulary_says_so(tmp_path: Path) -> None:
+    build(pair_config((9, 9))).save(tmp_path / "model")
+    model = lightconv.load(tmp_path / "model")
+    assert model(torch.tensor([[4, 2]]), torch.tensor([[2]])).shape == (1, 1, 9)
+    with pytest.raises(ValueError, match=r"has no vocabulary.*reads ids only"):
+        model.translate(["a"])
+
+
+def test_importing_lightconv_imports_none_of_it() -> None:
+    code = (
+        "import sys, lightconv; assert 'torch' not in sys.modules; "
+        "assert not [n for n in sys.modules if n.startswith('lightconv.')]"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

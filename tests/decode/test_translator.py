@@ -1,0 +1,180 @@
+"""Texts in, answers out, around searches that are known by heart."""
+
+import random
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightconv.decode.answer import Output, join_outputs
+from lightconv.decode.options import TextOptions
+from lightconv.decode.translator import Translator, one_line
+from tests.decode.fakes import WORDS, Reverse, words_pipeline
+
+
+def translator(search: Reverse | None = None, **options: Any) -> Translator:
+    return Translator(search or Reverse(), words_pipeline(), TextOptions(**options))
+
+
+def translate(texts: list[str], **options: Any) -> list[str]:
+    return [answer.text for answer in translator(**options).answers(texts)]
+
+
+def test_answers_come_in_the_order_of_the_texts() -> None:
+    lines = ["a b c", "", "d", "  ", "a b c d a", "b a"]
+    assert translate(lines) == ["c b a", "", "d", "", "a d c b a", "a b"]
+
+
+@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), max_size=30))
+def test_any_texts_any_windows_any_batches(lines: list[str]) -> None:
+    chosen = random.Random(len(lines))
+    expected = [" ".join(reversed(line.split())) for line in lines]
+    for _ in range(3):
+        options = {
+            name: chosen.randint(1, 20) for name in ("window", "max_tokens", "max_sentences")
+        }
+        assert translate(lines, **options) == expected
+
+
+def test_batches_hold_texts_of_about_one_length_and_no_more_than_asked_for() -> None:
+    search = Reverse()
+    lines = ["a", "a b c d", "b", "c", "d c b a", "d"]
+    list(translator(search, max_tokens=10).answers(lines))
+    # With EOS the long ones take 5 positions each, the short ones 2.
+    assert [sorted(map(len, batch)) for batch in search.batches] == [[4, 4], [1, 1, 1, 1]]
+    list(translator(search, max_sentences=1).answers(lines))
+    assert len(search.batches) == 2 + len(lines)
+    # A text longer than a batch is one by itself.
+    assert translate(["a b c d", "a"], max_tokens=2) == ["d c b a", "a"]
+
+
+def test_an_endless_stream_is_taken_a_window_at_a_time() -> None:
+    asked = []
+
+    def lines() -> Iterator[str]:
+        for number in count():
+            asked.append(number)
+            yield "a b"
+
+    answers = translator(window=4).answers(lines())
+    assert [answer.line for answer in islice(answers, 6)] == [1, 2, 3, 4, 5, 6]
+    assert len(asked) == 8
+
+
+def test_what_an_answer_holds() -> None:
+    (answer,) = translator(n_best=2).answers(["a c"])
+    assert answer.line == 1 and answer.source == "a c" and answer.parts == 1
+    assert answer.sentences == 1 and answer.seconds > 0.0
+    best, second = answer.outputs
+    assert best == Output("c a", -2.0, [6, 4, 2], ["c", "a", "</s>"], [-1.0] * 3)
+    assert second.text == "a c"
+    plain = answer.plain()
+    assert plain["text"] == "c a" and plain["score"] == -2.0 and plain["logprob"] == -3.0
+    assert [each["text"] for each in plain["outputs"]] == ["c a", "a c"]
+    (empty,) = translator().answers([""])
+    assert empty.outputs == [] and empty.plain()["text"] == "" and empty.parts == 0
+
+
+def test_words_that_are_not_known_are_shown() -> None:
+    assert translate(["a zebra"]) == ["<unk> a"]
+
+
+def test_ends_of_lines_are_no_part_of_a_text() -> None:
+    answers = list(translator().answers(["a b\n", "c\r\n", "\n"]))
+    assert [(answer.source, answer.text) for answer in answers] == [
+        ("a b", "b a"),
+        ("c", "c"),
+        ("", ""),
+    ]
+
+
+# --- Too long
+
+
+def test_a_long_text_is_answered_in_parts_with_a_warning() -> None:
+    warned: list[str] = []
+    found = Translator(
+        Reverse(), words_pipeline(), TextOptions(max_source=3, n_best=2), warn=warned.append
+    )
+    answers = list(found.answers(["a", "a b . c d .", "b"]))
+    assert [answer.text for answer in answers] == ["a", ". b a . d c", "b"]
+    assert warned == ["line 2: 6 tokens, expected at most 3; answered in 2 parts"]
+    long = answers[1]
+    assert long.parts == 2 and long.outputs[1].text == "a b . c d ."
+    assert long.outputs[0].tokens.count("</s>") == 2
+    assert long.outputs[0].score == -3.0
+
+
+def test_parts_of_languages_without_spaces() -> None:
+    found = Translator(Reverse(), words_pipeline(lang="zh_CN"), TextOptions(max_source=1))
+    with pytest.warns(UserWarning, match="line 1: 2 tokens"):
+        (answer,) = found.answers(["a b"])
+    assert answer.text == "ab"
+
+
+@pytest.mark.parametrize(
+    "too_long, said, kept", [("start", "first", "b a"), ("end", "last", "d c")]
+)
+def test_a_long_text_is_cut(too_long: str, said: str, kept: str) -> None:
+    with pytest.warns(UserWarning, match=f"line 1: 4 tokens.*only the {said} 2 are read"):
+        assert translate(["a b c d"], max_source=2, too_long=too_long) == [kept]
+
+
+def test_strict_refuses_a_long_text() -> None:
+    with pytest.raises(ValueError, match=r"line 2: 4 tokens, expected at most 3\. .*--strict"):
+        translate(["a", "a b c d"], max_source=3, strict=True)
+
+
+def test_scores_of_parts_are_a_mean_and_missing_ones_are_the_last() -> None:
+    def output(text: str, score: float) -> Output:
+        return Output(text, score, [1], [text], [score])
+
+    parts = [[output("a", -1.0), output("b", -2.0)], [output("c", -3.0)]]
+    joined = join_outputs(parts, "+")
+    assert [(each.text, each.score) for each in joined] == [("a+c", -2.0), ("b+c", -2.5)]
+    assert joined[1].logprobs == [-2.0, -3.0]
+
+
+# --- Odd input
+
+
+def test_no_output_breaks_a_line() -> None:
+    assert one_line("a\nb\r\nc\u2028d") == "a b  c\u2028d"
+
+
+@pytest.mark.parametrize("wrong", ["a b", b"a b"])
+def test_one_text_is_no_list(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="one text, expected a list"):
+        translator().answers(wrong)
+
+
+def test_what_is_no_text_is_named() -> None:
+    with pytest.raises(ValueError, match=r"texts\[1\] is int"):
+        list(translator().answers(["a", 3]))  # type: ignore[list-item]
+
+
+def test_a_prompt_is_part_of_its_answer() -> None:
+    pipeline = words_pipeline(sides=1)
+    found = Translator(Reverse(), pipeline, TextOptions(answer_empty=True), continues=True)
+    answers = list(found.answers(["a b", ""]))
+    assert [answer.text for answer in answers] == ["a b b a", ""]
+    assert answers[1].parts == 1
+
+
+def test_draws_depend_on_the_line_only() -> None:
+    search = Reverse()
+    list(translator(search, window=2).answers(["a", "b c", "d"]))
+    lines = {1: [4], 2: [5, 6], 3: [7]}
+    for numbers, sources in zip(search.numbers, search.batches, strict=True):
+        assert sources == [lines.pop(number) for number in numbers]
+    assert not lines
+
+
+def test_progress_counts_lines() -> None:
+    shown: list[int] = []
+    found = Translator(Reverse(), words_pipeline(), TextOptions(window=3), show=shown.append)
+    list(found.answers(["a", "", "b c", "d"]))
+    assert shown == sorted(shown) and shown[-1] == 4

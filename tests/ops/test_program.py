@@ -1,0 +1,187 @@
+"""Single instructions of the engine against plain formulas, for every instruction set and panel."""
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.ops import program
+
+# Rows around the blocks of the kernels, outputs and inputs around panels and groups of four.
+ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 130, 245]
+SIZES = [(1, 1), (3, 5), (16, 16), (31, 33), (32, 8), (33, 64), (70, 7), (100, 130)]
+
+
+def width(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+def whole(vector: Tensor, columns: int) -> Tensor:
+    return F.pad(vector, (0, -len(vector) % columns)).contiguous()
+
+
+def run(instructions: list[program.Instruction], workspace: Tensor, rows: int) -> None:
+    array = (program.Instruction * len(instructions))(*instructions)
+    task = program.Run(
+        program=ctypes.addressof(array),
+        count=len(instructions),
+        rows=rows,
+        threads=torch.get_num_threads(),
+        workspace=workspace.data_ptr(),
+        longest=1,
+    )
+    assert program.run(program.panels().engine, task) == -1
+
+
+def workspace(x: Tensor, columns: int) -> Tensor:
+    """x [N, I] in the first buffer, NaN everywhere else."""
+    space = torch.full((x.shape[0] * columns,), torch.nan)
+    space[: x.shape[0] * width(x.shape[1])].view(-1, width(x.shape[1]))[:, : x.shape[1]] = x
+    return space
+
+
+def part(space: Tensor, rows: int, column: int, size: int) -> Tensor:
+    """The buffer at `column`: [rows, size]."""
+    return space[rows * column :][: rows * width(size)].view(rows, -1)[:, :size]
+
+
+def linear(op: str, x: Tensor, O: int, **fields: Any) -> tuple[program.Instruction, int]:
+    """An instruction from the first buffer to the second, and the columns of both."""
+    I = x.shape[1]
+    return program.Instruction(
+        op=program.OPS.index(op),
+        source=program.Place(0, width(I), 0),
+        to=program.Place(width(I), width(O), 0),
+        second=program.Place(-1, 0, 0),
+        I=I,
+        O=O,
+        **fields,
+    ), width(I) + width(O)
+
+
+def test_structs_are_those_of_the_library(kernels: Any) -> None:
+    for name, struct in (("instruction", program.Instruction), ("run", program.Run)):
+        size = getattr(kernels, f"lightconv_{name}_bytes")
+        size.restype = ctypes.c_int64
+        assert size() == ctypes.sizeof(struct)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_linear(rows: int, kernels: Any, instruction_sets: list[str]) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        columns = program.panels().columns[program.FLOAT_PANEL]
+        for O, I in SIZES:
+            x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
+            bias = torch.randn(O, generator=generator)
+            packed, padded = program.pack(weight, columns), whole(bias, columns)
+            for relu in (0, 1):
+                pointers = {"weight": packed.data_ptr(), "bias": padded.data_ptr()}
+                instruction, total = linear("linear", x, O, relu=relu, **pointers)
+                space = workspace(x, total)
+                run([instruction], space, rows)
+                expected = x.double() @ weight.double().T + bias
+                expected = expected.relu() if relu else expected
+                found = part(space, rows, width(I), O).double()
+                torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 13])
+def test_residual_in_place(rows: int, kernels: Any, instruction_sets: list[str]) -> None:
+    """to = x W^T + bias + to."""
+    generator = torch.Generator().manual_seed(rows)
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        columns = program.panels().columns[program.FLOAT_PANEL]
+        for O, I in SIZES:
+            x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
+            before = torch.randn(rows, O, generator=generator)
+            packed, padded = program.pack(weight, columns), whole(torch.zeros(O), columns)
+            pointers = {"weight": packed.data_ptr(), "bias": padded.data_ptr()}
+            instruction, total = linear("linear", x, O, **pointers)
+            instruction.second = instruction.to
+            space = workspace(x, total)
+            part(space, rows, width(I), O).copy_(before)
+            run([instruction], space, rows)
+            expected = before.double() + x.double() @ weight.double().T
+            found = part(space, rows, width(I), O).double()
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+
+
+def int8_sums(x: Tensor, values: Tensor, kind: int, bias: Tensor, scale: Tensor) -> Tensor:
+    """x [N, I] quantised by the engine, times int8 values [O, I]: what the kernel gives."""
+    (rows, I), O = x.shape, values.shape[0]
+    columns = program.panels().columns[kind]
+    is_unsigned = int(kind == program.UNSIGNED_PANEL)
+    packed = program.pack_int8(values, columns)
+    offset = whole(-128 * values.sum(1, dtype=torch.int32), columns)
+    bias, scale = whole(bias, columns), whole(scale, columns)
+    room = width(-(-I // 4) + 1)
+    quantize, _ = linear("quantize", x, 1, is_unsigned=is_unsigned)
+    quantize.to = program.Place(width(I), room, 0)
+    product, _ = linear("linear_int8", x, O, is_unsigned=is_unsigned)
+    product.source = quantize.to
+    product.to = program.Place(width(I) + room, width(O), 0)
+    product.weight, product.bias = packed.data_ptr(), bias.data_ptr()
+    product.scale, product.offset = scale.data_ptr(), offset.data_ptr()
+    space = workspace(x, width(I) + room + width(O))
+    run([quantize, product], space, rows)
+    return part(space, rows, width(I) + room, O).clone()
+
+
+@pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
+@pytest.mark.parametrize("rows", ROWS)
+def test_int8_sums_are_exact(
+    rows: int, kind: int, kernels: Any, instruction_sets: list[str]
+) -> None:
+    """Rows of integers with a largest of 127 quantise to themselves: the result is an integer."""
+    generator = torch.Generator().manual_seed(rows)
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        if not program.panels().columns[kind]:
+            continue
+        for O, I in SIZES:
+            q, values = (
+                torch.randint(-127, 128, (n, I), generator=generator, dtype=torch.int8)
+                for n in (rows, O)
+            )
+            q[:, 0] = 127
+            q[rows // 2], values[O // 2] = -127, 127  # the largest sums there are
+            expected = q.long() @ values.long().T
+            found = int8_sums(q.float(), values, kind, torch.zeros(O), torch.ones(O))
+            assert torch.equal(found.long(), expected), (isa, O, I)
+
+
+@pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
+def test_int8_linear(kind: int, kernels: Any, instruction_sets: list[str]) -> None:
+    """Against the formula with rows rounded as the engine says it does."""
+    generator = torch.Generator().manual_seed(0)
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        if not program.panels().columns[kind]:
+            continue
+        for O, I in SIZES:
+            x, weight = (torch.randn(n, I, generator=generator) for n in (9, O))
+            x[3] = 0.0
+            bias = torch.randn(O, generator=generator)
+            values, scale = program.quantize(weight)
+            assert values.abs().amax(1).eq(127).all()
+            found = int8_sums(x, values, kind, bias, scale)
+            top = x.abs().amax(1, keepdim=True)
+            q = (x * torch.where(top > 0, 127 / top, 0)).round().double()
+            expected = (q * (top / 127)) @ (values.double() * scale[:, None]).T + bias
+            torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+            # And near the product of the numbers themselves: half a step on either side.
+            exact = x.double() @ weight.double().T + bias
+            step = top * weight.abs().amax(1) / 127
+            assert ((found - exact).abs() <= I * step * 1.01 + 1e-4).all()
+
+
+def test_quantize_keeps_a_row_of_zeros() -> None:
+    values, scale = program.quantize(torch.zeros(2, 3))
+    assert values.eq(0).all()
+    assert scale.eq(0).all()

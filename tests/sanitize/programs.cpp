@@ -1,0 +1,169 @@
+// Random programs of the engine with memory of exactly the right size, for the sanitizers to watch;
+// products are compared with the plain formula.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "program.h"
+
+extern "C" {
+const void* lightconv_engine();
+int64_t lightconv_panel(const void* engine, int64_t kind);
+int lightconv_run(const void* engine, const Run* run, int64_t* unknown);
+int lightconv_topk(const float* logits, int64_t rows, int64_t V, int64_t stride, int64_t k,
+                   float* values, int64_t* indices);
+}
+
+namespace {
+
+std::mt19937 generator(1);
+int64_t pick(std::vector<int64_t> values) { return values[generator() % values.size()]; }
+int64_t wide(int64_t n) { return (n + 15) / 16 * 16; }
+
+std::vector<float> floats(int64_t n) {
+  std::vector<float> v(static_cast<size_t>(n));
+  for (float& x : v) x = float(generator() % 2001) / 1000.0f - 1.0f;
+  return v;
+}
+
+// Two or three buffers after each other; everything else of a run that some instruction reads.
+struct Case {
+  int64_t rows = pick({1, 2, 5, 12, 13, 40}), columns = 0, unknown = 0;
+  Instruction i{};
+  Run run{};
+  std::vector<float> space;
+
+  Place buffer(int64_t size) {
+    Place p{columns, wide(size), 0};
+    columns += p.width;
+    return p;
+  }
+  bool go(const std::vector<Instruction>& program) {
+    space = floats(rows * columns);
+    run.program = program.data(), run.count = int64_t(program.size());
+    run.rows = rows, run.threads = pick({1, 2, 4}), run.workspace = space.data();
+    return lightconv_run(lightconv_engine(), &run, &unknown) == 0 && unknown == -1;
+  }
+  float at(const Place& p, int64_t row, int64_t c) const {
+    return space[size_t(p.column * rows + row * p.width + p.shift + c)];
+  }
+};
+
+bool linear_is_right() {
+  Case c;
+  const int64_t I = pick({1, 3, 16, 33, 70}), O = pick({1, 7, 16, 33, 100});
+  const int64_t kind = pick({kFloatPanel, kSignedPanel, kUnsignedPanel});
+  const int64_t P = lightconv_panel(lightconv_engine(), kind);
+  if (!P) return true;
+  const int64_t panels = (O + P - 1) / P, J = (I + 3) / 4 * 4;
+  const std::vector<float> bias = floats(panels * P), scale = floats(panels * P);
+  c.run.longest = 1;
+  c.i.from = c.buffer(I), c.i.with = {-1, 0, 0}, c.i.I = I, c.i.O = O, c.i.bias = bias.data();
+  if (kind == kFloatPanel) {
+    const std::vector<float> weight = floats(panels * P * I);
+    c.i.op = kLinear, c.i.weight = weight.data(), c.i.to = c.buffer(O);
+    if (!c.go({c.i})) return false;
+    for (int64_t row = 0; row < c.rows; ++row)
+      for (int64_t o = 0; o < O; ++o) {
+        double sum = bias[size_t(o)];
+        for (int64_t k = 0; k < I; ++k)
+          sum += double(c.at(c.i.from, row, k)) * weight[size_t((o / P * I + k) * P + o % P)];
+        if (!(std::fabs(sum - c.at(c.i.to, row, o)) < 1e-4)) return false;
+      }
+    return true;
+  }
+  std::vector<int8_t> weight(static_cast<size_t>(panels * P * J));
+  for (int8_t& w : weight) w = int8_t(int(generator() % 255) - 127);
+  std::vector<int32_t> offset(static_cast<size_t>(panels * P));
+  Instruction q = c.i;
+  q.op = kQuantize, q.to = c.buffer(J / 4 + 1), q.is_unsigned = kind == kUnsignedPanel;
+  c.i.op = kLinearInt8, c.i.from = q.to, c.i.to = c.buffer(O), c.i.is_unsigned = q.is_unsigned;
+  c.i.weight = weight.data(), c.i.scale = scale.data(), c.i.offset = offset.data();
+  return c.go({q, c.i});
+}
+
+bool rowwise_runs() {
+  Case c;
+  const int64_t D = pick({1, 3, 16, 17, 40});
+  const std::vector<float> weight = floats(9 * D), bias = floats(D), waves = floats(3 * D);
+  std::vector<int64_t> tokens(static_cast<size_t>(c.rows));
+  for (int64_t& token : tokens) token = pick({0, 1, 8});
+  c.i.op = pick({kEmbed, kNorm, kGlu, kGate, kCopy});
+  c.i.from = c.buffer(2 * D), c.i.to = c.buffer(D), c.i.with = c.buffer(2 * D);
+  c.i.I = c.i.op == kEmbed ? 9 : D, c.i.O = D, c.i.weight = weight.data(), c.i.bias = bias.data();
+  c.i.factor = 1.0;
+  c.run.tokens = tokens.data(), c.run.sinusoids = waves.data(), c.run.time = 2, c.run.longest = 1;
+  return c.go({c.i});
+}
+
+// A convolution, attention or average over sequences, or over the past of hypotheses.
+bool mixing_runs() {
+  Case c;
+  const int64_t H = pick({1, 2, 5}), D = H * pick({1, 3, 16, 40}), K = pick({1, 2, 7, 31});
+  const bool decodes = pick({0, 1});
+  const int64_t time = pick({0, 1, 5, 40}), sentences = pick({1, 3});
+  c.i.op = pick({kConvolve, kAttend, kAttendSource, kAverage});
+  c.i.heads = H, c.i.kernel = c.i.op == kAttend ? pick({0, K}) : K;
+  c.i.left = decodes ? K - 1 : K / 2;
+  c.i.normalize = pick({0, 1, 2, 5, 8}), c.i.factor = 0.5;
+  c.i.from = c.buffer(c.i.op == kAttend ? 3 * D : D), c.i.to = c.buffer(D);
+  c.i.with = c.buffer(H * K), c.i.I = c.i.O = D;
+  const std::vector<float> kernels = floats(H * K);
+  if (pick({0, 1})) c.i.weight = kernels.data();
+  const int64_t ring = c.i.op == kAverage ? 2 : c.i.kernel ? c.i.kernel : time + 1;
+  const int64_t slots = c.rows + pick({0, 2}), span = ring + pick({0, 3});
+  std::vector<float> history = floats(ring * slots * 2 * D);
+  std::vector<int32_t> ancestors(static_cast<size_t>(c.rows * span));
+  for (int32_t& a : ancestors) a = int32_t(generator() % unsigned(slots));
+  std::vector<int64_t> begins, ends, sentence, offsets{0};
+  for (int64_t s = 0; s < sentences; ++s) offsets.push_back(offsets.back() + pick({1, 4, 18}));
+  const std::vector<float> source = floats(offsets.back() * 2 * D);
+  for (int64_t row = 0; row < c.rows; ++row) {
+    const int64_t split = c.rows / 3;
+    begins.push_back(row < split ? 0 : split), ends.push_back(row < split ? split : c.rows);
+    sentence.push_back(row * sentences / c.rows);
+  }
+  float* histories[] = {history.data()};
+  const float* sources[] = {source.data()};
+  c.run.time = time, c.run.slots = slots, c.run.span = span, c.run.ancestors = ancestors.data();
+  c.run.histories = histories, c.run.rings = &ring, c.run.sentences = sentence.data();
+  c.run.offsets = offsets.data(), c.run.sources = sources;
+  c.run.longest = std::max<int64_t>({K, c.rows, time + 1, 18});
+  if (!decodes) c.run.begins = begins.data(), c.run.ends = ends.data(), c.run.ancestors = nullptr;
+  return c.go({c.i});
+}
+
+bool topk_is_right() {
+  const int64_t V = pick({1, 5, 16, 33, 200, 1000}), rows = pick({0, 1, 7, 70});
+  const int64_t k = std::min<int64_t>(V, pick({1, 2, 8, 10})), stride = V + pick({0, 3});
+  const std::vector<float> logits = floats(rows * stride);
+  std::vector<float> values(static_cast<size_t>(rows * k));
+  std::vector<int64_t> indices(static_cast<size_t>(rows * k));
+  if (lightconv_topk(logits.data(), rows, V, stride, k, values.data(), indices.data())) return false;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* x = logits.data() + row * stride;
+    double sum = 0.0;
+    for (int64_t v = 0; v < V; ++v) sum += std::exp(double(x[v]));
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t index = indices[size_t(row * k + j)];
+      int64_t better = 0;
+      for (int64_t v = 0; v < V; ++v) better += x[v] > x[index] || (x[v] == x[index] && v < index);
+      const double expected = x[index] - std::log(sum);
+      if (better != j || !(std::fabs(expected - values[size_t(row * k + j)]) < 1e-4)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+const char* wrong_program() {
+  if (!linear_is_right()) return "linear";
+  if (!rowwise_runs()) return "rowwise";
+  if (!mixing_runs()) return "mixing";
+  if (!topk_is_right()) return "topk";
+  return nullptr;
+}

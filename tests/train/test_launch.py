@@ -1,0 +1,336 @@
+"""`--processes N`: what ranks are told, how they end, and that none is left behind."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightconv.paper.find import find_recipe
+from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.command import _parser
+from lightconv.train.launch import (
+    EXIT_LOST,
+    STORE,
+    Place,
+    Ranks,
+    check_processes,
+    find_place,
+    is_restarted,
+    rank_environment,
+    spawn,
+)
+from tests.train.examples import prepare, small_config, write_recipe
+
+ROOT = Path(__file__).parent.parent.parent
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+# --- Where a process stands
+
+
+def test_the_place_is_what_torchrun_says() -> None:
+    assert find_place({}) is None
+    assert find_place({"RANK": "3"}) is None
+    full = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert find_place(full) == Place(5, 8, 1, 4)
+    assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == Place(1, 2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"RANK": "x"}, "RANK='x', expected a whole number"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE='-2', expected"),
+        ({"LOCAL_RANK": "²"}, "LOCAL_RANK="),
+        ({"RANK": "2"}, "expected ranks below their sizes"),
+        ({"LOCAL_WORLD_SIZE": "3"}, "expected ranks below their sizes"),
+    ],
+)
+def test_a_place_that_cannot_be(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        find_place({"RANK": "1", "WORLD_SIZE": "2", **changes})
+
+
+def test_how_many_processes() -> None:
+    check_processes(2, None, {})
+    check_processes(2, Place(0, 2, 0, 2), {STORE: "/tmp/x"})
+    for number in (0, -1, 5000):
+        with pytest.raises(ValueError, match=f"--processes {number} must be from 1 to"):
+            check_processes(number, None, {})
+    with pytest.raises(ValueError, match="torchrun has started 4 processes already"):
+        check_processes(2, Place(0, 4, 0, 4), {})
+
+
+def test_restarts_are_known() -> None:
+    assert not is_restarted({})
+    assert not is_restarted({"TORCHELASTIC_RESTART_COUNT": "0"})
+    assert is_restarted({"TORCHELASTIC_RESTART_COUNT": "2"})
+
+
+def test_threads_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for processes, threads in ((2, "4"), (3, "2"), (16, "1")):
+        env, note = rank_environment({"A": "b"}, processes, tmp_path)
+        assert (env["OMP_NUM_THREADS"], env["A"], env[STORE]) == (threads, "b", str(tmp_path))
+        assert note.startswith(f"{processes} processes with {threads} thread")
+    env, note = rank_environment({"OMP_NUM_THREADS": "5"}, 2, tmp_path)
+    assert env["OMP_NUM_THREADS"] == "5"
+    assert note.startswith("2 processes with 5 threads each on 8 processors")
+
+
+# --- How they end
+
+
+def scripts(*codes: str) -> Callable[[Any], int]:
+    """Ranks that run these lines of Python."""
+
+    def start(own: Any) -> int:
+        code = "import os, signal, sys, time\n" + codes[int(own["RANK"])]
+        return spawn([sys.executable, "-S", "-c", code], {**os.environ, **own})
+
+    return start
+
+
+@pytest.mark.parametrize(
+    "codes, code, words",
+    [
+        (["", ""], 0, ""),
+        (["sys.exit(3)", "sys.exit(3)"], 3, ""),
+        # Late ones are ended, but not while the first, which writes, is among them.
+        (["time.sleep(60)", "sys.exit(2)"], 2, ""),
+        (["sys.exit(75)", "time.sleep(60)"], 75, ""),
+        (["time.sleep(1); sys.exit(75)", "sys.exit(75)"], 75, ""),
+        (["time.sleep(1)", ""], 0, ""),
+        # Who went first without a word.
+        (
+            [f"time.sleep(0.3); sys.exit({EXIT_LOST})", "os.kill(os.getpid(), 9)"],
+            1,
+            "error: process 1 of 2 was ended by SIGKILL, as when memory runs out. The same",
+        ),
+        (["os.kill(os.getpid(), 11)", f"sys.exit({EXIT_LOST})"], 1, "process 0 of 2 was ended by"),
+        ([f"sys.exit({EXIT_LOST})"] * 2, 1, "error: the processes lost contact"),
+        # One could still say it.
+        ([f"time.sleep(0.2); sys.exit({EXIT_LOST})", "sys.exit(1)"], 1, ""),
+    ],
+)
+def test_one_exit_code(
+    codes: list[str], code: int, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    with Ranks(2, scripts(*codes), grace=0.5) as ranks:
+        assert ranks.wait() == code
+    assert time.monotonic() - began < 30.0
+    err = capfd.readouterr().err
+    assert words in err
+    assert err.count("\n") == (words != "")
+
+
+def test_none_is_left_when_one_cannot_be_started(tmp_path: Path) -> None:
+    pids = []
+
+    def start(own: Any) -> int:
+        if own["RANK"] == "1":
+            raise OSError("no more processes")
+        pids.append(scripts("time.sleep(60)")(own))
+        return pids[-1]
+
+    with pytest.raises(OSError, match="no more"), Ranks(2, start):
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+# --- Signals, to a launcher in a process of its own
+
+LAUNCHER = """
+import os, sys
+from lightconv.train.launch import Ranks, rank_environment, spawn
+from pathlib import Path
+folder = Path(sys.argv[1])
+env, _ = rank_environment(os.environ, 2, folder / "store" / "file")
+command = [sys.executable, "-c", (folder / "rank.py").read_text(), str(folder)]
+with Ranks(2, lambda own: spawn(command, {**env, **own}), grace=1.0) as ranks:
+    code = ranks.wait()
+sys.exit(code)
+"""
+# Says that it is ready, then which signals it got; two of them end it.
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+from lightconv.train.launch import clear_orphaned, watch_parent
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+got = []
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: got.append(number))
+watch_parent(os.environ)
+(folder / f"{rank}.pid").write_text(str(os.getpid()))
+while not got and not (folder / "stop").exists():
+    time.sleep(0.01)
+(folder / f"{rank}.got").write_text(str(got))
+(folder / "stop").touch()
+if "stubborn" in os.environ:
+    time.sleep(60)
+clear_orphaned(os.environ)
+sys.exit(75)
+"""
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    processes = []
+
+    def start(**env: str) -> subprocess.Popen[str]:
+        (tmp_path / "rank.py").write_text(RANK)
+        (tmp_path / "store").mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, str(tmp_path)], env={**ENV, **env}, text=True
+        )
+        processes.append(process)
+        wait_for(lambda: all(read(tmp_path / f"{rank}.pid") for rank in (0, 1)))
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def wait_for(what: Callable[[], object], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody waits for still has a number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "number, got",
+    [
+        (signal.SIGTERM, ["[15]", "[15]"]),
+        (signal.SIGHUP, ["[1]", "[1]"]),
+        # The ranks agree among themselves.
+        (signal.SIGINT, ["[2]", "[]"]),
+    ],
+)
+def test_signals_are_passed_on(
+    number: int, got: list[str], launched: Callable[..., Any], tmp_path: Path
+) -> None:
+    launcher = launched()
+    launcher.send_signal(number)
+    assert launcher.wait(30) == 75
+    found = [read(tmp_path / f"{rank}.got") for rank in (0, 1)]
+    assert found[0] == got[0]
+    assert found[1] in (got[1], "[]")
+
+
+def test_the_second_ctrl_c_ends_all_at_once(launched: Callable[..., Any], tmp_path: Path) -> None:
+    launcher = launched(stubborn="1")
+    launcher.send_signal(signal.SIGINT)
+    wait_for(lambda: read(tmp_path / "0.got"))
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(30) == 130
+    assert all(is_gone(int(read(tmp_path / f"{rank}.pid"))) for rank in (0, 1))
+
+
+def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path: Path) -> None:
+    launcher = launched()
+    launcher.kill()
+    launcher.wait()
+    pids = [int(read(tmp_path / f"{rank}.pid")) for rank in (0, 1)]
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    assert "[15]" in (read(tmp_path / "0.got"), read(tmp_path / "1.got"))
+    assert not (tmp_path / "store").exists()
+
+
+# --- All of it
+
+
+def command(folder: Path, **changes: Any) -> list[str]:
+    fields = {"log_every": 1, "tokens_per_update": 70, **changes}
+    recipe = write_recipe(folder / "recipe.json", small_config(), **fields)
+    data = prepare(folder / "data")
+    run = ["train", str(recipe), "--data", str(data), "--out", str(folder / "run")]
+    return [sys.executable, "-m", "lightconv", *run, "--processes", "2"]
+
+
+def test_a_run_in_two_processes(tmp_path: Path) -> None:
+    env = {name: value for name, value in ENV.items() if name != "OMP_NUM_THREADS"}
+    arguments = command(tmp_path, max_steps=100_000, save_every=100_000, validate_every=100_000)
+    launcher = subprocess.Popen(
+        arguments, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    log = tmp_path / "run" / "log.jsonl"
+    wait_for(lambda: read(log).count("\n") > 3, 60.0)
+    launcher.send_signal(signal.SIGINT)
+    out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, err
+    lines = err.splitlines()
+    assert lines[0].startswith("2 processes with ")
+    assert lines[-1].startswith("stopped at step ")
+    assert err.count("Ctrl-C once more quits at once") == 1
+    assert "at most 60 positions on 2 devices" in out
+    (step,) = Checkpoints(tmp_path / "run" / "checkpoints").steps()
+    assert json.loads(read(log).splitlines()[-1])["step"] == step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["launcher", "first", "second"])
+def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) -> None:
+    arguments = command(tmp_path, max_steps=100_000, save_every=5, validate_every=100_000)
+    launcher = subprocess.Popen(arguments, env=ENV, text=True, stderr=subprocess.PIPE)
+    log = tmp_path / "run" / "log.jsonl"
+    wait_for(lambda: read(log).count("\n") > 10, 60.0)
+    listed = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    ranks = [int(pid) for pid in listed]
+    victim = {"launcher": launcher.pid, "first": ranks[0], "second": ranks[1]}[who]
+    os.kill(victim, signal.SIGKILL)
+    assert launcher.stderr is not None
+    err = launcher.stderr.read()
+    code = launcher.wait(60)
+    wait_for(lambda: all(is_gone(pid) for pid in ranks), 60.0)
+    if who == "launcher":
+        assert code == -9
+        assert "stopped at step " in err.splitlines()[-1]
+    else:
+        assert code == 1
+        number = ["first", "second"].index(who)
+        assert f"error: process {number} of 2 was ended by SIGKILL" in err.splitlines()[-1]
+        assert err.count("error") == 1
+    steps = Checkpoints(tmp_path / "run" / "checkpoints").steps()
+    again = [*arguments, "--set", f"train.max_steps={steps[-1] + 5}", "--allow-changes"]
+    rest = subprocess.run(again, env=ENV, text=True, capture_output=True, check=False)
+    assert rest.returncode == 0, rest.stderr
+    assert "resumed from step " in rest.stderr
+
+
+# --- The page
+
+PAGE = (ROOT / "docs" / "distributed.md").read_text()
+
+
+@pytest.mark.parametrize("arguments", re.findall(r"^    .*?lightconv (train [^'\n]*)", PAGE, re.M))
+def test_a_command_of_the_page_is_understood(arguments: str) -> None:
+    options = _parser().parse(shlex.split(arguments)[1:])
+    assert find_recipe(options.recipe)
+    assert options.data is not None
+    assert options.out is not None

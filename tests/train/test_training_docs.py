@@ -1,0 +1,80 @@
+"""docs/training.md: its commands are understood, its code runs, its tables are complete."""
+
+import argparse
+import dataclasses
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lightconv import cli
+from lightconv.config import read
+from lightconv.recipe import Recipe
+from lightconv.train import TrainConfig
+from lightconv.train.command import _parser
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("training.md", "reliability.md")}
+TEXT = PAGES["training.md"]
+COMMANDS = re.findall(r"^    (lightconv .*)$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as its arguments; what it does has its own tests."""
+    parsed: list[argparse.Namespace] = []
+    real = cli.Parser.parse
+
+    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+        parsed.append(real(self, argv))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli.Parser, "parse", parse)
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert len(parsed) == 1
+
+
+def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert len(names["history"]) == 20  # type: ignore[arg-type]
+    assert (tmp_path / "reverser" / "model.safetensors").exists()
+
+
+def test_every_option_has_a_row() -> None:
+    options = {name for name in _parser()._option_string_actions if name.startswith("--")}
+    rows = set(re.findall(r"^\| `(--[a-z-]+)", TEXT, re.MULTILINE))
+    elsewhere = {"--help", *re.findall(r"`(--[a-z-]+)", (ROOT / "docs/distributed.md").read_text())}
+    assert rows <= options
+    assert options - rows <= elsewhere
+
+
+def test_every_setting_has_a_row_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| (`[a-z_.`, ]+`) \| (.*?) \|", TEXT, re.MULTILINE))
+    found: dict[str, str] = {}
+    for names, defaults in rows.items():
+        keys = [name.split(".")[0] for name in re.findall(r"`([a-z_.]+)`", names)]
+        found |= dict(zip(keys, [text.strip("` ") for text in defaults.split(",")], strict=False))
+    for field in dataclasses.fields(TrainConfig):
+        assert field.name in found, field.name
+        if isinstance(field.default, bool | str):
+            assert found[field.name] == str(field.default).lower()
+        elif isinstance(field.default, int | float):
+            assert float(found[field.name]) == field.default
+
+
+def test_the_recipe_of_the_first_run_is_one() -> None:
+    recipe = read(ROOT / "examples" / "first.toml", Recipe)
+    assert "examples/first.toml" in TEXT
+    assert recipe.task.corpus == "synthetic-reverse"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for name in re.findall(r"\]\(([^)#]+)\)", PAGES[page]):
+        if "://" not in name:
+            assert (ROOT / "docs" / name).exists(), name
