@@ -4,9 +4,9 @@
 
 A test line leaks if training has at least 80 % of its 4-grams of words (source side).
 
-    random   as many lines as the test set has, drawn from all by chance
-    split    by a hash of the family or the page, before near-duplicates are left out
-    corpus   as `lightconv prepare` has it
+    random          as many lines as the test set has, drawn from all by chance
+    by hash alone   by a hash of the family or the page, before near-duplicates are left out
+    corpus          as `lightconv prepare` has it
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", metavar="NAME", nargs="+")
     options = parser.parse_args(argv)
     rows = [measure(name) for name in options.names]
-    print(table(["corpus", "test lines", "random", "split", "corpus"], rows))
+    print(table(["corpus", "test lines", "random", "by hash alone", "corpus"], rows))
     return 0
 
 

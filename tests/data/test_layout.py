@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lightconv.data import Store
-from lightconv.data.layout import HEADER_BYTES
+from lightconv.data.layout import HEADER_BYTES, _unpack
 from tests.data.stores import VOCAB, sentences, write_pairs, write_text
 
 PAIRS = [sentences(30, seed=1), sentences(30, seed=2, vocab=400)]
@@ -141,6 +141,25 @@ def mutate(rng: random.Random, data: bytearray) -> bytearray:
         if rng.random() < 0.7 and len(data) >= HEADER_BYTES:
             repair(data)
     return data
+
+
+def test_any_header_is_an_error_or_sound(tmp_path: Path) -> None:
+    write_pairs(tmp_path, PAIRS)
+    heads = {name: (tmp_path / name).read_bytes()[:HEADER_BYTES] for name in NAMES}
+    rng = random.Random(0)
+    sound = 0
+    for _ in range(10_000):
+        name = rng.choice(NAMES)
+        data = bytes(mutate(rng, bytearray(heads[name]))[:HEADER_BYTES])
+        try:
+            header = _unpack(tmp_path / name, data)
+        except ValueError as error:
+            assert name in str(error)
+        else:
+            assert header.size == HEADER_BYTES + header.items * header.item
+            assert header.pack()[:-24] == data[:-24]  # all but what fills it up, and its CRC
+            sound += 1
+    assert 1000 < sound < 9000
 
 
 @pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -1,90 +1,34 @@
-"""Preparation: what is stored is what was read, whatever happens on the way."""
+"""Preparation: what is stored is what was read."""
 
 import itertools
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lightconv.data import work
 from lightconv.data.config import (
     BPEConfig,
-    BytesConfig,
     FilterConfig,
     PipelineConfig,
-    SideConfig,
-    TaskConfig,
     WordsConfig,
 )
-from lightconv.data.corpora.synthetic import Settings, make
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.corpus import Example
 from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from lightconv.data.store import Store
+from tests.data.examples import (
+    BYTES,
+    SIDES,
+    TASK,
+    WORDS,
+    corpus,
+    ids,
+    sentences,
+)
 from tests.data.samples import make_lines, make_words
-
-TASK = TaskConfig(kind="translation", corpus="own", source_lang="de", target_lang="en", metric="x")
-LM_TASK = TaskConfig(kind="language_model", corpus="own", metric="perplexity")
-SIDES = (SideConfig(lang="de"), SideConfig(lang="en"))
-WORDS = PipelineConfig(sides=SIDES, subword=WordsConfig())
-BYTES = PipelineConfig(sides=SIDES, subword=BytesConfig(vocab=300))
-
-
-def corpus(
-    train: Sequence[Example],
-    valid: Sequence[Example] = (("a b", "x"),),
-    pipeline: PipelineConfig = WORDS,
-    **fields: Any,
-) -> Corpus:
-    given: dict[str, Any] = {
-        "task": TASK if len(pipeline.sides) == 2 else LM_TASK,
-        "pipeline": pipeline,
-        "splits": {"train": partial(iter, train), "valid": partial(iter, valid)},
-    }
-    return Corpus(**given | fields)
-
-
-def sentences(count: int, seed: int = 0) -> list[Example]:
-    words = make_words(200, seed)
-    return list(
-        zip(make_lines(count, words, seed), make_lines(count, words, seed + 1), strict=True)
-    )
-
-
-def ids(store: Store) -> list[tuple[list[int], ...]]:
-    return [tuple(side.tolist() for side in store[i]) for i in range(len(store))]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-class Notes:
-    """A display that remembers."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.shown: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def show(self, what: str, done: int, total: int | None = None) -> None:
-        self.shown.append(what)
-
-    def end(self) -> None:
-        pass
-
 
 # --- What is stored
 
@@ -258,179 +202,6 @@ def test_statistics_are_those_of_the_ids(tmp_path: Path) -> None:
             assert described["longest"] == max(map(len, rows))
             assert described["mean"] == pytest.approx(sum(map(len, rows)) / len(rows))
     assert found.statistics()["splits"]["valid"]["sides"]["source"]["unknown"] > 0
-
-
-# --- Stopped and started again
-
-
-def two_splits(calls: list[str], broken: str | None = None) -> Corpus:
-    """A corpus that says which split is read, and may fail in the middle of one."""
-
-    def read(split: str, examples: list[Example]) -> Iterator[Example]:
-        calls.append(split)
-        yield from examples[:-1]
-        if split == broken:
-            raise OSError("the disk is gone")
-        yield examples[-1]
-
-    examples = {"train": sentences(1200), "valid": sentences(20, 5), "test": sentences(20, 9)}
-    splits = {split: partial(read, split, each) for split, each in examples.items()}
-    return corpus([], pipeline=BYTES, splits=splits, digests={"file": "0" * 64})
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a preparation leaves that nobody stops."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    prepare(two_splits([]), out)
-    return contents(out)
-
-
-@pytest.mark.parametrize("stop", range(8))
-def test_a_restart_goes_on_after_every_stage(
-    tmp_path: Path, whole: dict[str, bytes], stop: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, done = tmp_path / "out", []
-    finish = work.Work.finish
-
-    def finish_and_die(self: work.Work, stage: str, found: Any) -> None:
-        if len(done) == stop:
-            raise KeyboardInterrupt
-        finish(self, stage, found)
-        done.append(stage)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(work.Work, "finish", finish_and_die)
-        if stop == 7:  # all stages are done, but the name
-            patched.setattr(work.Work, "publish", lambda self: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(OSError if stop == 7 else KeyboardInterrupt):
-            prepare(two_splits([]), out)
-    assert not out.exists()
-    calls: list[str] = []
-    notes = Notes()
-    prepare(two_splits(calls), out, display=notes)
-    assert contents(out) == whole
-    texts = ["text of train", "text of valid", "text of test"]
-    stages = [*texts, "vocabulary", "ids of train", "ids of valid", "ids of test"]
-    assert done == stages[:stop]
-    assert calls == [name.removeprefix("text of ") for name in texts[stop:]]
-    assert notes.notes == ([f"going on after: {', '.join(done)}"] if done else [])
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_a_stage_that_broke_is_done_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(OSError, match="the disk is gone"):
-        prepare(two_splits([], broken="valid"), out)
-    calls: list[str] = []
-    prepare(two_splits(calls), out)
-    assert calls == ["valid", "test"]
-    assert contents(out) == whole
-
-
-def test_other_settings_or_inputs_start_anew(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(OSError, match="the disk is gone"):
-        prepare(two_splits([], broken="valid"), out)
-    given = two_splits(calls := [])
-    config = PrepareConfig(
-        pipeline=replace(BYTES, subword=BytesConfig(vocab=290)), filters=FilterConfig()
-    )
-    notes = Notes()
-    found = prepare(replace(given, digests={"file": "1" * 64}), out, config=config, display=notes)
-    assert calls == ["train", "valid", "test"]
-    assert found.vocab_sizes == (290, 290)
-    (note,) = notes.notes
-    assert note.startswith("begun before with other settings or inputs, starting anew: ")
-    assert "pipeline.subword.vocab: 300 -> 290" in note and "inputs.file" in note
-
-
-def test_two_processes_give_what_one_gives(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lightconv.data.prepare.WORTH_PROCESSES", 0)
-    given = two_splits([])
-    prepare(given, tmp_path / "out", processes=2)
-    assert contents(tmp_path / "out") == whole
-
-
-def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    def read() -> Iterator[Example]:
-        with pytest.raises(ValueError, match=r"another process prepares .*out\. Wait"):
-            prepare(corpus([("a", "b")]), out)
-        yield ("a", "b")
-
-    prepare(corpus([], splits={"train": read, "valid": partial(iter, [("a", "b")])}), out)
-    assert out.exists()
-
-
-def test_killed_at_any_time(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    code = (
-        "import sys; from lightconv.data.corpora.synthetic import Settings, make\n"
-        "from lightconv.data.prepare import prepare\n"
-        "prepare(make('synthetic-translation', Settings(train=3000)), sys.argv[1], processes=1)"
-    )
-    draw = random.Random(1)
-    for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", code, str(out)])
-        time.sleep(draw.uniform(0.2, 0.9))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    if not out.exists():
-        subprocess.run([sys.executable, "-c", code, str(out)], check=True)
-    again = prepare(make("synthetic-translation", Settings(train=3000)), tmp_path / "again")
-    assert contents(out) == contents(again.folder)
-
-
-# --- The output
-
-
-def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    prepare(corpus([("a", "b")]), out)
-    with pytest.raises(ValueError, match=r"out exists\. Choose another folder, or say --overwrite"):
-        prepare(corpus([("a", "b")]), out)
-    found = prepare(corpus([("c c d", "b b")]), out, overwrite=True)
-    # With the words of this text, not with those of the one before it.
-    assert ids(found.store("train")) == [([4, 4, 5], [4, 4])]
-    assert list(tmp_path.iterdir()) == [out]
-
-
-@pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_is_not_ours_is_never_replaced(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "out"
-    if kind == "file":
-        out.write_text("mine")
-    elif kind == "folder":
-        out.mkdir()
-        (out / "thesis.tex").write_text("mine")
-    else:
-        out.symlink_to(tmp_path)
-    with pytest.raises(ValueError, match="is no prepared folder, so it is not overwritten"):
-        prepare(corpus([("a", "b")]), out, overwrite=True)
-
-
-def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    prepare(corpus([("a", "b")]), tmp_path / "out", overwrite=True)
-
-
-def test_until_the_new_folder_is_there_the_old_one_is(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    prepare(corpus([("a", "b")]), out)
-    old = contents(out)
-    with pytest.raises(OSError, match="the disk is gone"):
-        prepare(two_splits([], broken="test"), out, overwrite=True)
-    assert contents(out) == old
-    # Killed between the two renames: the old one is put back by whoever comes next.
-    hidden = tmp_path / ".out.prepare"
-    out.rename(hidden / "replaced")
-    with pytest.raises(ValueError, match=r"'train' has no examples"):
-        prepare(corpus([]), out)
-    assert contents(out) == old
 
 
 def test_long_texts_go_to_processes_a_few_at_a_time() -> None:

@@ -1,5 +1,6 @@
 """`lightconv prepare`: three kinds of files, reports for people, one line for every mistake."""
 
+import errno
 import json
 import os
 import re
@@ -262,6 +263,21 @@ def test_an_interrupt_says_how_to_go_on(
     code, _, err = ask(options)
     assert code == 0
     assert err.splitlines()[0] == "going on after: text of train, text of valid"
+
+
+def test_a_full_disk_is_a_failure_to_go_on_from(
+    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("lightconv.data.prepare.encode", write)
+    code, _, err = ask(f"--text train.en --valid dev.en --out data {SMALL}")
+    assert code == 1
+    assert err.splitlines()[-2:] == [
+        "not finished: the same command goes on from here",
+        f"error: {text / '.data.prepare'}: No space left on device",
+    ]
 
 
 def vanish(work: object, sides: object) -> None:

@@ -1,6 +1,7 @@
 """The ranges of a search's configuration."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from lightconv.decode import DecodeConfig
         ({"max_len_plus": 0}, "^min_len=1 must not be above max_len_plus=0$"),
     ],
 )
-def test_nonsense_is_refused(changes: dict[str, float], message: str) -> None:
+def test_nonsense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DecodeConfig(**changes)
 

@@ -27,7 +27,7 @@ def test_sentences_come_before_spaces_and_spaces_before_letters() -> None:
 
 
 def test_a_sentence_end_far_from_the_middle_is_no_good_place() -> None:
-    assert cut("A. b c d e f g h", words(4)) == ["A. b c d", "e f g h"]
+    assert cut("A. b c d e f g h", words(5)) == ["A. b c", "d e f g h"]
 
 
 def test_one_character_is_never_cut() -> None:

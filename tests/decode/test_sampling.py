@@ -89,7 +89,10 @@ def test_positions_and_samples_are_independent() -> None:
     n = 2000
     pairs = Counter(tuple(h.tokens[:2]) for h in draw(table, samples=n)[0])
     assert sum((pairs[a, b] - n / 4) ** 2 / (n / 4) for a in (0, 1) for b in (0, 1)) < 16.3
-    flat = [h.tokens[0] for h in draw(table, samples=n)[0]]
+    drawn = [h.tokens for h in draw(table, samples=n)[0]]
+    across = Counter((a[1], b[0]) for a, b in itertools.pairwise(drawn))
+    assert sum((across[a, b] - n / 4) ** 2 / (n / 4) for a in (0, 1) for b in (0, 1)) < 16.3
+    flat = [tokens[0] for tokens in drawn]
     following = Counter(itertools.pairwise(flat))
     assert sum((following[a, b] - n / 4) ** 2 / (n / 4) for a in (0, 1) for b in (0, 1)) < 16.3
     # The same for neighbouring seeds.

@@ -153,7 +153,7 @@ def test_a_run_chooses_its_checkpoints(
     copies: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(copies.run, tmp_path / "run")
-    assert tune(run, "--data", copies.data, "--alphas", "1", "--counts", "2,3", "--limit", "9") == 0
+    assert tune(run, "--data", copies.data, "--alphas", "1", "--counts", "2", "--limit", "9") == 0
     (best,) = (line.split() for line in capsys.readouterr().out.splitlines() if "*" in line)
     tables = read_config(run / "model").tables
     steps = tables["tuned"]["averaged"]

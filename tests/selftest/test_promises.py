@@ -14,7 +14,7 @@ from lightconv.data import Batch, Loader, Position, Vocabulary
 from lightconv.selftest import damage, garbage, guards, kernels, kills, order, strangers
 from lightconv.selftest.forks import Server
 from lightconv.selftest.points import worth_it
-from lightconv.selftest.promise import BrokenError
+from lightconv.selftest.promise import BrokenError, scratch
 from lightconv.train import checkpoint, trainer
 
 # R1 and R5 are in tests/train, with more of each.
@@ -31,9 +31,9 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_it_holds(name: str, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    assert CHECKS[name](tmp_path, False)
+def test_it_holds(name: str) -> None:
+    with scratch() as folder:
+        assert CHECKS[name](folder, False)
 
 
 def broken(check: Callable[[Path, bool], Any], folder: Path, message: str) -> None:

@@ -97,7 +97,10 @@ def updates(
     text: bool = False,
     **changes: Any,
 ) -> list[float]:
-    """Updates of `count` batches each, which the ranks share; leaves the parameters in `folder`."""
+    """Updates of `count` batches each, which the ranks share; leaves the parameters in `folder`.
+
+    Returns the loss and the norm of the gradient, which is cut, of each, and a loss of validation.
+    """
     config = train_config(optimizer=OPTIMIZERS[optimizer], clip_norm=0.5, **changes)
     with ranks(shard=shard) as group:
         torch.manual_seed(0)
@@ -110,7 +113,8 @@ def updates(
         losses = []
         for step in range(steps):
             mine = data[count * step : count * (step + 1)][group.rank :: group.size]
-            losses.append(trainer.update(mine).loss)
+            record = trainer.update(mine)
+            losses += [record.loss, record.norm]
         losses.append(trainer.measure(data[:3][group.rank :: group.size]).loss)
         with trainer.averaged():
             save(folder, group.whole(model), group)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parent.parent.parent
-LONGEST = 120.0  # seconds; then a rank is killed
+LONGEST = 300.0  # seconds; then a rank is killed
 Row = dict[str, Any]
 
 

@@ -16,8 +16,8 @@ from tests.train.examples import fingerprint, model_config, prepare, write_recip
 from tests.train.examples import recipe as make_recipe
 from tests.train.ranks import RankServer, Row
 
-# One batch is never enough for an update, and two always are: sums of two do not depend on order.
-TWO = {"max_tokens": 60, "tokens_per_update": 70}
+# Every update has two batches: their sum does not depend on an order.
+TWO = {"max_tokens": 60, "tokens_per_update": 92}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,7 @@ def test_two_ranks_leave_the_files_of_one(
     rows = rank_server.run(*command, tmp_path / "two")
     assert [row["code"] for row in rows] == [0, 0], rows
     assert "at most 60 positions on 2 devices" in rows[0]["out"]
+    assert "in 2.0 batches on average" in rows[0]["out"]
     assert "step 20/20" in rows[0]["err"]
     assert rows[1]["out"] == rows[1]["err"] == ""
     same(tmp_path / "one", tmp_path / "two")

@@ -107,12 +107,11 @@ def whole_run(folder: Path, data: PreparedData, model: ModelConfig, steps: int) 
     return run(folder, data, model, config, device=torch.device("cpu"), stop=Stop())
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_whole_run_learns_to_copy(name: str, tmp_path: Path) -> None:
-    """Perplexity below 1.5 where chance is 9, in about ten seconds."""
+def test_a_whole_run_learns_to_copy(tmp_path: Path) -> None:
+    """Perplexity below 1.5 where chance is 9; the others take longer, below."""
     task = Synthetic(task="copy", symbols=8, min_len=3, max_len=6, sentences=400, seed=3)
     data = PreparedData(prepare(tmp_path / "data", task, batches=10))
-    outcome = whole_run(tmp_path / "run", data, model_of(name, data, dim=32), steps=150)
+    outcome = whole_run(tmp_path / "run", data, model_of("dynamicconv", data, dim=32), steps=150)
     assert outcome.entries[-1]["perplexity"] < 1.5
 
 

@@ -72,9 +72,12 @@ def main(argv: Sequence[str]) -> int:
                 processes=options.processes,
                 display=display,
             )
-        except BaseException:
-            if work_folder(options.out).exists():  # it is removed where what was given is wrong
+        except BaseException as error:
+            folder = work_folder(options.out)
+            if folder.exists():  # it is removed where what was given is wrong
                 display.note("not finished: the same command goes on from here")
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                error.filename = str(folder)  # a full disk does not say where
             raise
     report(prepared)
     return 0

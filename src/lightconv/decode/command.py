@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from lightconv.cli import Parser
 from lightconv.config import override
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.options import (
+    EngineName,
     FolderSettings,
+    Quantization,
     SampleConfig,
     TextOptions,
     check_n_best,
@@ -209,14 +211,17 @@ def _translator(
     warn: Callable[[str], None],
     show: Callable[[int], None] = lambda done: None,
 ) -> "Translator":
+    from lightconv.decode.runner import choose_runner
     from lightconv.decode.text import build_translator
 
+    text = settings.text
     return build_translator(
         model,
         model.pipeline,
         settings.decode,
-        settings.text,
+        text,
         settings.sampling,
+        runner=choose_runner(model, text.engine, text.quantize, tell=_note),
         warn=warn,
         show=show,
     )
@@ -246,7 +251,7 @@ def _settings(options: Namespace, text: TextOptions, *, pairs: bool | None) -> S
     decode = override(folder.decode, set_)
     changes = {
         name: value
-        for name in ("n_best", "max_tokens", "max_source", "window", "strict")
+        for name in ("n_best", "max_tokens", "max_source", "window", "strict", "engine", "quantize")
         if (value := getattr(options, name, None)) is not None
     }
     text = replace(text, **changes)
@@ -340,6 +345,18 @@ def _add_search(parser: Parser) -> None:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
     )
+    parser.add_argument(
+        "--engine",
+        choices=get_args(EngineName),
+        help="native: the C++ engine, on processors; default: auto, which says if it cannot",
+    )
+    parser.add_argument(
+        "--quantize", choices=get_args(Quantization), help="linear layers in 8 bits; default: none"
+    )
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def _warn(text: str) -> None:

@@ -10,6 +10,8 @@ from lightconv.data.config import TaskKind
 from lightconv.decode.config import DecodeConfig
 
 TooLong = Literal["parts", "start", "end"]
+EngineName = Literal["auto", "native", "torch"]
+Quantization = Literal["none", "int8"]
 
 CONFIG_FILE = "config.json"
 # Where a run leaves its model.
@@ -36,12 +38,21 @@ class TextOptions:
     window: int = 1024
     # Whether a text of nothing is answered, not only given back.
     answer_empty: bool = False
+    # What steps the model: the C++ engine ("native"), torch, or the first that can.
+    engine: EngineName = "auto"
+    # Whether the engine's linear layers compute in 8 bits.
+    quantize: Quantization = "none"
 
     def __post_init__(self) -> None:
         check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
-        if self.too_long not in get_args(TooLong):
-            known = ", ".join(get_args(TooLong))
-            raise ValueError(f"too_long={self.too_long!r} must be one of {known}")
+        for name, known in (
+            ("too_long", get_args(TooLong)),
+            ("engine", get_args(EngineName)),
+            ("quantize", get_args(Quantization)),
+        ):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise ValueError(f"{name}={value!r} must be one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from lightconv.decode.beam import Hypothesis, StepFunction, beam_options, beam_s
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.options import SampleConfig, TextOptions
 from lightconv.decode.rules import PENALTIES
+from lightconv.decode.runner import Runner, options_of
 from lightconv.decode.sampling import sample
 from lightconv.models import LanguageModel, Seq2Seq
 
@@ -70,33 +71,37 @@ _SEARCHED = ("beam", "coverage", "padding")
 
 
 class PairSearch:
-    """Sources to targets."""
+    """Sources to targets; `runner` steps in the place of the model."""
 
-    def __init__(self, model: Seq2Seq, finder: Finder) -> None:
+    def __init__(self, model: Seq2Seq, finder: Finder, runner: Runner | None = None) -> None:
         self.model = model
         self.finder = finder
+        # The engine does not say where it looks.
+        looks = finder.config.coverage > 0.0
+        self.runner: Any = model if runner is None or looks else runner
 
     def __call__(self, sources: Sequence[Ids], numbers: Sequence[int]) -> list[list[Hypothesis]]:
         """A batch: ids without EOS -> the hypotheses of each, which end with EOS."""
-        model, finder = self.model, self.finder
-        options = finder.options([len(source) + 1 for source in sources])
+        runner, finder = self.runner, self.finder
+        options = finder.options([len(source) + 1 for source in sources]) | options_of(runner)
         with torch.inference_mode():
-            source = pad_right([[*source, EOS] for source in sources], device_of(model))
-            memory = model.encode(source)
-            state = model.start(memory, max(options["max_len"]))
+            source = pad_right([[*source, EOS] for source in sources], device_of(self.model))
+            memory = runner.encode(source)
+            state = runner.start(memory, max(options["max_len"]))
             first = source.new_full((len(sources),), EOS)
-            step: StepFunction[Any] = model.step
+            step: StepFunction[Any] = runner.step
             if finder.config.coverage > 0.0:
-                step, options["padding"] = model.step_attending, memory.padding
+                step, options["padding"] = runner.step_attending, memory.padding
             return finder.find(step, state, first, options, numbers)
 
 
 class PromptSearch:
     """The beginnings of texts to their ends; the hypotheses do not repeat the beginnings."""
 
-    def __init__(self, model: LanguageModel, finder: Finder) -> None:
+    def __init__(self, model: LanguageModel, finder: Finder, runner: Runner | None = None) -> None:
         self.model = model
         self.finder = finder
+        self.runner: Any = runner or model
 
     def __call__(self, prompts: Sequence[Ids], numbers: Sequence[int]) -> list[list[Hypothesis]]:
         """A batch: ids of any length, also none -> the hypotheses of each."""
@@ -110,14 +115,14 @@ class PromptSearch:
         return found
 
     def _run(self, prompts: list[Ids], numbers: list[int]) -> list[list[Hypothesis]]:
-        model, finder = self.model, self.finder
-        options = finder.options([len(prompt) + 1 for prompt in prompts])
+        runner, finder = self.runner, self.finder
+        options = finder.options([len(prompt) + 1 for prompt in prompts]) | options_of(runner)
         with torch.inference_mode():
-            tokens = pad_right([[EOS, *prompt] for prompt in prompts], device_of(model))
-            state = model.start(len(prompts), tokens.shape[1] + max(options["max_len"]))
+            tokens = pad_right([[EOS, *prompt] for prompt in prompts], device_of(self.model))
+            state = runner.start(len(prompts), tokens.shape[1] + max(options["max_len"]))
             if tokens.shape[1] > 1:
-                _, state = model.step(tokens[:, :-1], state)
-            return finder.find(model.step, state, tokens[:, -1], options, numbers)
+                _, state = runner.step(tokens[:, :-1], state)
+            return finder.find(runner.step, state, tokens[:, -1], options, numbers)
 
 
 def derive_seed(seed: int, number: int) -> int:

@@ -31,6 +31,7 @@ from lightconv.decode.options import (
     find_model,
     read_settings,
 )
+from lightconv.decode.runner import Runner, choose_runner
 from lightconv.decode.score.scorer import Scored, Scorer
 from lightconv.decode.search import Finder, PairSearch, PromptSearch
 from lightconv.decode.translator import Translator, check_texts
@@ -51,6 +52,8 @@ class TextMethods:
     # Where it was loaded from.
     folder: Path
     _pipeline: Pipeline | None = None
+    # The last one, and what it was made for.
+    _runner: tuple[Any, Runner] | None = None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -89,7 +92,17 @@ class TextMethods:
         drawn = {name: options.pop(name) for name in names if name in options}
         sampling: SampleConfig | None = from_dict(SampleConfig, drawn) if sample else None
         decode, text = split_options(read_settings(self.folder), options)
-        return build_translator(self, self.pipeline, decode, text, sampling)
+        runner = self._find_runner(text)
+        return build_translator(self, self.pipeline, decode, text, sampling, runner=runner)
+
+    def _find_runner(self, text: TextOptions) -> Runner:
+        """What steps the model: the last one as long as no parameter has changed since."""
+        model = _model(self)
+        versions = tuple((each.data_ptr(), each._version) for each in model.parameters())
+        key = (text.engine, text.quantize, versions)
+        if self._runner is None or self._runner[0] != key:
+            self._runner = key, choose_runner(model, text.engine, text.quantize)
+        return self._runner[1]
 
     def score(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, **options: Any
@@ -151,16 +164,19 @@ def build_translator(
     decode: DecodeConfig,
     text: TextOptions,
     sampling: SampleConfig | None = None,
+    *,
+    runner: Runner | None = None,
     **hooks: Any,
 ) -> Translator:
-    """The translator of a model of either kind; hooks are `warn` and `show`."""
+    """The translator of a model of either kind, which `runner` steps; hooks: `warn` and `show`."""
     if sampling is None:
         check_n_best(text.n_best, decode.beam)
     finder = Finder(decode, sampling, samples=text.n_best)
     if isinstance(model, Seq2Seq):
-        return Translator(PairSearch(model, finder), pipeline, text, **hooks)
+        return Translator(PairSearch(model, finder, runner), pipeline, text, **hooks)
     assert isinstance(model, LanguageModel)
-    return Translator(PromptSearch(model, finder), pipeline, text, continues=True, **hooks)
+    search = PromptSearch(model, finder, runner)
+    return Translator(search, pipeline, text, continues=True, **hooks)
 
 
 def split_options(

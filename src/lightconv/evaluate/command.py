@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 # What is scored when nothing else is asked for.
 DEFAULT = ("sacrebleu", "chrf")
 # What can be said of a model only.
-MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "out", "overwrite")
+MODEL_OPTIONS = (
+    *("data", "split", "beam", "set", "floor", "limit", "out", "overwrite"),
+    *("engine", "quantize"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,6 +65,7 @@ def _evaluate_model(options: Namespace) -> int:
         options.out.unlink()
 
     # These load torch, which takes its time: mistakes above are answered at once.
+    from lightconv.decode.options import TextOptions
     from lightconv.evaluate.report import Request, evaluate
     from lightconv.train.command import choose_device
 
@@ -78,6 +82,7 @@ def _evaluate_model(options: Namespace) -> int:
         out=options.out,
         samples=options.samples,
         seed=options.seed,
+        text=TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none"),
     )
     evaluate(request, choose_device(options.device)).print(options.format)
     return 0
@@ -182,6 +187,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
     )
+    parser.add_argument("--engine", choices=["auto", "native", "torch"], help="default: auto")
+    parser.add_argument("--quantize", choices=["none", "int8"], help="default: none")
     parser.add_argument(
         "--hypotheses",
         metavar="FILE",

@@ -11,12 +11,13 @@ from lightconv.config import override
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import read_lines
 from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import FolderSettings, find_model, read_settings
+from lightconv.decode.options import FolderSettings, TextOptions, find_model, read_settings
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, Summed, paired_bootstrap
 from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
 from lightconv.evaluate.forms import Forms, of_references, of_texts
 from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import (
+    Outputs,
     Show,
     check_vocabulary,
     describe_search,
@@ -58,6 +59,7 @@ class Request:
     out: Path | None = None
     samples: int = SAMPLES
     seed: int = SEED
+    text: TextOptions = field(default_factory=TextOptions)
 
 
 @dataclass
@@ -181,7 +183,14 @@ def _evaluate_pairs(
     split, metrics = request.split, find_metrics(prepared, request.metrics)
     with _progress(MODEL, prepared, request) as show:
         outputs, forms, scores = evaluate_pairs(
-            model, prepared, split, decode, metrics, most=request.limit, show=show
+            model,
+            prepared,
+            split,
+            decode,
+            metrics,
+            most=request.limit,
+            show=show,
+            options=request.text,
         )
     count = len(forms.plain)
     rate = f"{count / outputs.seconds:,.1f} sentences/s, {outputs.tokens / outputs.seconds:,.0f}"
@@ -190,6 +199,7 @@ def _evaluate_pairs(
         *rows,
         ("lines", f"{count:,}"),
         ("search", search),
+        ("engine", _engine(outputs, request.text)),
         ("time", f"{outputs.seconds:.1f} s, {rate} tokens/s"),
     ]
     if request.out is not None:
@@ -238,8 +248,13 @@ def _other(
             [],
             most=request.limit,
             show=show,
+            options=request.text,
         )
     return forms, describe_search(settings.decode)
+
+
+def _engine(outputs: Outputs, text: TextOptions) -> str:
+    return outputs.engine + ("" if text.quantize == "none" else f", {text.quantize}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ lose their subwords, and are scored as words and as plain text.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lightconv.data.prepared import PIPELINE_FILES, Prepared
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.options import TextOptions
+from lightconv.decode.runner import choose_runner
 from lightconv.decode.score.scorer import score_ids
 from lightconv.decode.search import Finder, PairSearch, Search, search_batches
 from lightconv.evaluate.forms import Forms, case_field, of_ids, of_references
@@ -35,6 +36,8 @@ class Outputs:
 
     hypotheses: list[list[Hypothesis]]
     seconds: float
+    # What stepped the model: "native", the C++ engine, or "torch".
+    engine: str = "torch"
 
     @property
     def best(self) -> list[list[int]]:
@@ -88,9 +91,11 @@ def search_split(
     store = prepared.store(split)
     count = len(store) if most is None else min(most, len(store))
     sources = [store[row][0].tolist() for row in range(count)]
-    return run_search(
-        PairSearch(model, Finder(config)), sources, options or TextOptions(), show, hurry
-    )
+    options = options or TextOptions()
+    runner = choose_runner(model, options.engine, options.quantize)
+    search = PairSearch(model, Finder(config), runner)
+    found = run_search(search, sources, options, show, hurry)
+    return replace(found, engine="torch" if search.runner is model else "native")
 
 
 def run_search(
@@ -181,7 +186,9 @@ def evaluate_pairs(
     """Outputs, their forms and their scores; `how` are options of `search_split`."""
     outputs = search_split(model, prepared, split, config, **how)
     forms = of_ids(prepared.pipeline, outputs.best)
-    scores = score_forms(prepared, split, forms, metrics, describe_search(config))
+    options: TextOptions = how.get("options") or TextOptions()
+    exact = {} if options.quantize == "none" else {"quantize": options.quantize}
+    scores = score_forms(prepared, split, forms, metrics, describe_search(config) | exact)
     return outputs, forms, scores
 
 

@@ -2,6 +2,7 @@
 
 Run as `python -m lightconv.selftest.forks`. A line is {"argv": [...]} and perhaps
 
+    when                  a file: times count from when it is there
     signal, after, again  the run gets the signal so many seconds after it began, unless it has
                           ended, and once more after so many further seconds
     crash                 [step, point, halfway]: see `lightconv.selftest.points`
@@ -28,6 +29,7 @@ from typing import Any, Self
 # Where the package is, installed or not.
 ROOT = Path(__file__).parent.parent.parent
 Answer = dict[str, Any]
+PATIENCE = 120.0  # seconds for a run to begin
 
 
 class Server:
@@ -97,7 +99,7 @@ def answer(request: Answer) -> Answer:
         child = os.fork()
         if child == 0:
             _become(request, out.fileno(), err.fileno())
-        status = None
+        status = _wait(child, PATIENCE, Path(request["when"])) if "when" in request else None
         for delay in ("after", "again"):
             if delay in request:
                 status = status or _wait(child, request[delay])
@@ -113,10 +115,10 @@ def answer(request: Answer) -> Answer:
         return {"code": code, "seconds": seconds, **texts}
 
 
-def _wait(child: int, seconds: float) -> int | None:
-    """The status of a child that ends within that time."""
+def _wait(child: int, seconds: float, path: Path | None = None) -> int | None:
+    """The status of a child that ends within that time, and before there is a file."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not (path is not None and path.exists()):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             return status

@@ -1,7 +1,7 @@
 """R3: the global order of batches, whatever the number of ranks and workers."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from lightconv.data import Batches, Loader, Pairs, Position, Store
@@ -45,11 +45,10 @@ def _read(
     per_rank = [
         list(_updates(batches, position, updates, rank, ranks, workers)) for rank in range(ranks)
     ]
-    merged: list[Order] = []
-    for parts in zip(*per_rank, strict=True):
-        count = sum(map(len, parts))
-        merged.append([parts[place % ranks][place // ranks] for place in range(count)])
-    return merged
+    return [
+        [batch for row in zip_longest(*parts) for batch in row if batch is not None]
+        for parts in zip(*per_rank, strict=True)
+    ]
 
 
 def _updates(

@@ -31,8 +31,9 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     figure = Figure(figsize=(5.2 * (2 + len(metrics)), 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
-    for colour, (name, log) in enumerate(logs.items()):
-        _draw_run(axes, metrics, log, name, COLOURS[colour % len(COLOURS)])
+    for place, (name, log) in enumerate(logs.items()):
+        colour, later = COLOURS[place % len(COLOURS)], len(logs) - place - 1
+        _draw_run(axes, metrics, log, name, colour, later)
     _finish(axes[0], "loss per token")
     for axis, metric in zip(axes[1:], metrics, strict=False):
         _finish(axis, f"{metric} (validation)")
@@ -43,7 +44,12 @@ def draw(runs: Sequence[Path], out: Path) -> None:
 
 
 def _draw_run(
-    axes: "Sequence[Axes]", metrics: Sequence[str], log: Sequence[Entry], name: str, colour: str
+    axes: "Sequence[Axes]",
+    metrics: Sequence[str],
+    log: Sequence[Entry],
+    name: str,
+    colour: str,
+    later: int,
 ) -> None:
     train = [entry for entry in log if entry.get("kind") == "train"]
     valid = [entry for entry in log if entry.get("kind") == "valid"]
@@ -51,7 +57,8 @@ def _draw_run(
     dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
     _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
     _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
-    _curve(axes[-1], train, "lr", color=colour, linewidth=1.4)
+    # Runs often have the same rate: those that are drawn later leave a rim of the earlier ones.
+    _curve(axes[-1], train, "lr", color=colour, linewidth=1.4 + 2.0 * later)
     for axis, metric in zip(axes[1:], metrics, strict=False):
         _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
 

@@ -1,0 +1,127 @@
+"""What a search is told, and what it says of a model, against whole passes through it."""
+
+import pytest
+import torch
+
+from lightconv.data import EOS, PAD
+from lightconv.decode.beam import Hypothesis
+from lightconv.decode.config import DecodeConfig
+from lightconv.decode.options import SampleConfig, TextOptions
+from lightconv.decode.score.scorer import token_logprobs
+from lightconv.decode.search import (
+    Finder,
+    PairSearch,
+    PromptSearch,
+    derive_seed,
+    normalize,
+    pad_right,
+    search_batches,
+)
+from lightconv.models import LanguageModel, Seq2Seq
+from tests.decode.fakes import Reverse
+from tests.trained import pair_config, text_config
+
+VOCAB = 12
+
+
+@pytest.fixture
+def pairs() -> Seq2Seq:
+    torch.manual_seed(1)
+    model = Seq2Seq(pair_config((VOCAB, VOCAB))).eval()
+    return _spread(model)
+
+
+@pytest.fixture
+def texts() -> LanguageModel:
+    torch.manual_seed(1)
+    return _spread(LanguageModel(text_config(VOCAB)).eval())
+
+
+def _spread(model):  # type: ignore[no-untyped-def]
+    """Larger weights: probabilities far from equal, so that what is read matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+    return model
+
+
+SOURCES = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], []]
+
+
+def test_pairs_have_the_probabilities_of_whole_passes(pairs: Seq2Seq) -> None:
+    search = PairSearch(pairs, Finder(DecodeConfig(beam=3, max_len_plus=7)))
+    for source, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
+        assert len(found) == 3
+        for hypothesis in found:
+            with torch.no_grad():
+                logits = pairs(
+                    torch.tensor([[*source, EOS]]), torch.tensor([[EOS, *hypothesis.tokens[:-1]]])
+                )
+            check(hypothesis, logits[0])
+
+
+def test_texts_have_the_probabilities_of_whole_passes(texts: LanguageModel) -> None:
+    search = PromptSearch(texts, Finder(DecodeConfig(beam=3, max_len_plus=7)))
+    for prompt, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
+        for hypothesis in found:
+            with torch.no_grad():
+                logits = texts(torch.tensor([[EOS, *prompt, *hypothesis.tokens[:-1]]]))
+            check(hypothesis, logits[0, len(prompt) :])
+
+
+def check(hypothesis: Hypothesis, logits: torch.Tensor) -> None:
+    logprobs = logits.double().log_softmax(-1)
+    expected = [logprobs[t, word].item() for t, word in enumerate(hypothesis.tokens)]
+    assert hypothesis.logprobs == pytest.approx(expected, abs=1e-5)
+    assert hypothesis.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+
+
+def test_every_source_has_its_own_limit(pairs: Seq2Seq) -> None:
+    """Half of the length with EOS, and one more."""
+    config = DecodeConfig(beam=2, max_len_ratio=0.5, max_len_plus=1, min_len=1)
+    forbid = 1e4 * torch.nn.functional.one_hot(torch.tensor(EOS), VOCAB)
+    step = pairs.step
+
+    def never_ends(tokens, state):  # type: ignore[no-untyped-def]
+        scores, state = step(tokens, state)
+        return scores - forbid, state
+
+    pairs.step = never_ends  # type: ignore[method-assign]
+    found = PairSearch(pairs, Finder(config))(SOURCES, range(4))
+    assert [len(each[0].tokens) for each in found] == [3, 2, 4, 1]
+
+
+def test_draws_are_the_numbers_affair(texts: LanguageModel) -> None:
+    sampling = SampleConfig(seed=3, temperature=9.0)
+    search = PromptSearch(texts, Finder(DecodeConfig(max_len_plus=9), sampling, samples=2))
+    together = search([[4], [4], [5, 6]], [1, 2, 3])
+    assert together[0] != together[1]
+    assert all(len(each) == 2 for each in together)
+    for prompt, number, found in zip([[4], [4], [5, 6]], [1, 2, 3], together, strict=True):
+        (alone,) = search([prompt], [number])
+        assert [each.tokens for each in alone] == [each.tokens for each in found]
+    assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
+
+
+def test_scores_by_hand() -> None:
+    assert normalize(-6.0, 4, DecodeConfig(alpha=0.5)) == -3.0
+    assert normalize(-6.0, 4, DecodeConfig(alpha=0.0)) == -6.0
+    assert normalize(-6.0, 7, DecodeConfig(length_penalty="stepwise", alpha=1.0)) == -3.0
+
+
+def test_batches_know_their_rows() -> None:
+    sources = [[4] * length for length in (3, 1, 2, 3)]
+    found = {each.row: each for each in search_batches(Reverse(), sources, TextOptions())}
+    assert sorted(found) == [0, 1, 2, 3]
+    assert all(len(found[row].hypotheses[0].tokens) == len(sources[row]) + 1 for row in found)
+    assert list(search_batches(Reverse(), [], TextOptions())) == []
+
+
+def test_padding_stands_on_the_right_and_has_no_probability(pairs: Seq2Seq) -> None:
+    rows = pad_right([[4], [5, 6, 7]], torch.device("cpu"))
+    assert rows.tolist() == [[4, PAD, PAD], [5, 6, 7]]
+    target = pad_right([[4, EOS], [5, 6, EOS]], torch.device("cpu"))
+    read = pad_right([[EOS, 4], [EOS, 5, 6]], torch.device("cpu"))
+    found = token_logprobs(pairs, (rows, read), target)
+    assert found[0, 2] == 0.0 and (found[target != PAD] < 0.0).all()
