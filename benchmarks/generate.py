@@ -38,7 +38,7 @@ NAMES = {
     "selfattention": "self-attention",
     "average": "averaged attention",
 }
-KINDS = (None, "int8")
+PRECISIONS = ("float32", "int8")
 
 
 class Side(NamedTuple):
@@ -95,15 +95,15 @@ def sides(options: argparse.Namespace, batch: int, beam: int) -> list[Side]:
         config = configuration(name)
         torch.manual_seed(0)
         model = Seq2Seq(config).eval()
-        for kind in KINDS:
-            engine = Engine(model, quantize=kind)
+        for kind in options.precision:
+            engine = Engine(model, quantize="int8" if kind == "int8" else None)
             call = search(engine, config, batch, beam, length)
-            found.append(Side(NAMES[name], kind or "float32", call, batch, engine))
+            found.append(Side(NAMES[name], kind, call, batch, engine))
         if options.torch:
             call = search(model, config, batch, beam, length)
             found.append(Side(f"{NAMES[name]}, torch", "float32", call, batch))
     if options.peer:
-        for kind in ("float32", "int8"):
+        for kind in options.precision:
             call, count = peer.Peer(configuration("selfattention"), kind, batch).call(beam, length)
             found.append(Side("CTranslate2, Transformer", kind, call, count))
     return found
@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, batch: int, beam: int) -> list[list[str
     for side in compared:
         own = speed[side.name, side.precision]
         other = speed.get(("CTranslate2, Transformer", side.precision))
-        plain = speed[side.name, "float32"]
+        plain = speed.get((side.name, "float32"))
         attention = speed.get(("self-attention", side.precision))
         rows.append(
             [
@@ -134,7 +134,7 @@ def measure(options: argparse.Namespace, batch: int, beam: int) -> list[list[str
                 f"{own * options.length:,.0f}",
                 f"{own / other:.2f}x" if other else "-",
                 f"{own / attention:.2f}x" if attention else "-",
-                f"{own / plain:.2f}x" if side.precision == "int8" else "-",
+                f"{own / plain:.2f}x" if plain and side.precision == "int8" else "-",
             ]
         )
     if options.shares:
@@ -165,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--beam", type=int, nargs="+", default=[4])
     parser.add_argument("--length", type=int, default=30)

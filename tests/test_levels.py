@@ -20,7 +20,19 @@ ALLOWED = {
     "decode": {"decode", "models", "mixers", "ops", "data", "config"},
     "evaluate": {"evaluate", "decode", "models", "mixers", "ops", "data", "config", "printing"},
     "recipe": {"recipe", "decode", "train", "models", "data", "config"},
-    "paper": {"paper", "recipe", "decode", "train", "models", "data", "config"},
+    # Its tables are printed, scored and run: by commands.
+    "paper": {
+        "paper",
+        "cli",
+        "printing",
+        "recipe",
+        "evaluate",
+        "decode",
+        "train",
+        "models",
+        "data",
+        "config",
+    },
     "printing": {"printing"},
     # It starts the command itself.
     "selftest": {

@@ -8,7 +8,7 @@ from pathlib import Path
 from lightconv.cli import Parser
 from lightconv.config import to_json, to_toml
 from lightconv.paper.find import find_recipe, suggest
-from lightconv.paper.params import PAPER_COUNTS, TABLES, agrees, count, total
+from lightconv.paper.params import PAPER_COUNTS, TABLE_TITLES, agrees, count, total
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
 from lightconv.printing import Rows, markdown, print_groups
 
@@ -35,7 +35,7 @@ def list_recipes(argv: Sequence[str]) -> int:
         "pattern",
         nargs="?",
         metavar="PATTERN",
-        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}",
+        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLE_TITLES)}",
     )
     parser.add_argument("--params", action="store_true", help="parameters: the paper's and ours")
     parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
@@ -102,7 +102,7 @@ def _matching(pattern: str | None) -> list[str]:
     """The names a pattern means, in order; without one, all."""
     if pattern is None:
         return list(RECIPES)
-    if pattern in TABLES:
+    if pattern in TABLE_TITLES:
         members = {row.recipe for row in PAPER_COUNTS if row.table == pattern}
     else:
         wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
@@ -122,7 +122,7 @@ def _by_task(names: Iterable[str]) -> dict[str, Rows]:
 
 def _by_table(names: Sequence[str]) -> dict[str, Rows]:
     """The paper's rows and figures beside ours, table by table; then what is in none."""
-    groups: dict[str, list[list[str]]] = {title: [] for title in TABLES.values()}
+    groups: dict[str, list[list[str]]] = {title: [] for title in TABLE_TITLES.values()}
     for paper in PAPER_COUNTS:
         if paper.recipe in names:
             ours = total(RECIPES[paper.recipe].model)
@@ -131,7 +131,7 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
                 printed = f"{paper.millions}M"
                 agree = "yes" if agrees(paper.millions, ours) else "NO"
             row = [paper.row, paper.recipe, printed, f"{ours:,}", agree]
-            groups[TABLES[paper.table]].append(row)
+            groups[TABLE_TITLES[paper.table]].append(row)
     listed = {paper.recipe for paper in PAPER_COUNTS}
     groups[UNLISTED] = [
         [RECIPES[name].about, name, "-", f"{total(RECIPES[name].model):,}", "-"]

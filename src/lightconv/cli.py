@@ -30,6 +30,7 @@ COMMANDS = {
     "score": ("lightconv.decode.score.command:main", "say how likely a model finds given text"),
     "evaluate": ("lightconv.evaluate.command:main", "score a model, or texts, with a signature"),
     "tune": ("lightconv.evaluate.tune.command:main", "choose length penalty and checkpoints"),
+    "table": ("lightconv.paper.command:main", "show, print or run the paper's tables"),
     "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),
     "selftest": ("lightconv.selftest.command:main", "check what is promised about failures"),
     "doctor": ("lightconv.doctor:main", "show which kernels run on this machine, and why"),

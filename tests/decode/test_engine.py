@@ -258,6 +258,22 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert torch.equal(found[0], found[2])
 
 
+@every_kind
+@torch.no_grad()
+def test_many_rows_on_threads(kind: str) -> None:
+    """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost."""
+    model = seq2seq(kind)
+    engine = Engine(model)
+    source = source_batch().repeat(30, 1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        states = (model.start(model.encode(source), 6), engine.start(engine.encode(source), 6))
+        assert compare(model, engine, states, 120, 2) < 1e-4
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("kind", ["dynamicconv", "lightconv", "average"])
 @torch.no_grad()
 def test_memory_does_not_grow_with_length(kind: str) -> None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.ops import program
+from lightconv.ops.topk import topk_logprobs
 
 # Rows around the blocks of the kernels, outputs and inputs around panels and groups of four.
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 130, 245]
@@ -185,3 +186,21 @@ def test_quantize_keeps_a_row_of_zeros() -> None:
     values, scale = program.quantize(torch.zeros(2, 3))
     assert values.eq(0).all()
     assert scale.eq(0).all()
+
+
+@pytest.mark.parametrize("V", [1, 5, 16, 63, 64, 65, 200, 1000])
+def test_topk_kernel(V: int, kernels: Any, instruction_sets: list[str]) -> None:
+    """Sorted in Python; equal values, -inf and rows of a larger matrix among them."""
+    generator = torch.Generator().manual_seed(V)
+    rows = (6 * torch.randn(9, V + 3, generator=generator)).round().div(2)
+    rows[1], rows[2, ::2], rows[3] = 0.0, -torch.inf, torch.linspace(-9, 9, V + 3)
+    logits = rows[:, :V]
+    expected = logits.double().log_softmax(-1)
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        for k in {1, min(V, 9), V if V < 100 else 20}:
+            values, words = topk_logprobs(logits, k)
+            for row, chosen in zip(logits.tolist(), words.tolist(), strict=True):
+                assert chosen == sorted(range(V), key=lambda i: (-row[i], i))[:k], isa
+            exact = expected.gather(1, words)
+            torch.testing.assert_close(values.double(), exact, atol=2e-6, rtol=1e-6, equal_nan=True)

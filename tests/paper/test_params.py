@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lightconv.paper.params import PAPER_COUNTS, TABLES, agrees, count, total
+from lightconv.paper.params import PAPER_COUNTS, TABLE_TITLES, agrees, count, total
 from lightconv.paper.recipes import RECIPES
 from tests.paper.formulas import parameters
 
@@ -87,7 +87,9 @@ def test_counting_is_quick(name: str) -> None:
 def test_the_table_says_what_the_paper_says() -> None:
     figures = {row.recipe: (row.millions, row.exact) for row in PAPER_COUNTS if row.millions}
     assert figures == PRINTED
-    assert {table: sum(row.table == table for row in PAPER_COUNTS) for table in TABLES} == ROWS
+    assert {
+        table: sum(row.table == table for row in PAPER_COUNTS) for table in TABLE_TITLES
+    } == ROWS
     assert len({(row.table, row.row) for row in PAPER_COUNTS}) == len(PAPER_COUNTS)
 
 

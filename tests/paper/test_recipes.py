@@ -49,7 +49,7 @@ def kernels(layers: tuple[MixerConfig, ...]) -> list[int]:
 
 
 def test_names() -> None:
-    assert len(RECIPES) == 69
+    assert len(RECIPES) == 93
     for name, recipe in RECIPES.items():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
         assert task_of(name) in TITLES
@@ -303,7 +303,34 @@ def test_the_appendix() -> None:
 
 def test_every_task_has_three_twins() -> None:
     expected = {f"{task}-{mixer}-small" for task in (*PAPER_TASKS, *DEBIAN) for mixer in MIXERS}
-    assert set(SMALL) == expected
+    assert {name for name in SMALL if name not in ROWS} == expected
+
+
+ROWS = [
+    f"{name}-small" for name in BIG if re.match("wmt-en-de-(ablation|normalize|decoder)-", name)
+]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_have_twins_of_a_quarter_of_the_width(name: str) -> None:
+    small, big = seq2seq(name), seq2seq(name.removesuffix("-small"))
+    assert RECIPES[name].decode == RECIPES[name.removesuffix("-small")].decode
+    assert (small.dim, small.ffn_dim, small.source_heads) == (256, 1024, 4)
+    assert len(small.encoder) == {6: 3, 7: 4}[len(big.encoder)]
+    assert len(small.decoder) == (len(big.decoder) if "decoder-" in name else 3)
+    pairs = [*zip(small.encoder, big.encoder, strict=False)]
+    for ours, theirs in [*pairs, *zip(small.decoder, big.decoder, strict=False)]:
+        assert ours.kind == theirs.kind
+        for field in fields(ours):
+            value, full = getattr(ours, field.name), getattr(theirs, field.name)
+            assert value == (full // 4 if field.name in ("heads", "ffn_dim") else full)
+
+
+def test_twins_of_rows_are_trained_like_the_others() -> None:
+    assert len(ROWS) == 24
+    ablated, whole = (f"wmt-en-de-{each}-small" for each in ("ablation-softmax", "lightconv"))
+    assert changed(ablated, whole) == {"glu"}
+    assert {RECIPES[name].train for name in ROWS} == {RECIPES[whole].train}
 
 
 @pytest.mark.parametrize("task", PAPER_TASKS)

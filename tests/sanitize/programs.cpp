@@ -1,5 +1,6 @@
 // Random programs of the engine with memory of exactly the right size, for the sanitizers to watch;
 // products are compared with the plain formula.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -103,14 +104,14 @@ bool rowwise_runs() {
 bool mixing_runs() {
   Case c;
   const int64_t H = pick({1, 2, 5}), D = H * pick({1, 3, 16, 40}), K = pick({1, 2, 7, 31});
-  const bool decodes = pick({0, 1});
   const int64_t time = pick({0, 1, 5, 40}), sentences = pick({1, 3});
-  c.i.op = pick({kConvolve, kAttend, kAttendSource, kAverage});
+  c.i.op = pick({kConvolve, kAttend, kAttendSource, kAverage, kArrange});
+  const bool decodes = c.i.op == kArrange ? false : pick({0, 1});
   c.i.heads = H, c.i.kernel = c.i.op == kAttend ? pick({0, K}) : K;
   c.i.left = decodes ? K - 1 : K / 2;
   c.i.normalize = pick({0, 1, 2, 5, 8}), c.i.factor = 0.5;
-  c.i.from = c.buffer(c.i.op == kAttend ? 3 * D : D), c.i.to = c.buffer(D);
-  c.i.with = c.buffer(H * K), c.i.I = c.i.O = D;
+  c.i.from = c.buffer(c.i.op == kAttend ? 3 * D : 2 * D), c.i.to = c.buffer(D);
+  c.i.with = c.buffer(H * K), c.i.I = c.i.O = D, c.i.narrow = pick({0, 1});
   const std::vector<float> kernels = floats(H * K);
   if (pick({0, 1})) c.i.weight = kernels.data();
   const int64_t ring = c.i.op == kAverage ? 2 : c.i.kernel ? c.i.kernel : time + 1;
@@ -121,13 +122,21 @@ bool mixing_runs() {
   std::vector<int64_t> begins, ends, sentence, offsets{0};
   for (int64_t s = 0; s < sentences; ++s) offsets.push_back(offsets.back() + pick({1, 4, 18}));
   const std::vector<float> source = floats(offsets.back() * 2 * D);
+  std::vector<uint16_t> half(static_cast<size_t>(offsets.back() * 2 * D), uint16_t(0x3F80));
+  std::vector<float> arranged(static_cast<size_t>(c.rows * 2 * D));
+  std::vector<uint16_t> arranged_half(static_cast<size_t>(c.rows * 2 * D));
+  if (c.i.op == kArrange) c.i.O = 2 * D, c.i.output = 1;
   for (int64_t row = 0; row < c.rows; ++row) {
     const int64_t split = c.rows / 3;
     begins.push_back(row < split ? 0 : split), ends.push_back(row < split ? split : c.rows);
     sentence.push_back(row * sentences / c.rows);
   }
   float* histories[] = {history.data()};
-  const float* sources[] = {source.data()};
+  const void* sources[] = {source.data()};
+  if (c.i.narrow) sources[0] = half.data();
+  void* outputs[] = {arranged.data()};
+  if (c.i.narrow) outputs[0] = arranged_half.data();
+  c.run.outputs = outputs;
   c.run.time = time, c.run.slots = slots, c.run.span = span, c.run.ancestors = ancestors.data();
   c.run.histories = histories, c.run.rings = &ring, c.run.sentences = sentence.data();
   c.run.offsets = offsets.data(), c.run.sources = sources;

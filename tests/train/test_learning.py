@@ -90,7 +90,7 @@ def model_of(name: str, data: PreparedData, dim: int = 64) -> ModelConfig:
         decoder=layers,
         source_vocab=source,
         target_vocab=target,
-        share_embeddings="all",
+        share_embeddings="all" if source == target else "decoder",
     )
 
 
@@ -134,18 +134,24 @@ def test_a_whole_run_learns_to_reverse(name: str, tmp_path: Path) -> None:
     assert Trainer(loaded, config).measure([held_out]).nll == pytest.approx(last["nll"], rel=1e-5)
 
 
-# Validation perplexity that is required after 600 updates; a model that ignores its input, or what
-# it has written, stays far above.
-TEXTS = {"synthetic-translation": 2.0, "synthetic-lm": 8.0, "synthetic-summary": 3.0}
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_whole_run_learns_templates(name: str, tmp_path: Path) -> None:
+    """Made-up English: perplexity below 3.5 of 150 words; all mixers come to about 3.1."""
+    assert learn_text("synthetic-lm", name, tmp_path) < 3.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("corpus", TEXTS)
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_whole_run_learns_from_text(name: str, corpus: str, tmp_path: Path) -> None:
-    """From made-up text: words in another order with other endings, templates, key sentences."""
-    settings = Settings(train=3000, valid=100, test=100)
-    prepare_text(make(corpus, settings), tmp_path / "data", processes=1)
-    data = PreparedData(tmp_path / "data")
-    outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=600)
-    assert outcome.entries[-1]["perplexity"] < TEXTS[corpus]
+def test_a_whole_run_learns_a_language(tmp_path: Path) -> None:
+    """Other words in another order with other endings: below 8 of 1,000 subwords."""
+    assert learn_text("synthetic-translation", "dynamicconv", tmp_path) < 8.0
+
+
+def learn_text(corpus: str, name: str, folder: Path) -> float:
+    """Validation perplexity after 300 updates on 2,000 examples."""
+    settings = Settings(train=2000, valid=100, test=100)
+    prepare_text(make(corpus, settings), folder / "data", processes=1)
+    data = PreparedData(folder / "data")
+    outcome = whole_run(folder / "run", data, model_of(name, data), steps=300)
+    perplexity: float = outcome.entries[-1]["perplexity"]
+    return perplexity

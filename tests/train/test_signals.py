@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -80,3 +82,17 @@ def test_another_thread_has_the_clock_alone() -> None:
     thread.start()
     thread.join()
     assert codes == [75]
+
+
+def test_the_second_interrupt_can_end_the_process() -> None:
+    code = (
+        "import os, signal; from lightconv.train.signals import Stop\n"
+        "with Stop(hard=True, quiet=True):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    finally:\n"
+        "        print('still there')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

@@ -15,7 +15,7 @@ from lightconv.ops.library import native
 # In the order of csrc/program.h.
 OPS = (
     *("embed", "norm", "linear", "quantize", "linear_int8", "glu", "convolve", "attend"),
-    *("attend_source", "average", "gate", "copy"),
+    *("attend_source", "average", "gate", "copy", "arrange"),
 )
 NORMALIZATIONS = (
     *("none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"),
@@ -38,7 +38,7 @@ class Instruction(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("output", "I", "O")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "scale", "offset")),
         *((name, ctypes.c_int64) for name in ("heads", "kernel", "left", "memory")),
-        *((name, ctypes.c_int64) for name in ("relu", "is_unsigned", "normalize")),
+        *((name, ctypes.c_int64) for name in ("relu", "is_unsigned", "normalize", "narrow")),
         ("factor", ctypes.c_double),
     )
 

@@ -62,7 +62,7 @@ def agrees(millions: int, exact: int) -> bool:
     return millions in (exact // 10**6, round(exact / 1e6))
 
 
-TABLES = {
+TABLE_TITLES = {
     "mt1": "Table 1: translation, WMT En-De and En-Fr",
     "mt2": "Table 2: translation, IWSLT De-En and WMT Zh-En",
     "ablation": "Table 3: ablation on WMT En-De",

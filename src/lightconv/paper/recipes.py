@@ -1,7 +1,8 @@
 """RECIPES: every row of the paper's tables by name, and a small twin for each task.
 
 A name is TASK-MODEL, TASK-TABLE-ROW or TASK-MODEL-small, as in `wmt-en-de-dynamicconv`,
-`wmt-en-de-ablation-sharing`, `iwslt-de-en-lightconv-small`.
+`wmt-en-de-ablation-sharing`, `iwslt-de-en-lightconv-small`; small twins of the rows of tables 3, 6
+and 7 are called TASK-TABLE-ROW-small.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import replace
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.paper.models import ABLATION, DECODERS, MODELS, NORMALIZATIONS
 from lightconv.paper.setups import SETUPS, Setup
-from lightconv.paper.small import SMALL_MODELS, SMALL_SETUPS
+from lightconv.paper.small import SMALL_MODELS, SMALL_ROWS, SMALL_SETUPS
 from lightconv.paper.sources import ARCHITECTURE, FITTED, each_layer, ours, select
 from lightconv.recipe import Recipe
 
@@ -109,6 +110,7 @@ _NORMALIZED = {
 }
 _EN_DE = SETUPS["wmt-en-de"]
 _FAST = replace(_EN_DE, decode=replace(_EN_DE.decode, beam=1))
+_SMALL = SMALL_SETUPS["wmt-en-de"]
 
 RECIPES: dict[str, Recipe] = {
     **{f"{task}-{name}": _main(task, name) for task in MODELS for name in MODELS[task]},
@@ -138,6 +140,15 @@ RECIPES: dict[str, Recipe] = {
         )
         for task, models in SMALL_MODELS.items()
         for name, model in models.items()
+    },
+    **{
+        f"wmt-en-de-{table}-{row}-small": _recipe(
+            f"small twin of wmt-en-de-{table}-{row}, {_layers(model)}, width {model.dim}",
+            replace(_SMALL, decode=_FAST.decode) if table == "decoder" else _SMALL,
+            model,
+        )
+        for table, models in SMALL_ROWS.items()
+        for row, model in models.items()
     },
 }
 TITLES: dict[str, str] = {task: setup.title for task, setup in (SETUPS | SMALL_SETUPS).items()}

@@ -8,9 +8,19 @@ from dataclasses import replace
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode.config import DecodeConfig
-from lightconv.models.config import Seq2SeqConfig
+from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
 from lightconv.paper import models
-from lightconv.paper.models import Models, change, change_both, family, lm_family, resize
+from lightconv.paper.models import (
+    ABLATION,
+    DECODERS,
+    NORMALIZATIONS,
+    Models,
+    change,
+    change_both,
+    family,
+    lm_family,
+    resize,
+)
 from lightconv.paper.setups import SETUPS, Setup
 from lightconv.paper.sources import ours
 from lightconv.train.config import CosineConfig, TrainConfig
@@ -42,6 +52,30 @@ def _shrink(attention: Seq2SeqConfig, *, glu: bool) -> Models:
     )
 
 
+def narrow(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
+    """The twin of any model for WMT En-De: the first layers of each stack, a quarter of the width.
+
+    decoder  how many of its decoder's layers stay; of an encoder half, rounded up
+    """
+    assert isinstance(model, Seq2SeqConfig)
+    return replace(
+        model,
+        dim=model.dim // 4,
+        ffn_dim=model.ffn_dim // 4,
+        source_heads=model.source_heads // 4,
+        encoder=tuple(map(_narrow_layer, model.encoder[: (len(model.encoder) + 1) // 2])),
+        decoder=tuple(map(_narrow_layer, model.decoder[:decoder])),
+        dropout=0.1,
+        input_dropout=0.0,
+    )
+
+
+def _narrow_layer(layer: MixerConfig) -> MixerConfig:
+    """A quarter of the heads, so that each keeps its width, and of an inner layer."""
+    found = {name: getattr(layer, name, None) for name in ("heads", "ffn_dim")}
+    return replace(layer, **{name: size // 4 for name, size in found.items() if size is not None})
+
+
 _SMALL_LM = replace(
     models.LM_SELFATTENTION,
     dim=256,
@@ -61,6 +95,14 @@ SMALL_MODELS: dict[str, Models] = {
     "debian-en-de": _shrink(_DEBIAN, glu=True),
     "debian-lm": lm_family(replace(_SMALL_LM, vocab=8000, adaptive=None), _LM_KERNELS),
     "debian-summary": _shrink(_DEBIAN, glu=False),
+}
+
+# The rows of tables 3, 6 and 7, by the middle of their names.
+SMALL_ROWS: dict[str, Models] = {
+    "ablation": {row: narrow(model) for row, model in ABLATION.items()},
+    "normalize": {row: narrow(model) for row, model in NORMALIZATIONS.items()},
+    # These differ in the depth of their decoders, which stays what it is.
+    "decoder": {row: narrow(model, decoder=6) for row, model in DECODERS.items()},
 }
 
 _TRAIN = TrainConfig(

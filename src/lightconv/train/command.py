@@ -103,7 +103,7 @@ def _train(
 
     try:
         with (
-            Stop(max_seconds, quiet=not first) as stop,
+            Stop(max_seconds, quiet=not first, hard=True) as stop,
             join(
                 place, device, os.environ, kind=kind, stop=lambda: stop.code, exit_code=code_of
             ) as group,

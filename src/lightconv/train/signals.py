@@ -6,11 +6,12 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 EXIT_STOPPED = 75  # saved, and worth going on with: the system's name for it is EX_TEMPFAIL
 EXIT_INTERRUPT = 130
 
+_SHOW_CURSOR = b"\x1b[?25h"
 _HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
 
 
@@ -23,11 +24,17 @@ class Stop:
 
     max_seconds  after that time it says stop by itself
     quiet        nothing is printed
+    hard         a second Ctrl-C ends the process there and then. An exception that comes while a
+                 pool of threads holds one of its locks would wait for them for ever; checkpoints
+                 survive it as they do kill -9
     """
 
-    def __init__(self, max_seconds: float | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, max_seconds: float | None = None, *, quiet: bool = False, hard: bool = False
+    ) -> None:
         self._code = 0
         self._quiet = quiet
+        self._hard = hard
         self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
         self._before: dict[int, Any] = {}
 
@@ -60,6 +67,8 @@ class Stop:
             self._code = self._code or EXIT_STOPPED
             return
         if self._code == EXIT_INTERRUPT:
+            if self._hard:
+                _quit()
             raise KeyboardInterrupt
         self._code = EXIT_INTERRUPT
         if self._quiet:
@@ -67,3 +76,11 @@ class Stop:
         # Not print: the signal may have come in the middle of one.
         with suppress(OSError):
             os.write(2, _HINT)
+
+
+def _quit() -> NoReturn:
+    """Ends the process; a live line may have hidden the cursor."""
+    with suppress(OSError):
+        if os.isatty(2):
+            os.write(2, _SHOW_CURSOR)
+    os._exit(EXIT_INTERRUPT)

@@ -79,8 +79,7 @@ class Engine:
             layers.norm(b, model.encoder_norm, x, x)
         for number, part in enumerate(model.decoder):
             assert isinstance(part, DecoderLayer)
-            to = b.buffer("keys and values", 2 * x.size)._replace(width=2 * x.size)
-            layers.linear(b, part.source.kv_proj, x, to, output=number + 1)
+            layers.keys_and_values(b, part.source, x, number)
         return b.finish()
 
     def _build_decoder(
@@ -111,7 +110,9 @@ class Engine:
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = source[real]
         total, D = len(tokens), self.config.dim
-        outputs = [torch.empty(total, 2 * D) for _ in range(len(self._decoder_layers()))]
+        dtype = torch.bfloat16 if self.quantize == "int8" else torch.float32
+        shape = torch.Size([total, 2 * D])
+        outputs = [POOL.empty(shape, dtype) for _ in self._decoder_layers()]
         for first, last in _groups(offsets.tolist()):
             self._encode_group(tokens, offsets[first : last + 1], outputs)
         return Source(offsets, tuple(outputs), int(lengths.max()))

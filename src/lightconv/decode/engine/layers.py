@@ -72,8 +72,17 @@ def _source(
     query, read = b.buffer("projected", x.size), b.buffer("mixed", x.size)
     linear(b, attention.q_proj, x, query)
     factor = (x.size // attention.heads) ** -0.5
-    b.emit("attend_source", query, read, heads=attention.heads, memory=number, factor=factor)
+    options = {"heads": attention.heads, "memory": number, "factor": factor}
+    b.emit("attend_source", query, read, narrow=int(b.int8), **options)
     linear(b, attention.out_proj, read, to, add=add)
+
+
+def keys_and_values(b: Builder, attention: SourceAttention, x: Buffer, number: int) -> None:
+    """The source as a decoder layer attends to it, to output `number`."""
+    both = b.buffer("keys and values", 2 * x.size)
+    linear(b, attention.kv_proj, x, both)
+    to = both._replace(column=-1)  # no buffer: where the run says
+    b.emit("arrange", both, to, heads=attention.heads, output=number + 1, narrow=int(b.int8))
 
 
 def _projected(b: Builder, mixer: Projected, x: Buffer) -> Buffer:

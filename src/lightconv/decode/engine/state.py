@@ -18,7 +18,8 @@ class Source(NamedTuple):
     """Encoded sentences, laid end to end.
 
     offsets     [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
-    keys_values per decoder layer [rows, 2D]
+    keys_values per decoder layer [rows, 2D], each sentence's as [heads, 2, its rows, D / heads];
+                float32, or bfloat16 beside int8 weights
     longest     rows of the longest sentence
     """
 

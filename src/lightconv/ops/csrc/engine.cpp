@@ -1,12 +1,13 @@
 // Runs programs, for one instruction set.
 //
-// With many rows each thread takes a range of them through the whole program: rows do not depend on
-// each other (those of one sequence stay together), so nobody waits and what a thread wrote is in
-// its own cache when it is read. With few rows every instruction is cut into tasks (panels of
-// outputs, or rows), and the threads go through the program together: each takes the next task that
-// is left, and waits at the end of an instruction until the tasks that others took are done. A
-// thread that comes late or never is waited for only if it has taken something. The sums of a row
-// run in the same order in all of this, so results do not depend on it.
+// The rows are cut into parts, one for each thread if there are enough of them: rows do not depend
+// on each other (those of one sequence stay together), so a thread takes its part through the whole
+// program, and what it wrote is in its own cache when it reads it. Each instruction of a part is cut
+// into tasks, panels of outputs or some rows. A thread without a part of its own, because it has
+// finished it or because the rows are few, helps with another: it takes tasks that are left and
+// waits at the end of an instruction for those that others took. Nobody is waited for who has not
+// taken anything. The sums of a row run in the same order in all of this, so results do not depend
+// on it.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -28,7 +29,7 @@ struct alignas(64) Progress {
 
 constexpr int64_t kFewRows = 24;    // too few for a thread to fetch all weights for
 constexpr int64_t kManyRows = 192;  // more would not stay in its cache
-constexpr int64_t kShares = 16;     // tasks of an instruction without panels
+constexpr int64_t kTaskRows = 16;   // of an instruction without panels
 
 static void perform(const Run& run, const Instruction& i, Range rows, Range panels,
                     const Room& room, std::atomic<int64_t>& unknown) {
@@ -38,8 +39,11 @@ static void perform(const Run& run, const Instruction& i, Range rows, Range pane
   switch (i.op) {
     case kLinear: return linear(run, i, rows, panels);
     case kLinearInt8: return linear_int8(run, i, rows, panels);
-    case kAttend: return attend_self(run, i, rows.begin, rows.end, room);
-    case kAttendSource: return attend_source(run, i, rows.begin, rows.end, room);
+    case kAttend: return attend_self(run, i, rows, room);
+    case kAttendSource:
+      return i.narrow ? attend_source<uint16_t>(run, i, rows, room)
+                      : attend_source<float>(run, i, rows, room);
+    case kArrange: return each([&](int64_t row) { arrange(run, i, row); });
     case kEmbed:
       return each([&](int64_t row) {
         if (!embed(run, i, row)) unknown.store(row);
@@ -60,19 +64,17 @@ static int64_t panels_of(const Instruction& i) {
   return columns ? (i.O + columns - 1) / columns : 1;
 }
 
-// Ranges of rows for whole threads, or none: few rows are better cut otherwise.
-static std::vector<Range> ranges(const Run& run) {
-  std::vector<Range> found;
+static std::vector<Range> cut_rows(const Run& run) {
+  std::vector<Range> parts;
   const int64_t share = (run.rows + run.threads - 1) / run.threads;
-  if (run.threads > 1 && share < kFewRows) return found;
-  const int64_t most = std::min(kManyRows, share);
-  const int64_t parts = (run.rows + most - 1) / most, size = (run.rows + parts - 1) / parts;
+  const int64_t most = share < kFewRows ? run.rows : std::min(kManyRows, share);
+  const int64_t count = (run.rows + most - 1) / most, size = (run.rows + count - 1) / count;
   for (int64_t begin = 0, end; begin < run.rows; begin = end) {
     end = std::min(run.rows, begin + size);
     if (run.begins) end = run.ends[end - 1];  // whole sequences
-    found.push_back({begin, end});
+    parts.push_back({begin, end});
   }
-  return found;
+  return parts;
 }
 
 static inline void rest() {
@@ -107,15 +109,15 @@ class Clock {
 struct Crew {
   const Run& run;
   const std::vector<Range> parts;
-  std::vector<Progress> progress;
+  std::vector<Progress> progress;  // [parts, instructions]
   std::vector<char> scratch;
   int64_t scratch_bytes, width;
-  std::atomic<int64_t> arrived{0}, unknown{-1};
+  std::atomic<int64_t> arrived{0}, unclaimed{0}, unknown{-1};
 
   explicit Crew(const Run& r)
-      : run(r), parts(ranges(r)), progress(size_t(parts.empty() ? r.count : 1)) {
+      : run(r), parts(cut_rows(r)), progress(parts.size() * size_t(r.count)) {
     width = room_width(run.longest);
-    scratch_bytes = run.longest * int64_t(sizeof(float*)) +
+    scratch_bytes = run.longest * int64_t(sizeof(void*)) +
                     kTogether * width * int64_t(sizeof(float)) + 64;
     scratch.resize(size_t(run.threads * scratch_bytes));
   }
@@ -124,37 +126,32 @@ struct Crew {
     const int64_t me = arrived.fetch_add(1);
     if (me >= run.threads) return;
     char* mine = scratch.data() + me * scratch_bytes;
-    const Room room{reinterpret_cast<const float**>(mine),
-                    reinterpret_cast<float*>(mine + run.longest * int64_t(sizeof(float*))), width};
+    const Room room{reinterpret_cast<const void**>(mine),
+                    reinterpret_cast<float*>(mine + run.longest * int64_t(sizeof(void*))), width};
     Clock clock(me == 0 ? run.nanoseconds : nullptr);
-    parts.empty() ? work_together(room, clock) : work_alone(room, clock);
+    for (size_t part; (part = size_t(unclaimed.fetch_add(1))) < parts.size();)
+      take_through(part, room, clock);
+    for (size_t part = 0; part < parts.size(); ++part) take_through(part, room, clock);
   }
 
-  void work_alone(const Room& room, Clock& clock) {
-    int64_t part;
-    while ((part = progress[0].next.fetch_add(1)) < int64_t(parts.size()))
-      for (int64_t k = 0; k < run.count; ++k) {
-        const Instruction& i = run.program[k];
-        perform(run, i, parts[size_t(part)], {0, panels_of(i)}, room, unknown);
-        if (i.op == kEmbed && unknown.load() >= 0) return;
-        clock.add(i.op);
-      }
-  }
-
-  void work_together(const Room& room, Clock& clock) {
+  // All instructions of a part, as far as others have not done them.
+  void take_through(size_t part, const Room& room, Clock& clock) {
+    const Range rows = parts[part];
+    const int64_t count = rows.end - rows.begin;
+    const int64_t task_rows = std::min(kTaskRows, (count + kTaskRows - 1) / kTaskRows);
+    const int64_t task_panels = count < kFewRows ? 1 : 2;
     for (int64_t k = 0; k < run.count; ++k) {
       const Instruction& i = run.program[k];
+      Progress& p = progress[part * size_t(run.count) + size_t(k)];
       const bool by_panels = columns_of(i) != 0;
-      const int64_t size = (run.rows + kShares - 1) / kShares;
-      const int64_t tasks = by_panels ? panels_of(i) : (run.rows + size - 1) / size;
-      Progress& p = progress[size_t(k)];
-      int64_t task;
-      while ((task = p.next.fetch_add(1, std::memory_order_relaxed)) < tasks) {
-        if (by_panels)
-          perform(run, i, {0, run.rows}, {task, task + 1}, room, unknown);
-        else
-          perform(run, i, {task * size, std::min(run.rows, (task + 1) * size)}, {0, 1}, room,
-                  unknown);
+      const int64_t all = by_panels ? panels_of(i) : count;
+      const int64_t size = by_panels ? task_panels : task_rows, tasks = (all + size - 1) / size;
+      while (p.next.load(std::memory_order_relaxed) < tasks) {
+        const int64_t task = p.next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= tasks) break;
+        const Range some{task * size, std::min(all, (task + 1) * size)};
+        if (by_panels) perform(run, i, rows, some, room, unknown);
+        else perform(run, i, {rows.begin + some.begin, rows.begin + some.end}, {0, 1}, room, unknown);
         p.done.fetch_add(1, std::memory_order_release);
       }
       wait_for(p.done, tasks);
@@ -180,16 +177,17 @@ static int64_t run_program(const Run& run, ParallelFor parallel) {
 
 static void topk(const float* logits, int64_t rows, int64_t V, int64_t stride, int64_t k,
                  float* values, int64_t* indices, ParallelFor parallel) {
-  auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      topk_row(logits + row * stride, V, k, values + row * k, indices + row * k);
+  constexpr int64_t kSome = 4;
+  std::atomic<int64_t> next{0};
+  auto work = [&] {  // whoever comes takes some rows, until there are none left
+    for (int64_t begin; (begin = next.fetch_add(kSome)) < rows;)
+      for (int64_t row = begin; row < std::min(rows, begin + kSome); ++row)
+        topk_row(logits + row * stride, V, k, values + row * k, indices + row * k);
   };
-  auto run = [](int64_t begin, int64_t end, void* context) {
-    (*static_cast<decltype(body)*>(context))(begin, end);
-  };
+  auto run = [](int64_t, int64_t, void* context) { (*static_cast<decltype(work)*>(context))(); };
   const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(V, 1));
-  if (!parallel || rows <= grain) body(0, rows);
-  else parallel(0, rows, grain, run, &body);
+  if (!parallel || rows <= grain) work();
+  else if (parallel(0, rows, grain, run, &work) != 0) throw std::bad_alloc();
 }
 
 extern const EngineKernels engine_kernels;

@@ -20,8 +20,8 @@ static inline float* place(const Run& run, const Place& p, int64_t row) {
 }
 
 static inline float* target(const Run& run, const Instruction& i, int64_t row) {
-  return i.output ? run.outputs[i.output - 1] + row * i.to.width + i.to.shift
-                  : place(run, i.to, row);
+  if (!i.output) return place(run, i.to, row);
+  return static_cast<float*>(run.outputs[i.output - 1]) + row * i.to.width + i.to.shift;
 }
 
 // One row's part of a panel: [relu] [+ residual], of which `columns` exist.
@@ -101,14 +101,15 @@ struct Range {
   int64_t begin, end;
 };
 
-// Panels of `bytes` bytes; `steps` is how long a block's loop is.
+// Panels of so many columns and bytes; `steps` is how long a block's loop is. The thread that does a
+// panel usually does the next one too, be it another task.
 template <class Block>
-static inline void each_panel(const Instruction& i, Range rows, Range panels, int64_t bytes,
-                              int64_t steps, Block block) {
+static inline void each_panel(const Instruction& i, Range rows, Range panels, int64_t columns,
+                              int64_t bytes, int64_t steps, Block block) {
   const int64_t blocks = (rows.end - rows.begin) / kRowsAtOnce;
   const int64_t stretches = std::max<int64_t>(1, blocks * ((steps + kStretch - 1) / kStretch));
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    const bool more = blocks > 0 && panel + 1 < panels.end;
+    const bool more = blocks > 0 && (panel + 1) * columns < i.O;
     NextPanel next{static_cast<const char*>(i.weight) + (panel + 1) * bytes,
                    more ? (bytes / 64 + stretches - 1) / stretches : 0};
     in_blocks(rows.begin, rows.end, [&](auto m, int64_t row) { block(m, row, panel, next); });
@@ -116,7 +117,7 @@ static inline void each_panel(const Instruction& i, Range rows, Range panels, in
 }
 
 static void linear(const Run& run, const Instruction& i, Range rows, Range panels) {
-  each_panel(i, rows, panels, kFloatColumns * i.I * 4, i.I,
+  each_panel(i, rows, panels, kFloatColumns, kFloatColumns * i.I * 4, i.I,
              [&](auto m, int64_t row, int64_t panel, NextPanel& next) {
                linear_block<decltype(m)::value>(run, i, row, panel, next);
              });

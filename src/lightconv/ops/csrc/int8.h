@@ -191,8 +191,8 @@ static inline int64_t columns_of(const Instruction& i) {
 }
 
 static void linear_int8(const Run& run, const Instruction& i, Range rows, Range panels) {
-  const int64_t I = round_to_four(i.I);
-  each_panel(i, rows, panels, columns_of(i) * I, I / 4,
+  const int64_t I = round_to_four(i.I), columns = columns_of(i);
+  each_panel(i, rows, panels, columns, columns * I, I / 4,
              [&](auto m, int64_t row, int64_t panel, NextPanel& next) {
                constexpr int M = decltype(m)::value;
 #if defined(LIGHTCONV_VNNI)

@@ -6,16 +6,37 @@
 #include <limits>
 
 #include "gemm.h"
+#include "rows.h"
 
 namespace LIGHTCONV_ISA {
+
+// What a row's numbers are stored as: float, or bfloat16 as the upper half of one.
+static inline Vec<float> load_wide(const float* from) { return load(from); }
+static inline Vec<float> load_wide(const uint16_t* from) {
+  typedef uint16_t Halves __attribute__((vector_size(VEC_BYTES / 2)));
+  typedef uint32_t Wholes __attribute__((vector_size(VEC_BYTES)));
+  Halves halves;
+  memcpy(&halves, from, sizeof halves);
+  const Wholes bits = __builtin_convertvector(halves, Wholes) << 16;
+  Vec<float> v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+static inline float widen(float x) { return x; }
+static inline float widen(uint16_t x) { return bfloat16_to_float(x); }
 
 constexpr int kTogether = 4;  // rows that attend to the same keys at once
 
 // Scratch of one thread.
 struct Room {
-  const float** rows;  // [longest]
+  const void** rows;   // [longest]
   float* weights;      // [kTogether, width], width >= longest and whole vectors
   int64_t width;
+
+  template <class E>
+  const E** list() const {
+    return reinterpret_cast<const E**>(rows);
+  }
 };
 
 static inline int64_t room_width(int64_t longest) {
@@ -24,18 +45,18 @@ static inline int64_t room_width(int64_t longest) {
 }
 
 // to[g][c] = share[g] * sum_s weights[g][s] * rows[s][c] for C vectors of channels.
-template <int G, int C>
-static inline void sum_rows(const float* const* rows, int64_t n, int64_t channel,
+template <int G, int C, class E>
+static inline void sum_rows(const E* const* rows, int64_t n, int64_t channel,
                             const float* weights, int64_t width, const float* share,
                             float* const* to) {
   constexpr int W = kLanes<float>;
   Vec<float> sums[G][C] = {};
   for (int64_t s = 0; s < n; ++s) {
-    const float* row = rows[s] + channel;
+    const E* row = rows[s] + channel;
     Vec<float> each[G];
     unroll<G>([&](auto g) { each[g] = broadcast(weights[g * width + s]); });
     unroll<C>([&](auto c) {
-      const Vec<float> v = load(row + c * W);
+      const Vec<float> v = load_wide(row + c * W);
       unroll<G>([&](auto g) { sums[g][c] += each[g] * v; });
     });
   }
@@ -45,8 +66,8 @@ static inline void sum_rows(const float* const* rows, int64_t n, int64_t channel
 }
 
 // The same for channels [begin, end): whole vectors first, then one by one.
-template <int G>
-static inline void sum_channels(const float* const* rows, int64_t n, int64_t shift, int64_t begin,
+template <int G, class E>
+static inline void sum_channels(const E* const* rows, int64_t n, int64_t shift, int64_t begin,
                                 int64_t end, const float* weights, int64_t width,
                                 const float* share, float* const* to) {
   constexpr int W = kLanes<float>, C = G == 1 ? 8 : 4;
@@ -59,7 +80,7 @@ static inline void sum_channels(const float* const* rows, int64_t n, int64_t shi
   for (; c < end; ++c)
     for (int g = 0; g < G; ++g) {
       float sum = 0.0f;
-      for (int64_t s = 0; s < n; ++s) sum += weights[g * width + s] * rows[s][shift + c];
+      for (int64_t s = 0; s < n; ++s) sum += weights[g * width + s] * widen(rows[s][shift + c]);
       to[g][c] = sum * share[g];
     }
 }
@@ -83,20 +104,20 @@ static inline float soften(float* row, int64_t n) {
 }
 
 // to[g][s] = factor * sum_c q[g][c] * keys[s][c] for one head's channels [begin, end).
-template <int G>
-static inline void score(const float* const* q, const float* const* keys, int64_t n, int64_t begin,
+template <int G, class E>
+static inline void score(const float* const* q, const E* const* keys, int64_t n, int64_t begin,
                          int64_t end, float factor, float* to, int64_t width) {
   constexpr int W = kLanes<float>, S = W / G;  // S keys and G queries give one vector of products
   const int64_t whole = begin + (end - begin) / W * W;
   for (int64_t s = 0; s < n; s += S) {
-    const float* some[S];
+    const E* some[S];
     for (int i = 0; i < S; ++i) some[i] = keys[std::min(s + i, n - 1)];
     Vec<float> sums[W] = {};
     for (int64_t c = begin; c < whole; c += W) {
       Vec<float> query[G];
       unroll<G>([&](auto g) { query[g] = load(q[g] + c); });
       unroll<S>([&](auto i) {
-        const Vec<float> key = load(some[i] + c);
+        const Vec<float> key = load_wide(some[i] + c);
         unroll<G>([&](auto g) { sums[g * S + i] += query[g] * key; });
       });
     }
@@ -104,10 +125,23 @@ static inline void score(const float* const* q, const float* const* keys, int64_
     store(each, sum_each<float>(sums) * factor);
     for (int g = 0; g < G; ++g) {
       for (int64_t c = whole; c < end; ++c)
-        for (int i = 0; i < S; ++i) each[g * S + i] += factor * q[g][c] * some[i][c];
+        for (int i = 0; i < S; ++i) each[g * S + i] += factor * q[g][c] * widen(some[i][c]);
       memcpy(to + g * width + s, each + g * S, S * sizeof(float));
     }
   }
+}
+
+// softmax(q keys^T factor) values for G rows and one head: n keys of R numbers end to end, then the
+// values.
+template <int G, class E>
+static inline void attend_block(const float* const* q, const E* keys, int64_t n, int64_t R,
+                                float factor, const Room& room, float* const* to) {
+  const E** rows = room.list<E>();
+  for (int64_t s = 0; s < n; ++s) rows[s] = keys + s * R;
+  score<G>(q, rows, n, 0, R, factor, room.weights, room.width);
+  float share[G];
+  for (int g = 0; g < G; ++g) share[g] = soften(room.weights + g * room.width, n);
+  sum_channels<G>(rows, n, n * R, 0, R, room.weights, room.width, share, to);
 }
 
 // softmax(q keys^T factor) values for G rows and all heads; the values lie D after the keys.
@@ -164,15 +198,16 @@ static inline void normalize(int64_t how, float* w, int64_t K) {
 static void convolve(const Run& run, const Instruction& i, int64_t row, const Room& room) {
   const int64_t D = i.I, R = D / i.heads, K = i.kernel;
   const float* x = place(run, i.from, row);
+  const float** rows = room.list<float>();
   int64_t first, n;  // taps that read a row
   if (run.begins) {
     const int64_t zero = row - i.left;
     first = std::max<int64_t>(0, run.begins[row] - zero);
     n = std::min(K, run.ends[row] - zero) - first;
-    for (int64_t j = 0; j < n; ++j) room.rows[j] = x + (first + j - i.left) * i.from.width;
+    for (int64_t j = 0; j < n; ++j) rows[j] = x + (first + j - i.left) * i.from.width;
   } else {
     memcpy(own_memory(run, i.memory, D, row), x, size_t(D) * sizeof(float));
-    n = ancestors(run, i.memory, D, row, K, room.rows);
+    n = ancestors(run, i.memory, D, row, K, rows);
     first = K - n;
   }
   const float* kernels = i.weight ? static_cast<const float*>(i.weight) : place(run, i.with, row);
@@ -186,7 +221,7 @@ static void convolve(const Run& run, const Instruction& i, int64_t row, const Ro
       else normalize(i.normalize, room.weights, K);
       w = room.weights;
     }
-    sum_channels<1>(room.rows, n, 0, h * R, (h + 1) * R, w + first, 0, &share, &to);
+    sum_channels<1>(rows, n, 0, h * R, (h + 1) * R, w + first, 0, &share, &to);
   }
 }
 
@@ -198,34 +233,54 @@ static inline int64_t alike(int64_t row, int64_t end, Same same) {
   return n == 3 ? 2 : n;
 }
 
-static inline void attend_together(const Run& run, const Instruction& i, int64_t row, int64_t rows,
-                                   int64_t n, const Room& room) {
+// Calls attend(G, queries, outputs) for up to kTogether rows.
+template <class Attend>
+static inline void together(const Run& run, const Instruction& i, int64_t row, int64_t rows,
+                            Attend attend) {
   const float* q[kTogether];
   float* to[kTogether];
-  for (int64_t g = 0; g < rows; ++g) q[g] = place(run, i.from, row + g), to[g] = place(run, i.to, row + g);
-  const float factor = float(i.factor);
-  if (rows == 4) attend<4>(q, room.rows, n, i.O, i.heads, factor, room, to);
-  else if (rows == 2) attend<2>(q, room.rows, n, i.O, i.heads, factor, room, to);
-  else attend<1>(q, room.rows, n, i.O, i.heads, factor, room, to);
+  for (int64_t g = 0; g < rows; ++g)
+    q[g] = place(run, i.from, row + g), to[g] = place(run, i.to, row + g);
+  if (rows == 4) attend(std::integral_constant<int, 4>{}, q, to);
+  else if (rows == 2) attend(std::integral_constant<int, 2>{}, q, to);
+  else attend(std::integral_constant<int, 1>{}, q, to);
 }
 
-static void attend_source(const Run& run, const Instruction& i, int64_t begin, int64_t end,
-                          const Room& room) {
-  for (int64_t row = begin, rows; row < end; row += rows) {
+template <class E>
+static void attend_source(const Run& run, const Instruction& i, Range range, const Room& room) {
+  const int64_t D = i.O, R = D / i.heads;
+  for (int64_t row = range.begin, rows; row < range.end; row += rows) {
     const int64_t sentence = run.sentences[row];
-    rows = alike(row, end, [&](int64_t other) { return run.sentences[other] == sentence; });
+    rows = alike(row, range.end, [&](int64_t other) { return run.sentences[other] == sentence; });
     const int64_t first = run.offsets[sentence], n = run.offsets[sentence + 1] - first;
-    const float* source = run.sources[i.memory] + first * 2 * i.O;
-    for (int64_t s = 0; s < n; ++s) room.rows[s] = source + s * 2 * i.O;
-    attend_together(run, i, row, rows, n, room);
+    const E* keys = static_cast<const E*>(run.sources[i.memory]) + first * 2 * D;
+    together(run, i, row, rows, [&](auto g, const float** q, float** to) {
+      constexpr int G = decltype(g)::value;
+      for (int64_t h = 0; h < i.heads; ++h) {
+        attend_block<G>(q, keys + h * 2 * n * R, n, R, float(i.factor), room, to);
+        for (int j = 0; j < G; ++j) q[j] += R, to[j] += R;
+      }
+    });
   }
 }
 
+// A row's keys and values, to where attend_source looks for them.
+static void arrange(const Run& run, const Instruction& i, int64_t row) {
+  const int64_t D = i.O / 2, R = D / i.heads, n = run.ends[row] - run.begins[row];
+  const int64_t block = run.begins[row] * 2 * D + (row - run.begins[row]) * R;
+  for (int64_t h = 0; h < i.heads; ++h)
+    for (int64_t part = 0; part < 2; ++part) {
+      const float* from = place(run, i.from, row) + part * D + h * R;
+      const int64_t at = block + (2 * h + part) * n * R;
+      write_row(i.narrow ? kBfloat16 : kFloat32, run.outputs[i.output - 1], at, R, from);
+    }
+}
+
 // Self-attention; `kernel` is the window, 0 for everything, `left` how far back it reaches.
-static void attend_self(const Run& run, const Instruction& i, int64_t begin, int64_t end,
-                        const Room& room) {
+static void attend_self(const Run& run, const Instruction& i, Range range, const Room& room) {
   const int64_t D = i.O;
-  for (int64_t row = begin, rows; row < end; row += rows) {
+  const float** keys = room.list<float>();
+  for (int64_t row = range.begin, rows; row < range.end; row += rows) {
     rows = 1;
     int64_t n;
     if (run.begins) {
@@ -234,16 +289,18 @@ static void attend_self(const Run& run, const Instruction& i, int64_t begin, int
         const int64_t zero = row - i.left;
         first = std::max(first, zero), last = std::min(last, zero + i.kernel);
       } else {
-        rows = alike(row, end, [&](int64_t other) { return other < last; });
+        rows = alike(row, range.end, [&](int64_t other) { return other < last; });
       }
       n = last - first;
-      for (int64_t s = 0; s < n; ++s) room.rows[s] = place(run, i.from, first + s) + D;
+      for (int64_t s = 0; s < n; ++s) keys[s] = place(run, i.from, first + s) + D;
     } else {
       memcpy(own_memory(run, i.memory, 2 * D, row), place(run, i.from, row) + D,
              size_t(2 * D) * sizeof(float));
-      n = ancestors(run, i.memory, 2 * D, row, i.kernel ? i.kernel : run.time + 1, room.rows);
+      n = ancestors(run, i.memory, 2 * D, row, i.kernel ? i.kernel : run.time + 1, keys);
     }
-    attend_together(run, i, row, rows, n, room);
+    together(run, i, row, rows, [&](auto g, const float** q, float** to) {
+      attend<decltype(g)::value>(q, keys, n, D, i.heads, float(i.factor), room, to);
+    });
   }
 }
 
@@ -263,10 +320,11 @@ static void average(const Run& run, const Instruction& i, int64_t row, const Roo
   }
   const float* x = place(run, i.from, row);
   float* total = own_memory(run, i.memory, D, row);
-  const int64_t n = ancestors(run, i.memory, D, row, 2, room.rows);
+  const float** rows = room.list<float>();
+  const int64_t n = ancestors(run, i.memory, D, row, 2, rows);
   const float count = float(run.time + 1);
   for (int64_t c = 0; c < D; ++c) {
-    total[c] = n == 2 ? room.rows[0][c] + x[c] : x[c];
+    total[c] = n == 2 ? rows[0][c] + x[c] : x[c];
     to[c] = total[c] / count;
   }
 }

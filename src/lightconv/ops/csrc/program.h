@@ -22,6 +22,7 @@ enum Op : int64_t {
   kAverage,       // mean over the past (decoder) or the sequence (encoder)
   kGate,          // sigmoid(a) x + sigmoid(b) g; from: x, g; with: a, b
   kCopy,
+  kArrange,       // keys and values as kAttendSource reads them; from: keys, values
   kOps
 };
 
@@ -43,6 +44,7 @@ struct Instruction {
   int64_t relu;             // kLinear, kLinearInt8
   int64_t is_unsigned;      // int8: rows are stored with 128 added, the kernel of VNNI
   int64_t normalize;        // kConvolve without `weight`: how the kernels are normalised
+  int64_t narrow;           // kArrange, kAttendSource: keys and values are bfloat16
   double factor;            // of embeddings, of attention's products; or norm's epsilon
 };
 
@@ -51,7 +53,7 @@ struct Run {
   int64_t count;
   int64_t rows, threads;
   float* workspace;
-  float* const* outputs;
+  void* const* outputs;
   const int64_t* tokens;       // [rows]
   const float* sinusoids;      // [positions, D], from the first token's on
   int64_t pad;
@@ -65,7 +67,9 @@ struct Run {
   const int64_t* rings;        // per memory
   const int64_t* sentences;    // [rows]: which source sentence
   const int64_t* offsets;      // [sentences + 1]: rows of the source
-  const float* const* sources; // per memory: [source rows, 2 D], keys and values
+  // Per memory the keys and values of each sentence: [heads, 2, its rows, D / heads], float32 or
+  // bfloat16 (narrow); a sentence begins 2 D numbers per source row before it.
+  const void* const* sources;
   // An encoder's run: sequences laid end to end; null in a decoder's.
   const int64_t* begins;       // [rows]: the first row of this row's sequence
   const int64_t* ends;         // [rows]: one past its last

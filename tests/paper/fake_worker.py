@@ -1,0 +1,92 @@
+"""In the place of `lightconv.paper.worker`: trains nothing, measures what the environment says.
+
+FAKE is JSON: by RECIPE.seedN, what becomes of it; FAKE_LOG a file that gets a line for each call.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+STEPS = 6
+
+
+def wait(run: Path) -> int:
+    """Trains until it is told to stop, or for a minute."""
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: told.append(number))
+    (run / "waiting").touch()
+    for _ in range(6000):
+        if told:
+            return 130 if told[0] == signal.SIGINT else 75
+        if os.getppid() != int(os.environ["LIGHTCONV_PARENT"]):
+            return 75
+        time.sleep(0.01)
+    return 1
+
+
+def train(arguments: list[str]) -> int:
+    run = Path(arguments[arguments.index("--out") + 1])
+    run.mkdir(parents=True, exist_ok=True)
+    fate = json.loads(os.environ.get("FAKE", "{}")).get(run.name)
+    entries = [{"kind": "train", "step": step, "loss": 1.0} for step in range(1, STEPS + 1)]
+    (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    if fate == "wait":
+        return wait(run)
+    if fate == "diverge":
+        print("error: gradients were not finite at step 3", file=sys.stderr)
+        return 3
+    if fate == "refuse":
+        print("error: vocabulary (data): 3 ids, expected 4", file=sys.stderr)
+        return 2
+    if fate == "fail":
+        print("error: disk is full", file=sys.stderr)
+        return 1
+    if fate == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def measure(arguments: list[str]) -> int:
+    """BLEU is ten times the seed and the number of letters of the recipe."""
+    run = Path(arguments[0])
+    recipe, seed = run.name.split(".seed")
+    splits = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--split"]
+    diverged = "--diverged" in arguments
+    score = {
+        "metric": "sacrebleu",
+        "value": 10.0 * int(seed) + len(recipe),
+        "parts": {},
+        "signature": "sacrebleu|fake",
+    }
+    found = {
+        "machine": {"processor": "an abacus"},
+        "parameters": 1000 + len(recipe),
+        "training": {"steps": STEPS, "tokens": 600, "seconds": {"updates": 3.0, "loading": 57.0}},
+        "scores": {} if diverged else {split: [score] for split in splits},
+        "speed": None
+        if diverged
+        else {
+            "split": splits[-1],
+            "lines": 20,
+            "seconds": 4.0,
+            "tokens": 100,
+            "engine": "torch",
+            "sentences": 1 if "--one-by-one" in arguments else 64,
+        },
+    }
+    Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(found))
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    with Path(os.environ["FAKE_LOG"]).open("a") as log:
+        log.write(" ".join(arguments) + "\n")
+    return {"train": train, "measure": measure}.get(arguments[0], lambda _: 0)(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
