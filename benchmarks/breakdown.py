@@ -9,12 +9,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 # if it is a whole part of the step.
 WHOLE = {
     "vocabulary loss": ("LinearCrossEntropy",),
+    # Its backward pass is torch's own, so that a product of batches is nobody else's.
+    "attention": ("scaled_dot_product", "flash_attention", "BmmBackward", "SoftmaxBackward"),
     "optimiser": ("Optimizer.step", "foreach_mul", "linalg_vector_norm"),
 }
 HEAPS = {
     "matrix products": ("mm", "matmul", "linear"),
     "convolution": ("dynamicconv", "lightconv_", "DynamicConv", "LightConv"),
-    "attention": ("scaled_dot_product", "flash_attention"),
     "dropout, residual, norm": ("residual", "Residual", "layer_norm", "dropout"),
 }
 REST = "element-wise, copies, memory"

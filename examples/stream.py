@@ -62,7 +62,7 @@ def compare(model: LanguageModel, tokens: int) -> float:
     for chunk in arriving(tokens):
         scores, state = model.step(chunk, state)
         parts.append(scores)
-    return (torch.cat(parts, dim=1) - whole).abs().max().item()
+    return float((torch.cat(parts, dim=1) - whole).abs().max())
 
 
 def run(model: LanguageModel, tokens: int) -> None:

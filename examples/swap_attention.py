@@ -121,7 +121,9 @@ def train(model: CharacterModel, text: Tensor, steps: int, length: int) -> float
 def held_out_loss(model: CharacterModel, text: Tensor, length: int) -> float:
     """Nats per character of the whole text, in stretches of `length`."""
     stretches = text[: len(text) // (length + 1) * (length + 1)].view(-1, length + 1)
-    return sum(loss(model, row[None]).item() for row in stretches) / len(stretches)
+    return sum(len(rows) * loss(model, rows).item() for rows in stretches.split(16)) / len(
+        stretches
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightconv import mixers
 from lightconv.decode import beam_search
 from lightconv.decode.engine import Engine
+from lightconv.decode.engine.builder import Builder
 from lightconv.models import (
     AttentionConfig,
     AverageConfig,
@@ -23,7 +24,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from lightconv.ops import build
+from lightconv.ops import build, program
 from lightconv.ops.library import native
 
 PAD, EOS = 1, 2
@@ -217,6 +218,27 @@ def test_chunks_of_tokens(kind: str) -> None:
         scores, state = engine.step(chunk, state)
         parts.append(scores)
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_padding_has_no_position() -> None:
+    """A search fills up rectangles with it; it reads like the model's."""
+    model = language_model("lightconv")
+    engine = Engine(model)
+    theirs, ours = model.start(2, 3), engine.start(2, 3)
+    for tokens in ([[5], [PAD]], [[PAD], [4]], [[7], [PAD]]):
+        expected, theirs = model.step(torch.tensor(tokens), theirs)
+        found, ours = engine.step(torch.tensor(tokens), ours)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_a_buffer_is_quantised_again_after_it_changed() -> None:
+    b = Builder(program.panels(), int8=True)
+    x, weight = b.buffer("x", 8), torch.eye(8)
+    for to in (b.buffer("y", 8), x, b.buffer("y", 8)):
+        b.linear(x, weight, None, to)
+    names = [program.OPS[instruction.op] for instruction in b.instructions]
+    assert names == ["quantize", *["linear_int8"] * 2, "quantize", "linear_int8"]
 
 
 @every_kind

@@ -1,25 +1,17 @@
 """The example learns its task, from op to search."""
 
-import importlib.util
+from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from lightconv.mixers import MIXERS
 
-PATH = Path(__file__).parents[2] / "examples" / "reverse.py"
-
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("example_reverse", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
+    return load_example("reverse")
 
 
 def test_every_mixer_can_be_chosen(example: ModuleType) -> None:

@@ -317,7 +317,7 @@ def test_rows_have_twins_of_a_quarter_of_the_width(name: str) -> None:
     assert RECIPES[name].decode == RECIPES[name.removesuffix("-small")].decode
     assert (small.dim, small.ffn_dim, small.source_heads) == (256, 1024, 4)
     assert len(small.encoder) == {6: 3, 7: 4}[len(big.encoder)]
-    assert len(small.decoder) == (len(big.decoder) if "decoder-" in name else 3)
+    assert len(small.decoder) == (len(big.decoder) if "en-de-decoder-" in name else 3)
     pairs = [*zip(small.encoder, big.encoder, strict=False)]
     for ours, theirs in [*pairs, *zip(small.decoder, big.decoder, strict=False)]:
         assert ours.kind == theirs.kind

@@ -74,7 +74,7 @@ def tex_rows(name: str) -> list[list[str]]:
     body = body.replace("\\midrule", "").replace("\\\\ \\citep{guo2018non}", "")
     found = []
     for row in body.split("\\\\"):
-        first, *cells = row.split("&")
+        cells = row.split("&")[1:]
         figures = re.findall(r"\d+(?:\.\d+)?|diverges", " ".join(cells).replace("{2}{*}", ""))
         if figures:
             found.append(figures)

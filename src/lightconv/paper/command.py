@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,17 +77,18 @@ def _show(table: Table, options: argparse.Namespace) -> int:
     found = find_results(root, table.name)
     if options.write:
         return _write(table, found)
+    if sys.stderr.isatty():
+        # They are counted by building every model without its memory, which needs torch.
+        print("counting parameters ...", file=sys.stderr, flush=True)
     full: dict[str, list[Result]] = {}
     for results in found:
         if results.experiment.scale == "paper":
-            for name, each in results.all().items():
-                full.setdefault(name, []).extend(each)
+            full = results.all() | full  # of two such experiments the first; both are below
     print_part(show_paper(table, full), as_markdown=options.markdown)
     if table.cited:
         print_part(show_cited(table), as_markdown=options.markdown)
     for results in found:
-        if results.experiment.scale == "cpu":
-            print_part(show_experiment(table, results), as_markdown=options.markdown)
+        print_part(show_experiment(table, results), as_markdown=options.markdown)
         print("\n".join(f"- {line}" for line in notes(results)) + "\n")
     if not any(results.experiment.scale == "cpu" for results in found):
         print(

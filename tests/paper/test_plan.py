@@ -1,0 +1,103 @@
+"""The commands of a table: what they set, and that every one of them is understood."""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lightconv import cli
+from lightconv.paper.plan import choose_rows, make_jobs, set_steps, write_paper_script
+from lightconv.paper.recipes import RECIPES
+from lightconv.paper.tables import TABLES
+from lightconv.train.config import CosineConfig
+
+
+def test_jobs_do_all_rows_before_the_next_seed() -> None:
+    rows = choose_rows(TABLES["normalization"].twin_rows, ["softmax", "*-tanh-small"])
+    jobs = make_jobs(rows, 2, ["model.dropout=0.2"], Path("runs"))
+    names = ["wmt-en-de-normalize-softmax-small", "wmt-en-de-normalize-tanh-small"]
+    assert [(job.recipe, job.seed) for job in jobs] == [(n, s) for s in (1, 2) for n in names]
+    recipe = jobs[-1].changed()
+    assert (recipe.train.seed, recipe.model.dropout) == (2, 0.2)
+    assert len({job.run for job in jobs}) == 4
+
+
+def test_rows_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="--rows nonsense: no such row, expected one of wmt-en-de"):
+        choose_rows(TABLES["normalization"].twin_rows, ["softmax", "nonsense"])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6, 60, 3000, 12345])
+def test_any_number_of_steps(steps: int) -> None:
+    (job,) = make_jobs(
+        choose_rows(TABLES["mt1"].twin_rows, ["dynamicconv"]), 1, set_steps(steps), Path("runs")
+    )
+    train = job.changed().train
+    assert train.max_steps == steps
+    assert isinstance(train.schedule, CosineConfig)
+    assert train.schedule.warmup + train.schedule.period in (steps, steps + 1)
+    if steps == 3000:  # the proportions are those of the recipes
+        assert train == RECIPES["wmt-en-de-dynamicconv-small"].train
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", TABLES)
+def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES[name]
+    rows = {row.recipe: row for row in table.rows if row.recipe is not None}
+    jobs = make_jobs(rows, 1, [], Path("runs"), tune=name != "lm")
+    script = write_paper_script(table, jobs, Path("data"), seeds=3, processes=None, nodes=nodes)
+    real, seen = cli.Parser.parse, []
+
+    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+        seen.append((self.prog.split()[1], real(self, argv)))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli.Parser, "parse", parse)
+    for line in script.splitlines():
+        words = shlex.split(line, comments=True)
+        if "lightconv" in words:
+            words = [word.replace("$seed", "1") for word in words]
+            assert cli.main(words[words.index("lightconv") + 1 :]) == 0
+    counts = {kind: sum(each == kind for each, _ in seen) for kind, _ in seen}
+    assert counts["train"] == len(rows)
+    assert counts["evaluate"] == len(rows) * len(table.splits)
+    assert counts.get("tune", 0) == (0 if name == "lm" else len(rows))
+    trained = {options.recipe: options for kind, options in seen if kind == "train"}
+    assert set(trained) == set(rows)
+    for recipe, options in trained.items():
+        assert options.data == Path("data") / RECIPES[recipe].task.corpus
+        assert options.set == ["train.seed=1"]
+        assert f".seed{1}" in str(options.out)
+    assert script.count("for seed in 1 2 3; do") == len(rows) * nodes
+    assert script.count("train.seed=$seed") == len(rows)
+
+
+def test_gpus_are_the_papers() -> None:
+    def launched(name: str, **options: int | None) -> str:
+        rows = {row.recipe: row for row in TABLES[name].rows if row.recipe is not None}
+        jobs = make_jobs(choose_rows(rows, ["dynamicconv"]), 1, [], Path("runs"))
+        how = {"processes": None, "nodes": 1} | options
+        return write_paper_script(TABLES[name], jobs, Path("data"), seeds=1, **how)  # type: ignore[arg-type]
+
+    assert "torchrun --nproc-per-node 32 -m lightconv train billion-word-" in launched("lm")
+    assert "torchrun --nproc-per-node 8 -m lightconv train wmt-en-de-" in launched("mt1")
+    assert "  lightconv train iwslt-de-en-" in launched("mt2")
+    assert "--nnodes 4 --nproc-per-node 8 " in launched("lm", nodes=4)
+    assert "--nproc-per-node 2 " in launched("mt1", processes=2)
+
+
+@pytest.mark.parametrize("arguments", [[], ["ablation", "--scale", "paper"], ["ablatoin"]])
+def test_answers_without_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys; from lightconv.cli import main; main(sys.argv[1:]);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "table", *arguments], capture_output=True, check=False
+    )
+    assert done.returncode == 0

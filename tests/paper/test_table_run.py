@@ -1,0 +1,92 @@
+"""Rows of a table that are really trained, in a few updates of very small models."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.data.prepare import prepare
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("model.dim=32", "model.ffn_dim=32", "decode.beam=1", "decode.max_len_plus=5")
+OFTEN = ("train.tokens_per_update=100", "train.max_tokens=200")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    settings = Settings(train=200, valid=10, test=5, symbols=10, min_len=2, max_len=6)
+    prepare(make("synthetic-copy", settings), tmp_path / "data" / "copy", processes=1)
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    words = [*("table", "decoders", "--scale", "cpu", "--data", "data/copy", "--run"), *arguments]
+    for setting in (*SMALL, *OFTEN):
+        words += ["--set", setting]
+    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lightconv", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read(folder: Path) -> dict[str, dict[str, object]]:
+    found = sorted((folder / "results" / "decoders" / "copy").glob("*.seed*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in found}
+
+
+def test_a_row_is_trained_and_measured(folder: Path) -> None:
+    process = start(folder, "--rows", "decoder-1", "--seeds", "1", "--steps", "3")
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    ((name, result),) = read(folder).items()
+    assert name == "wmt-en-de-decoder-1-small.seed1"
+    assert result["status"] == "done"
+    measured = result["measured"]
+    assert isinstance(measured, dict)
+    assert measured["training"]["steps"] == 3
+    # Sentences were decoded one by one, greedily.
+    assert (measured["speed"]["lines"], measured["speed"]["sentences"]) == (5, 1)
+    (score, *_) = measured["scores"]["test"]
+    assert score["metric"] == "sacrebleu" and "|beam:1|" in score["signature"]
+    row = next(line for line in out.splitlines() if line.startswith("DynamicConv (1-decoder"))
+    assert f"{measured['parameters']:,}" in row and f"{score['value']:.2f}" in row
+
+
+@pytest.mark.slow
+def test_killed_and_gone_on_with(folder: Path) -> None:
+    """Two rows, two seeds, killed outright in the second row: as if nothing had happened."""
+    options = ("--rows", "decoder-1", "--rows", "decoder-3", "--seeds", "2", "--steps", "30")
+    process = start(folder, *options)
+    log = folder / "runs/decoders/copy/wmt-en-de-decoder-3-small.seed1/log.jsonl"
+    deadline = time.monotonic() + 300
+    while not (log.exists() and log.read_text().count("\n") > 8):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert list(read(folder)) == ["wmt-en-de-decoder-1-small.seed1"]
+    process = start(folder, *options)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    killed = read(folder)
+    assert len(killed) == 4
+    undisturbed = start(folder, *options, "--results", "other", "--out", "others")
+    assert undisturbed.wait(600) == 0
+    (folder / "results").rename(folder / "first")
+    (folder / "other").rename(folder / "results")
+    for name, result in read(folder).items():
+        mine, other = killed[name]["measured"], result["measured"]
+        assert isinstance(mine, dict) and isinstance(other, dict)
+        assert mine["scores"] == other["scores"]
+        assert mine["training"]["tokens"] == other["training"]["tokens"]
