@@ -113,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--recipe", default="iwslt-de-en-dynamicconv")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=4096, help="of a batch")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a batch")
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
     place = find_place(os.environ)
     if place is not None:

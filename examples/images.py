@@ -151,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--quick", action="store_true", help="one seed, one epoch")
     args = parser.parse_args(argv)
+    if args.seeds < 1 or args.epochs < 1:
+        parser.error("--seeds and --epochs must be at least 1")
     if args.quick:
         args.seeds, args.epochs = 1, 1
 

@@ -32,7 +32,9 @@ NOISE, MARKS, RATE = 12, 4, 1 / 64
 PATIENCE = 10.0  # a mixer whose step took longer is not tried at greater lengths
 
 MIXERS: dict[str, Callable[[int], nn.Module]] = {
-    "dynamicconv": lambda kernel: DynamicConv(DIM, kernel=kernel, heads=HEADS, causal=True),
+    "dynamicconv": lambda kernel: DynamicConv(
+        DIM, kernel=kernel, heads=HEADS, causal=True, glu=True
+    ),
     "attention": lambda kernel: Attention(DIM, heads=HEADS, causal=True),
 }
 
@@ -83,7 +85,7 @@ def train(model: nn.Module, steps: int, length: int) -> None:
     """Every step is one new sequence."""
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
     for step in range(1, steps + 1):
         tokens, target, _ = draw(length, generator)
         value = loss(model, tokens, target)
@@ -133,6 +135,7 @@ def resident(field: str) -> int:
 
 def print_costs(lengths: Sequence[int]) -> None:
     """Each mixer at growing lengths, until a step takes too long."""
+    print("one step on one sequence, forward and backward; the longest take a quarter of a minute")
     print(f"{'length':>8}" + "".join(f"{name:>14}: CPU s, MB" for name in MIXERS))
     too_long: set[str] = set()
     for length in lengths:
@@ -141,20 +144,20 @@ def print_costs(lengths: Sequence[int]) -> None:
             cell = "not run"
             if name not in too_long:
                 command = [sys.executable, __file__, "--measure", name, str(length)]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 seconds, size = map(float, done.stdout.split())
                 cell = f"{seconds:.2f} {size / 1e6:10,.0f}"
                 if seconds > PATIENCE:
                     too_long.add(name)
             print(f"{cell:>25}", end="", flush=True)
         print()
-    print(f"one step, one sequence; not run: the length before took more than {PATIENCE:.0f} s\n")
+    print(f"not run: the length before took more than {PATIENCE:.0f} s\n")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Prints the costs, trains, and returns the accuracies on new sequences."""
     parser = argparse.ArgumentParser(description="Long sequences.")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--length", type=int, default=16_384)
     parser.add_argument("--quick", action="store_true", help="short sequences, few steps")
     parser.add_argument("--measure", nargs=2, metavar=("MIXER", "LENGTH"), help=argparse.SUPPRESS)
@@ -162,6 +165,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     if args.measure:
         measure(args.measure[0], int(args.measure[1]))
         return {}
+    if args.steps < 1 or args.length < 1024:
+        parser.error("--steps must be at least 1 and --length at least 1024")
     lengths = [args.length // 16, args.length // 4, args.length, args.length * 4]
     if args.quick:
         args.steps, args.length, lengths = 10, 1024, [1024]

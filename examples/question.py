@@ -128,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="Questions about a passage.")
     parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args(argv)
+    if args.steps < 1:
+        parser.error("--steps must be at least 1")
 
     found, table = {}, []
     for kind, build in MODELS.items():

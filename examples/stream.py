@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description="Stream tokens through a causal model.")
     parser.add_argument("--tokens", type=int, default=100_000)
     args = parser.parse_args(argv)
+    if args.tokens < 1:
+        parser.error("--tokens must be at least 1")
 
     with torch.inference_mode():
         # One layer by hand first.

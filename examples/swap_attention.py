@@ -132,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--length", type=int, default=512)
     args = parser.parse_args(argv)
+    if args.steps < 1 or not 1 <= args.length <= 4096:
+        parser.error("--steps must be at least 1 and --length between 1 and 4096")
 
     text, held_out = read_library()
     losses, table = {}, [f"{'':<12} {'parameters':>10} {'held-out loss':>14} {'ms per step':>12}"]

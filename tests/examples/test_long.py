@@ -48,7 +48,7 @@ def test_what_takes_too_long_is_not_run_again(
 
     monkeypatch.setattr(subprocess, "run", run)
     example.print_costs([100, 2000, 4000])
-    _, first, second, third, *_ = capsys.readouterr().out.splitlines()
+    _, _, first, second, third, *_ = capsys.readouterr().out.splitlines()
     assert first.split() == ["100", "1.00", "5", "1.00", "5"]
     assert second.split() == ["2,000", "1.00", "5", "20.00", "5"]
     assert third.split() == ["4,000", "1.00", "5", "not", "run"]
@@ -58,7 +58,7 @@ def test_it_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> Non
     found = example.main(["--quick"])
     assert all(0 <= share <= 1 for share in found.values())
     printed = capsys.readouterr().out.splitlines()
-    length, seconds, size, other_seconds, other_size = printed[1].split()
+    length, seconds, size, other_seconds, other_size = printed[2].split()
     assert length == "1,024"
     assert min(map(float, (seconds, other_seconds))) > 0
     assert min(int(size), int(other_size)) >= 0
@@ -68,8 +68,8 @@ def test_it_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.slow
 def test_layers_hand_marks_on(example: ModuleType) -> None:
     model = example.build("dynamicconv")
-    example.train(model, 120, 16_384)
+    example.train(model, 150, 16_384)
     near, between, beyond = example.accuracy(model, 16_384).values()
-    assert near > 0.9
-    assert between > 0.5  # chance: 0.25
-    assert beyond < between
+    assert near > 0.95
+    assert between > 0.9
+    assert beyond < 0.4  # chance: 0.25

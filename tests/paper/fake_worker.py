@@ -13,6 +13,11 @@ from pathlib import Path
 STEPS = 6
 
 
+def note(text: str) -> None:
+    with Path(os.environ["FAKE_LOG"]).open("a") as log:
+        log.write(f"{text}\n")
+
+
 def wait(run: Path) -> int:
     """Trains until it is told to stop, or for a minute."""
     told: list[int] = []
@@ -21,8 +26,11 @@ def wait(run: Path) -> int:
     (run / "waiting").touch()
     for _ in range(6000):
         if told:
+            note(f"told {signal.Signals(told[0]).name}")
             return 130 if told[0] == signal.SIGINT else 75
         if os.getppid() != int(os.environ["LIGHTCONV_PARENT"]):
+            time.sleep(1.0)  # it saves
+            note("orphan ended")
             return 75
         time.sleep(0.01)
     return 1
@@ -83,8 +91,7 @@ def measure(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    with Path(os.environ["FAKE_LOG"]).open("a") as log:
-        log.write(" ".join(arguments) + "\n")
+    note(" ".join(arguments))
     return {"train": train, "measure": measure}.get(arguments[0], lambda _: 0)(arguments[1:])
 
 

@@ -249,7 +249,9 @@ def test_stopped_and_gone_on_with(
     # The worker of one that was killed has the lock until it has seen that: this waits for it.
     assert ask(*RUN).code == 0
     assert set(statuses(folder).values()) == {"done"}
-    trained = [line.split()[1] for line in calls(folder) if line.startswith("train ")]
+    done = calls(folder)
+    assert done[3] == ("orphan ended" if code == -9 else f"told {number.name}")
+    trained = [line.split()[1] for line in done if line.startswith("train ")]
     assert trained == [NONE, TANH, TANH, NONE, TANH]
 
 

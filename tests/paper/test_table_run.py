@@ -81,8 +81,9 @@ def test_killed_and_gone_on_with(folder: Path) -> None:
     assert process.returncode == 0, out
     killed = read(folder)
     assert len(killed) == 4
-    undisturbed = start(folder, *options, "--results", "other", "--out", "others")
-    assert undisturbed.wait(600) == 0
+    process = start(folder, *options, "--results", "other", "--out", "others")
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
     (folder / "results").rename(folder / "first")
     (folder / "other").rename(folder / "results")
     for name, result in read(folder).items():

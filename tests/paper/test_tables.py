@@ -128,6 +128,18 @@ def test_twins(name: str, twins: int) -> None:
     assert isinstance(trained[0].schedule, CosineConfig)
 
 
+def test_what_stands_in_for_large_corpora() -> None:
+    assert list(TABLES["lm"].twin_rows) == [
+        "debian-lm-selfattention-small",
+        "debian-lm-dynamicconv-small",
+    ]
+    assert [row.recipe for row in TABLES["lm"].twin_rows.values()] == [
+        "billion-word-selfattention",
+        "billion-word-dynamicconv",
+    ]
+    assert "debian-summary-lightconv-small" in TABLES["summarization"].twin_rows
+
+
 def test_all_rows_of_the_appendix_have_twins() -> None:
     for name in ("normalization", "decoders"):
         assert len(TABLES[name].twin_rows) == len(TABLES[name].rows)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
+from lightconv.selftest.guards import SmallDevice
 from lightconv.train import Trainer
 from lightconv.train.memory import halve, is_out_of_memory, positions
 from tests.train.examples import DATA, model_config, train_config
@@ -24,23 +25,6 @@ STILL = {
 def build(**changes: Any) -> Trainer:
     torch.manual_seed(0)
     return Trainer(Seq2Seq(model_config(**{**STILL, **changes})).double(), train_config())
-
-
-class Small:
-    """A model's features on a device with room for so many positions; counts what it was asked."""
-
-    def __init__(self, trainer: Trainer, room: int) -> None:
-        self.real = trainer.model.features
-        self.room = room
-        self.asked: list[int] = []
-        trainer.features = self
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        size = max(part.numel() for part in inputs)
-        self.asked.append(size)
-        if size > self.room:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't ...")
-        return self.real(*inputs)
 
 
 def test_what_torch_says_on_a_processor() -> None:
@@ -73,7 +57,7 @@ def _parts(*halves: Batch) -> list[tuple[Tensor, ...]]:
 def test_the_update_is_the_same_in_parts() -> None:
     whole, cut = build(), build()
     batches = [DATA.batch(0), DATA.batch(1)]
-    small = Small(cut, room=positions(batches[0]) // 3)
+    small = SmallDevice(cut, room=positions(batches[0]) // 3)
     for _ in range(3):
         a, b = whole.update(batches), cut.update(batches)
         assert (b.tokens, b.skipped) == (a.tokens, False)
@@ -137,7 +121,7 @@ def test_halves_have_randomness_of_their_own_and_it_is_repeated() -> None:
 def test_one_row_that_does_not_fit_is_an_error() -> None:
     trainer = build()
     before = [p.clone() for p in trainer.model.parameters()]
-    Small(trainer, room=1)
+    SmallDevice(trainer, room=1)
     with pytest.raises(
         RuntimeError, match=r"^out of memory at step 1 with one example of \d+ positions alone"
     ):

@@ -14,7 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -76,6 +76,8 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.busy: deque[int] = deque()
         self._process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+        # The first start of a process starts this one too, and that lets Ctrl-C through again.
+        resource_tracker.ensure_running()
         with _uninterrupted():
             self._process.start()
         theirs.close()

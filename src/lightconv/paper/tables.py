@@ -15,6 +15,10 @@ from lightconv.paper.recipes import RECIPES
 NONE = "-"
 SMALL = "-small"
 
+# Twins of these would not fit a small corpus: they have bands for 793,471 words, and a search for
+# summaries of at least 55 tokens.
+_STAND_INS = {"billion-word": "debian-lm", "cnn-dailymail": "debian-summary"}
+
 Measured = Literal["score", "sentences/s", "tokens/s"]
 
 
@@ -74,8 +78,8 @@ class Table:
         """The recipe of the row's small twin; rows of another task have none of their own."""
         if row.recipe is None or not row.recipe.startswith(f"{self.twins}-"):
             return None
-        # The Billion Word twins have bands for 793,471 words, which no small corpus has.
-        name = row.recipe.replace("billion-word-", "debian-lm-") + SMALL
+        task = _STAND_INS.get(self.twins, self.twins)
+        name = task + row.recipe.removeprefix(self.twins) + SMALL
         return name if name in RECIPES else None
 
     @property
