@@ -5,6 +5,7 @@ whenever and of whatever, hinders nobody, and is noticed: by the end of its pipe
 by its exit. A pool of `concurrent.futures` can wait for ever then.
 """
 
+import gc
 import itertools
 import os
 import pickle
@@ -153,6 +154,8 @@ def _uninterrupted() -> Iterator[None]:
 
 def _work(pipe: Connection, parent: int) -> None:
     """What a process does: answers one message after the other, until it is killed."""
+    # Lists of words and ids are many and never in a circle: looking through them all the time costs.
+    gc.set_threshold(200_000)
     messages: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, parent, messages), daemon=True).start()
     while True:
