@@ -154,7 +154,7 @@ def _uninterrupted() -> Iterator[None]:
 
 def _work(pipe: Connection, parent: int) -> None:
     """What a process does: answers one message after the other, until it is killed."""
-    # Lists of words and ids are many and never in a circle: looking through them all the time costs.
+    # Lists of words and ids are many and never in a circle: looking through them often costs.
     gc.set_threshold(200_000)
     messages: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, parent, messages), daemon=True).start()
