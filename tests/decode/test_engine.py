@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -322,6 +323,22 @@ def test_int8_is_near_float(kind: str, instruction_sets: list[str]) -> None:
         found, _ = engine.step(tokens, engine.start(engine.encode(source), 4))
         error = (found - expected).norm() / expected.norm()
         assert 0 < error < 0.05, isa
+
+
+@torch.no_grad()
+def test_int8_sources_are_bytes_and_scales() -> None:
+    """Each token's keys and values of a head: bytes up to 127 times a scale of their own."""
+    model = seq2seq("lightconv")
+    H, D = model.config.source_heads, model.config.dim
+    exact, rounded = (Engine(model, quantize=q).encode(source_batch()) for q in (None, "int8"))
+    for numbers, packed in zip(exact.keys_values, rounded.keys_values, strict=True):
+        for begin, end in pairwise(exact.offsets.tolist()):
+            expected = numbers[begin:end].reshape(H, 2, end - begin, D // H)
+            block, size = packed[begin:end].flatten(), 2 * H * (end - begin)
+            scales = block[: 4 * size].view(torch.float32).view(H, 2, end - begin, 1)
+            values = block[4 * size : 4 * size + expected.numel()].view_as(expected)
+            assert torch.equal(values.abs().amax(-1), torch.full_like(values[..., 0], 127))
+            assert (scales * values - expected).norm() < 0.05 * expected.norm()
 
 
 def test_what_is_not_supported_is_named() -> None:

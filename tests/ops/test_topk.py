@@ -33,14 +33,15 @@ def test_equal_values_come_in_order(x: torch.Tensor, k: int) -> None:
     assert torch.equal(values, x.gather(1, indices))
 
 
-@pytest.mark.parametrize("k", [1, 4, 40])
+# Shorter than the strands that the kernel cuts a row into, as long, and longer with a rest.
+@pytest.mark.parametrize("V, k", [(40, 1), (40, 4), (40, 40), (64, 9), (1003, 9), (1003, 100)])
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )
-def test_logprobs(dtype: torch.dtype, k: int) -> None:
+def test_logprobs(dtype: torch.dtype, V: int, k: int) -> None:
     generator = torch.Generator().manual_seed(k)
     # So coarse that narrow numbers are often equal.
-    logits = (8 * torch.randn(7, 40, generator=generator)).round().div(4).to(dtype)
+    logits = (8 * torch.randn(7, V, generator=generator)).round().div(4).to(dtype)
     values, words = ops.topk_logprobs(logits, k)
     assert values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert words.dtype == torch.int64
@@ -54,6 +55,27 @@ def test_large_logits_do_not_overflow() -> None:
     values, words = ops.topk_logprobs(torch.tensor([[1e4, 1e4, -1e4, -math.inf]]), 3)
     assert words.tolist() == [[0, 1, 2]]
     assert values[0].tolist() == pytest.approx([-math.log(2), -math.log(2), -2e4], rel=1e-4)
+
+
+@pytest.mark.parametrize("few", [0, 3])
+def test_rows_of_almost_nothing(few: int) -> None:
+    logits = torch.full((1, 500), -math.inf)
+    logits[0, 400 : 401 + few] = 1.0
+    values, words = ops.topk_logprobs(logits, 6)
+    assert words[0, : 1 + few].tolist() == list(range(400, 401 + few))
+    assert words[0, 1 + few :].tolist() == list(range(5 - few))
+    assert values[0].tolist() == pytest.approx(
+        [-math.log(1 + few)] * (1 + few) + [-math.inf] * (5 - few)
+    )
+
+
+@pytest.mark.parametrize("place", [0, 70, 499])
+def test_what_is_no_number_is_seen(place: int) -> None:
+    logits = torch.zeros(1, 500)
+    logits[0, place] = math.nan
+    values, words = ops.topk_logprobs(logits, 9)
+    assert values.isnan().all()
+    assert ((words >= 0) & (words < 500)).all()
 
 
 def test_the_input_is_left_alone() -> None:

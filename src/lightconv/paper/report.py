@@ -126,8 +126,8 @@ def notes(results: Results) -> list[str]:
     dates = sorted(result.date for result in found)
     bad = [result for result in found if result.status != "done"]
     twins = (
-        "rows have the names of the paper; their twins have a width of 256, heads as wide as the "
-        "paper's, and about half of its layers (`lightconv show RECIPE`)"
+        "rows have the names of the paper; their twins are a quarter to half as wide, with about "
+        "half of its layers (`lightconv show RECIPE`), and changed by the settings below"
     )
     return [
         *([twins] if results.experiment.scale == "cpu" else []),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lightconv.decode.engine import layers
 from lightconv.decode.engine.builder import Builder, Program
 from lightconv.decode.engine.state import EngineState, Source
-from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer, require_eval
 from lightconv.ops import program
@@ -109,9 +109,8 @@ class Engine:
             raise ValueError(f"source sentence {empty} is nothing but padding; leave it out")
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = source[real]
-        total, D = len(tokens), self.config.dim
-        dtype = torch.bfloat16 if self.quantize == "int8" else torch.float32
-        shape = torch.Size([total, 2 * D])
+        width, dtype = self._source_row()
+        shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self._decoder_layers()]
         for first, last in _groups(offsets.tolist()):
             self._encode_group(tokens, offsets[first : last + 1], outputs)
@@ -217,6 +216,16 @@ class Engine:
             ).contiguous()
             self._waves = waves  # in one assignment: another thread sees the old or the new
         return waves
+
+    def _source_row(self) -> tuple[int, torch.dtype]:
+        """Keys and values of one source token: how many numbers, and which."""
+        assert isinstance(self.config, Seq2SeqConfig)
+        numbers, scales = 2 * self.config.dim, 2 * self.config.source_heads
+        if self.quantize is None:
+            return numbers, torch.float32
+        # Bytes; the scales among them are float32 and stand where such numbers may.
+        size = torch.float32.itemsize
+        return scales * size + -(-numbers // size) * size, torch.int8
 
     def _decoder_layers(self) -> tuple[Any, ...]:
         assert hasattr(self.config, "decoder")

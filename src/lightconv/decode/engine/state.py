@@ -19,7 +19,8 @@ class Source(NamedTuple):
 
     offsets     [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values per decoder layer [rows, 2D], each sentence's as [heads, 2, its rows, D / heads];
-                float32, or bfloat16 beside int8 weights
+                float32; or beside int8 weights int8, each sentence's behind the bytes of its
+                scales [heads, 2, its rows]
     longest     rows of the longest sentence
     """
 

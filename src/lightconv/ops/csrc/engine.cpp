@@ -41,7 +41,7 @@ static void perform(const Run& run, const Instruction& i, Range rows, Range pane
     case kLinearInt8: return linear_int8(run, i, rows, panels);
     case kAttend: return attend_self(run, i, rows, room);
     case kAttendSource:
-      return i.narrow ? attend_source<uint16_t>(run, i, rows, room)
+      return i.narrow ? attend_source<int8_t>(run, i, rows, room)
                       : attend_source<float>(run, i, rows, room);
     case kArrange: return each([&](int64_t row) { arrange(run, i, row); });
     case kEmbed:

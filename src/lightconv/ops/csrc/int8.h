@@ -20,23 +20,19 @@ static inline const int8_t* bytes_of_row(const float* row) {
   return reinterpret_cast<const int8_t*>(row);
 }
 
-static void quantize(const Run& run, const Instruction& i, int64_t row) {
+// q = round(x / scale) + zero for n numbers; returns the scale, which makes the largest 127.
+static inline float to_bytes(const float* x, int64_t n, int32_t zero, int8_t* q) {
   constexpr int W = kLanes<float>;
-  const float* x = place(run, i.from, row);
-  float* to = place(run, i.to, row);
-  int8_t* q = reinterpret_cast<int8_t*>(to);
-  const int64_t whole = i.I / W * W;
+  const int64_t whole = n / W * W;
   Vec<float> most{};
   for (int64_t k = 0; k < whole; k += W) {
     const Vec<float> v = load(x + k);
     most = maximum<float>(most, maximum<float>(v, -v));
   }
   float top = max_lanes<float>(most)[0];
-  for (int64_t k = whole; k < i.I; ++k) top = std::max(top, std::fabs(x[k]));
+  for (int64_t k = whole; k < n; ++k) top = std::max(top, std::fabs(x[k]));
   const float factor = top > 0.0f ? 127.0f / top : 0.0f;
   const float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, ties to even
-  const int32_t zero = i.is_unsigned ? 128 : 0;
-  to[i.to.width - 1] = top / 127.0f;
   for (int64_t k = 0; k < whole; k += W) {
     const Vec<float> shifted = load(x + k) * factor + shifter;
     Ints<float> bits;
@@ -46,12 +42,19 @@ static void quantize(const Run& run, const Instruction& i, int64_t row) {
     const Bytes bytes = __builtin_convertvector(bits, Bytes);
     memcpy(q + k, &bytes, sizeof bytes);
   }
-  for (int64_t k = whole; k < i.I; ++k) {
+  for (int64_t k = whole; k < n; ++k) {
     const float shifted = x[k] * factor + shifter;
     int32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
     q[k] = int8_t(bits - 0x4B400000 + zero);
   }
+  return top / 127.0f;
+}
+
+static void quantize(const Run& run, const Instruction& i, int64_t row) {
+  float* to = place(run, i.to, row);
+  int8_t* q = reinterpret_cast<int8_t*>(to);
+  to[i.to.width - 1] = to_bytes(place(run, i.from, row), i.I, i.is_unsigned ? 128 : 0, q);
   for (int64_t k = i.I; k < round_to_four(i.I); ++k) q[k] = 0;  // their weights are zero
 }
 

@@ -6,24 +6,26 @@
 #include <limits>
 
 #include "gemm.h"
-#include "rows.h"
+#include "int8.h"
 
 namespace LIGHTCONV_ISA {
 
-// What a row's numbers are stored as: float, or bfloat16 as the upper half of one.
+// What a row's numbers are stored as: float, or int8 with a scale that the caller knows.
 static inline Vec<float> load_wide(const float* from) { return load(from); }
-static inline Vec<float> load_wide(const uint16_t* from) {
-  typedef uint16_t Halves __attribute__((vector_size(VEC_BYTES / 2)));
-  typedef uint32_t Wholes __attribute__((vector_size(VEC_BYTES)));
-  Halves halves;
-  memcpy(&halves, from, sizeof halves);
-  const Wholes bits = __builtin_convertvector(halves, Wholes) << 16;
-  Vec<float> v;
-  memcpy(&v, &bits, sizeof v);
-  return v;
+static inline Vec<float> load_wide(const int8_t* from) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Vec<float>)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return (Vec<float>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+#else  // compilers make many moves of this
+  typedef int8_t Bytes __attribute__((vector_size(VEC_BYTES / 4)));
+  Bytes bytes;
+  memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Ints<float>), Vec<float>);
+#endif
 }
-static inline float widen(float x) { return x; }
-static inline float widen(uint16_t x) { return bfloat16_to_float(x); }
 
 constexpr int kTogether = 4;  // rows that attend to the same keys at once
 
@@ -80,7 +82,7 @@ static inline void sum_channels(const E* const* rows, int64_t n, int64_t shift, 
   for (; c < end; ++c)
     for (int g = 0; g < G; ++g) {
       float sum = 0.0f;
-      for (int64_t s = 0; s < n; ++s) sum += weights[g * width + s] * widen(rows[s][shift + c]);
+      for (int64_t s = 0; s < n; ++s) sum += weights[g * width + s] * float(rows[s][shift + c]);
       to[g][c] = sum * share[g];
     }
 }
@@ -125,22 +127,31 @@ static inline void score(const float* const* q, const E* const* keys, int64_t n,
     store(each, sum_each<float>(sums) * factor);
     for (int g = 0; g < G; ++g) {
       for (int64_t c = whole; c < end; ++c)
-        for (int i = 0; i < S; ++i) each[g * S + i] += factor * q[g][c] * widen(some[i][c]);
+        for (int i = 0; i < S; ++i) each[g * S + i] += factor * q[g][c] * float(some[i][c]);
       memcpy(to + g * width + s, each + g * S, S * sizeof(float));
     }
   }
 }
 
 // softmax(q keys^T factor) values for G rows and one head: n keys of R numbers end to end, then the
-// values.
+// values. Keys and values are to be multiplied by scales[0 .. 2n), unless there are none.
 template <int G, class E>
-static inline void attend_block(const float* const* q, const E* keys, int64_t n, int64_t R,
-                                float factor, const Room& room, float* const* to) {
+static inline void attend_block(const float* const* q, const E* keys, const float* scales,
+                                int64_t n, int64_t R, float factor, const Room& room,
+                                float* const* to) {
   const E** rows = room.list<E>();
   for (int64_t s = 0; s < n; ++s) rows[s] = keys + s * R;
+  auto scale = [&](float* row, const float* by) {
+    for (int64_t s = 0; s < n; ++s) row[s] *= by[s];
+  };
   score<G>(q, rows, n, 0, R, factor, room.weights, room.width);
   float share[G];
-  for (int g = 0; g < G; ++g) share[g] = soften(room.weights + g * room.width, n);
+  for (int g = 0; g < G; ++g) {
+    float* weights = room.weights + g * room.width;
+    if (scales) scale(weights, scales);
+    share[g] = soften(weights, n);
+    if (scales) scale(weights, scales + n);
+  }
   sum_channels<G>(rows, n, n * R, 0, R, room.weights, room.width, share, to);
 }
 
@@ -246,6 +257,16 @@ static inline void together(const Run& run, const Instruction& i, int64_t row, i
   else attend(std::integral_constant<int, 1>{}, q, to);
 }
 
+// Keys and values of a source sentence, for one layer: numbers [heads, 2, its rows, R], in int8
+// behind scales [heads, 2, its rows]. A sentence begins source_bytes() per row before it.
+static inline int64_t scale_bytes(const Instruction& i) {
+  return i.narrow ? 2 * i.heads * int64_t(sizeof(float)) : 0;
+}
+
+static inline int64_t source_bytes(const Instruction& i, int64_t D) {
+  return i.narrow ? scale_bytes(i) + round_to_four(2 * D) : 2 * D * int64_t(sizeof(float));
+}
+
 template <class E>
 static void attend_source(const Run& run, const Instruction& i, Range range, const Room& room) {
   const int64_t D = i.O, R = D / i.heads;
@@ -253,11 +274,14 @@ static void attend_source(const Run& run, const Instruction& i, Range range, con
     const int64_t sentence = run.sentences[row];
     rows = alike(row, range.end, [&](int64_t other) { return run.sentences[other] == sentence; });
     const int64_t first = run.offsets[sentence], n = run.offsets[sentence + 1] - first;
-    const E* keys = static_cast<const E*>(run.sources[i.memory]) + first * 2 * D;
+    const char* block = static_cast<const char*>(run.sources[i.memory]) + first * source_bytes(i, D);
+    const float* scales = i.narrow ? reinterpret_cast<const float*>(block) : nullptr;
+    const E* keys = reinterpret_cast<const E*>(block + n * scale_bytes(i));
     together(run, i, row, rows, [&](auto g, const float** q, float** to) {
       constexpr int G = decltype(g)::value;
       for (int64_t h = 0; h < i.heads; ++h) {
-        attend_block<G>(q, keys + h * 2 * n * R, n, R, float(i.factor), room, to);
+        attend_block<G>(q, keys + h * 2 * n * R, scales ? scales + h * 2 * n : nullptr, n, R,
+                        float(i.factor), room, to);
         for (int j = 0; j < G; ++j) q[j] += R, to[j] += R;
       }
     });
@@ -266,14 +290,18 @@ static void attend_source(const Run& run, const Instruction& i, Range range, con
 
 // A row's keys and values, to where attend_source looks for them.
 static void arrange(const Run& run, const Instruction& i, int64_t row) {
-  const int64_t D = i.O / 2, R = D / i.heads, n = run.ends[row] - run.begins[row];
-  const int64_t block = run.begins[row] * 2 * D + (row - run.begins[row]) * R;
-  for (int64_t h = 0; h < i.heads; ++h)
-    for (int64_t part = 0; part < 2; ++part) {
-      const float* from = place(run, i.from, row) + part * D + h * R;
-      const int64_t at = block + (2 * h + part) * n * R;
-      write_row(i.narrow ? kBfloat16 : kFloat32, run.outputs[i.output - 1], at, R, from);
-    }
+  const int64_t D = i.O / 2, R = D / i.heads, begin = run.begins[row], n = run.ends[row] - begin;
+  char* block = static_cast<char*>(run.outputs[i.output - 1]) + begin * source_bytes(i, D);
+  float* scales = reinterpret_cast<float*>(block);
+  char* numbers = block + n * scale_bytes(i);
+  for (int64_t part = 0; part < 2 * i.heads; ++part) {  // keys or values of head part / 2
+    const float* from = place(run, i.from, row) + part % 2 * D + part / 2 * R;
+    const int64_t at = part * n + row - begin;
+    if (i.narrow)
+      scales[at] = to_bytes(from, R, 0, reinterpret_cast<int8_t*>(numbers) + at * R);
+    else
+      memcpy(reinterpret_cast<float*>(numbers) + at * R, from, size_t(R) * sizeof(float));
+  }
 }
 
 // Self-attention; `kernel` is the window, 0 for everything, `left` how far back it reaches.

@@ -44,7 +44,7 @@ struct Instruction {
   int64_t relu;             // kLinear, kLinearInt8
   int64_t is_unsigned;      // int8: rows are stored with 128 added, the kernel of VNNI
   int64_t normalize;        // kConvolve without `weight`: how the kernels are normalised
-  int64_t narrow;           // kArrange, kAttendSource: keys and values are bfloat16
+  int64_t narrow;           // kArrange, kAttendSource: keys and values are int8 and scales
   double factor;            // of embeddings, of attention's products; or norm's epsilon
 };
 
@@ -67,8 +67,7 @@ struct Run {
   const int64_t* rings;        // per memory
   const int64_t* sentences;    // [rows]: which source sentence
   const int64_t* offsets;      // [sentences + 1]: rows of the source
-  // Per memory the keys and values of each sentence: [heads, 2, its rows, D / heads], float32 or
-  // bfloat16 (narrow); a sentence begins 2 D numbers per source row before it.
+  // Per memory the keys and values of each sentence, as mix.h describes at source_bytes().
   const void* const* sources;
   // An encoder's run: sequences laid end to end; null in a decoder's.
   const int64_t* begins;       // [rows]: the first row of this row's sequence
