@@ -1,6 +1,7 @@
 # Each target sets up what it needs in .venv; there is no step before them.
 PYTHON ?= python3
 BIN = .venv/bin
+TASK ?= translation
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
 .PHONY: test test-slow check demo bench sanitize clean
@@ -16,8 +17,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# TASK=translation, lm or summary; the page is runs/demo-TASK/report.html
 demo: .venv/ready
-	$(BIN)/python -m benchmarks.ops --quick
+	$(BIN)/lightconv demo --task $(TASK)
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.ops --write docs
@@ -32,9 +34,9 @@ sanitize: .venv/ready
 	$(BIN)/python -m tests.sanitize
 
 .venv/ready: pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
+	@echo "setting up .venv: lightconv, its C++ kernels and test tools (a few minutes, once)"
 	$(PYTHON) -m venv .venv
-	@echo "installing lightconv and its test tools into .venv (a minute or two)"
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
 clean:

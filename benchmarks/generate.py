@@ -1,199 +1,219 @@
-"""Decoding with the C++ engine: sentences and tokens a second, against CTranslate2 and torch.
+"""Decoding with the C++ engine: speed, where the time goes, memory; CTranslate2 and torch beside.
 
-    python -m benchmarks.generate                       batch 1 and 32, beam 4, 30 tokens
-    python -m benchmarks.generate --length 200 --batch 32 --models dynamicconv selfattention
-    python -m benchmarks.generate --torch               also the model's own torch step
-    python -m benchmarks.generate --write docs          also the table in docs/performance.md
+    python -m benchmarks.generate                     everything: some 20 minutes on two cores
+    python -m benchmarks.generate --quick             two models, beam 4, few turns: 2 minutes
+    python -m benchmarks.generate --only speed long --batch 32 --beam 4
+    python -m benchmarks.generate --only paper        the set-ups of the paper's Sent/sec, Tok/sec
+    python -m benchmarks.generate --write docs        also the tables in docs/performance.md
 
-The models are the paper's for IWSLT De-En with random weights. Sources and outputs have exactly
---length tokens (the end is forbidden before and forced there), so every side does the same number
-of steps. CTranslate2 has a Transformer of the sizes of `selfattention`, at its best thread
-settings. All sides run in one process in turns; figures are medians.
+The models are the paper's for IWSLT De-En with random weights (--only paper: those for WMT En-De).
+Sources and outputs have exactly so many tokens, so every side makes the same number of steps.
+CTranslate2 has a Transformer of the sizes of `selfattention`, at its best thread settings. All
+sides of a table run in one process in turns, after a warm-up; figures are medians.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import torch
-
-from benchmarks import peer
+from benchmarks import bounds, decoders, footprint, peer, protocol, spent
+from benchmarks.bounds import Measured
+from benchmarks.decoders import NAMES, PEER, PRECISIONS, Shape, Side
 from benchmarks.measure import interleave
-from benchmarks.pages import measured, table
-from benchmarks.pages import replace as replace_page
-from lightconv.decode import beam_search
-from lightconv.decode.engine import Engine
-from lightconv.models import AverageConfig, Seq2Seq, Seq2SeqConfig
-from lightconv.ops import program
-from lightconv.paper.recipes import RECIPES
+from benchmarks.pages import measured, replace, table
 
-EOS = 2
-MODELS = ("dynamicconv", "lightconv", "selfattention", "average")
-NAMES = {
-    "dynamicconv": "DynamicConv",
-    "lightconv": "LightConv",
-    "selfattention": "self-attention",
-    "average": "averaged attention",
-}
-PRECISIONS = ("float32", "int8")
+LONG = 200
+# Calls that take longer than this have three turns.
+PATIENCE = 5.0
 
 
-class Side(NamedTuple):
-    """One thing to time: a call that translates `sentences` sentences."""
-
-    name: str
-    precision: str
-    call: Callable[[], object]
-    sentences: int
-    engine: Engine | None = None
-
-
-def configuration(name: str) -> Seq2SeqConfig:
-    """The paper's model for IWSLT De-En; "average" has averaged attention in the decoder."""
-    known = "selfattention" if name == "average" else name
-    config = RECIPES[f"iwslt-de-en-{known}"].model
-    assert isinstance(config, Seq2SeqConfig)
-    if name == "average":
-        layers = tuple(AverageConfig(ffn_dim=config.ffn_dim) for _ in config.decoder)
-        return replace(config, decoder=layers)
-    return config
+def measure_speed(options: argparse.Namespace, found: Measured) -> str:
+    """Sentences and tokens a second of short outputs."""
+    rows = []
+    for batch in options.batch:
+        for beam in options.beam:
+            shape = Shape(batch, beam, options.length)
+            rows += _speeds(options, found, shape, in_torch=options.torch)
+    return table(_HEADER, rows)
 
 
-def search(model: Any, config: Seq2SeqConfig, batch: int, beam: int, length: int) -> Any:
-    """A call that translates one batch; `model` is a model or an engine."""
-    source = torch.randint(4, config.source_vocab, (batch, length))
-    first = torch.full((batch,), EOS)
-    options = {"reorder": model.reorder} if isinstance(model, Engine) else {}
-    threads = torch.get_num_threads()
-
-    def call() -> object:
-        torch.set_num_threads(threads)  # CTranslate2 sets it to its own number
-        with torch.inference_mode():
-            state = model.start(model.encode(source), length)
-            return beam_search(
-                model.step,
-                state,
-                first,
-                beam=beam,
-                min_len=length,
-                max_len=length,
-                eos=EOS,
-                pad=config.pad,
-                **options,
-            )
-
-    return call
+def measure_long(options: argparse.Namespace, found: Measured) -> str:
+    """The same of long outputs, in batches."""
+    shape = Shape(max(options.batch), 4, options.long)
+    return table(_HEADER, _speeds(options, found, shape))
 
 
-def sides(options: argparse.Namespace, batch: int, beam: int) -> list[Side]:
-    """What is compared."""
-    found, length = [], options.length
-    for name in options.models:
-        config = configuration(name)
-        torch.manual_seed(0)
-        model = Seq2Seq(config).eval()
-        for kind in options.precision:
-            engine = Engine(model, quantize="int8" if kind == "int8" else None)
-            call = search(engine, config, batch, beam, length)
-            found.append(Side(NAMES[name], kind, call, batch, engine))
-        if options.torch:
-            call = search(model, config, batch, beam, length)
-            found.append(Side(f"{NAMES[name]}, torch", "float32", call, batch))
-    if options.peer:
-        for kind in options.precision:
-            call, count = peer.Peer(configuration("selfattention"), kind, batch).call(beam, length)
-            found.append(Side("CTranslate2, Transformer", kind, call, count))
-    return found
+_HEADER = (
+    *("side", "batch", "beam", "tokens", "sentences/s", "tokens/s"),
+    *("against CTranslate2", "against self-attention", "int8 against float32"),
+)
 
 
-def measure(options: argparse.Namespace, batch: int, beam: int) -> list[list[str]]:
-    """One row per side: its speed, and against CTranslate2 and float32."""
-    compared = sides(options, batch, beam)
-    calls = {f"{side.name} {side.precision}": side.call for side in compared}
-    seconds = interleave(calls, options.rounds, patience=60.0)
-    speed = {
-        (side.name, side.precision): side.sentences / seconds[f"{side.name} {side.precision}"]
-        for side in compared
-    }
+def _speeds(
+    options: argparse.Namespace, found: Measured, shape: Shape, *, in_torch: bool = False
+) -> list[list[str]]:
+    """One row per side: its speed, and against CTranslate2, self-attention and float32."""
+    with decoders.sides(
+        options.models,
+        options.precision,
+        shape,
+        in_torch=in_torch,
+        against=options.peer,
+        small=options.small,
+    ) as compared:
+        rounds = options.rounds * (3 if shape.batch == 1 else 1)
+        seconds = turns(compared, rounds)
+    speed = {(side.name, side.precision): side.sentences / seconds[side.title] for side in compared}
+    found.speed |= {(*key, shape): value for key, value in speed.items()}
     rows = []
     for side in compared:
         own = speed[side.name, side.precision]
-        other = speed.get(("CTranslate2, Transformer", side.precision))
-        plain = speed.get((side.name, "float32"))
-        attention = speed.get(("self-attention", side.precision))
+        against = [
+            speed.get((PEER, side.precision)),
+            speed.get((NAMES["selfattention"], side.precision)),
+            speed.get((side.name, "float32")) if side.precision == "int8" else None,
+        ]
         rows.append(
             [
-                f"{side.name}, {side.precision}",
-                str(batch),
-                str(beam),
-                str(options.length),
+                side.title,
+                *map(str, shape),
                 f"{own:,.1f}",
-                f"{own * options.length:,.0f}",
-                f"{own / other:.2f}x" if other else "-",
-                f"{own / attention:.2f}x" if attention else "-",
-                f"{own / plain:.2f}x" if plain and side.precision == "int8" else "-",
+                f"{own * shape.length:,.0f}",
+                *(f"{own / other:.2f}x" if other else "-" for other in against),
             ]
         )
-    if options.shares:
-        for side in compared:
-            if side.engine is not None:
-                print(f"{side.name}, {side.precision}, batch {batch}: {shares(side)}", flush=True)
     return rows
 
 
-def shares(side: Side) -> str:
-    """Where the time of one call goes: the engine's instructions, and what is not the engine."""
-    engine = side.engine
-    assert engine is not None
-    engine.nanoseconds = torch.zeros(len(program.OPS), dtype=torch.int64)
-    whole = interleave({"once": side.call}, rounds=1)["once"]  # a warm-up and a turn
-    spent = [n / 2e9 for n in engine.nanoseconds.tolist()]
-    engine.nanoseconds = None
-    parts = {op: s for op, s in zip(program.OPS, spent, strict=True) if s > 0.0}
-    parts["search and Python"] = max(0.0, whole - sum(spent))
-    return ", ".join(
-        f"{op} {s / whole:.0%}" for op, s in sorted(parts.items(), key=lambda p: -p[1])
+def turns(compared: Sequence[Side], rounds: int) -> dict[str, float]:
+    """Seconds per call of each side, by its title."""
+    for side in compared:
+        side.warm()
+    return interleave({side.title: side.call for side in compared}, rounds, PATIENCE, warm=False)
+
+
+def measure_shares(options: argparse.Namespace, found: Measured) -> str:
+    """Where the time of the engine goes."""
+    rows = []
+    for batch in options.batch:
+        shape = Shape(batch, 4, options.length)
+        with decoders.sides(
+            options.models, options.precision, shape, against=False, small=options.small
+        ) as compared:
+            times: dict[str, list[dict[str, float]]] = {side.title: [] for side in compared}
+            for side in compared:
+                side.warm()
+            for _ in range(options.rounds):
+                for side in compared:
+                    times[side.title].append(spent.spent(side.call))
+        for side in compared:
+            shares = spent.medians(times[side.title])
+            found.overhead[side.name, side.precision, shape] = spent.overhead(shares)
+            figures = [f"{shares[part]:.0%}" for part in spent.PARTS]
+            rows.append([side.title, str(batch), *figures, f"{spent.overhead(shares):.0%}"])
+    header = ["share of", "batch", *spent.PARTS, "last two together"]
+    return table(header, rows)
+
+
+def measure_memory(options: argparse.Namespace, found: Measured) -> str:
+    """Bytes of a hypothesis at two lengths, and what a process needs."""
+    batch = max(options.batch)
+    rows = []
+    for name in options.models:
+        config = decoders.configuration(name, options.small)
+        model = decoders.build(config)
+        for runner, title in (
+            (decoders.compile_model(model, "float32"), "engine"),
+            (model, "torch"),
+        ):
+            sizes = []
+            for length in (options.length, options.long):
+                size = footprint.state_bytes(runner, config, Shape(2, 4, length))
+                found.state[NAMES[name], title, length] = size
+                sizes.append(f"{size:,.0f}")
+            rows.append([f"{NAMES[name]}, {title}", *sizes])
+    lengths = (f"{length} tokens" for length in (options.length, options.long))
+    states = table(["bytes of decoder state per hypothesis", *lengths], rows)
+    shape = Shape(batch, 4, options.length)
+    peaks = footprint.peaks(
+        options.models, options.precision, shape, against=options.peer, small=options.small
     )
+    resident = [[name, f"{size / 1e6:,.0f}"] for name, size in peaks.items()]
+    header = [f"loads its folder, translates {batch} sentences, beam 4", "peak memory, MB"]
+    return f"{states}\n\n{table(header, resident)}"
+
+
+def measure_paper(options: argparse.Namespace, found: Measured) -> str:
+    """The paper's own set-ups for speed."""
+    return protocol.measure(small=options.small, rounds=options.rounds)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace, Measured], str]] = {
+    "speed": measure_speed,
+    "long": measure_long,
+    "shares": measure_shares,
+    "memory": measure_memory,
+    "paper": measure_paper,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--beam", type=int, nargs="+", default=[4])
-    parser.add_argument("--length", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--torch", action="store_true", help="also the model's own torch step")
-    parser.add_argument("--no-peer", dest="peer", action="store_false", help="no CTranslate2")
-    parser.add_argument("--shares", action="store_true", help="where the time goes")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
-    options = parser.parse_args(argv)
+    """Prints the tables, then what must hold."""
+    options = _parse(argv)
     if options.peer and not peer.available():
         print(f"error: {peer.MISSING}, or leave it out with --no-peer", file=sys.stderr)
         return 2
-    head = measured()
+    head = f"{measured()}; `{_command(argv)}`."
     print(head, flush=True)
-    rows = [
-        row
-        for batch in options.batch
-        for beam in options.beam
-        for row in measure(options, batch, beam)
-    ]
-    header = ["side", "batch", "beam", "tokens", "sentences/s", "tokens/s"]
-    header += ["against CTranslate2", "against self-attention", "int8 against float32"]
-    found = table(header, rows)
-    print(found)
-    if options.write:
-        page = options.write / "performance.md"
-        replace_page(page, "benchmarks.generate", f"{head}.\n\n{found}")
+    found = Measured()
+    for name in options.only:
+        text = SECTIONS[name](options, found)
+        print(f"\n{name}\n\n{text}", flush=True)
+        if options.write:
+            page = options.write / "performance.md"
+            replace(page, f"benchmarks.generate {name}", f"{head}\n\n{text}")
+    judged = bounds.judge(found, length=options.length, long=options.long)
+    if judged:
+        print(f"\n{bounds.render(judged)}")
+    if options.write and set(options.only) >= {"speed", "long", "shares", "memory"}:
+        text = f"{head}\n\n{bounds.render(judged)}"
+        replace(options.write / "performance.md", "benchmarks.generate", text)
     return 0
+
+
+def _command(argv: Sequence[str] | None) -> str:
+    given = sys.argv[1:] if argv is None else argv
+    return " ".join(["python -m benchmarks.generate", *given])
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, metavar="TABLE", help="some tables: %(choices)s"
+    )
+    parser.add_argument("--quick", action="store_true", help="two models, beam 4, three turns")
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 4, 5], help="of the first table")
+    parser.add_argument("--length", type=int, default=30)
+    parser.add_argument("--long", type=int, default=LONG, help="tokens of long outputs")
+    parser.add_argument("--rounds", type=int, default=5, help="turns; three times that at batch 1")
+    parser.add_argument("--no-torch", dest="torch", action="store_false", help="no torch beside")
+    parser.add_argument("--no-peer", dest="peer", action="store_false", help="no CTranslate2")
+    parser.add_argument("--small", action="store_true", help="small models, to try this file")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.models, options.beam, options.torch = ["dynamicconv", "selfattention"], [4], False
+        options.rounds = min(options.rounds, 3)
+    options.only = options.only or [
+        name for name in SECTIONS if not options.quick or name in ("speed", "shares")
+    ]
+    return options
 
 
 if __name__ == "__main__":

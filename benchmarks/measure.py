@@ -18,11 +18,14 @@ Call = Callable[[], object]
 
 
 def interleave(
-    sides: Mapping[str, Call], rounds: int = 9, patience: float = 0.3
+    sides: Mapping[str, Call], rounds: int = 9, patience: float = 0.3, *, warm: bool = True
 ) -> dict[str, float]:
-    """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`."""
+    """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`.
+
+    warm  whether each side is called once before; otherwise somebody has done so
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for call in sides.values():
+    for call in sides.values() if warm else ():
         call()
     for turn in range(rounds):
         for name, call in sides.items():

@@ -5,7 +5,6 @@ best settings for this kind of machine: one thread for a sentence, two workers o
 for many (several threads inside a worker make it slower on virtual cores).
 """
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,22 +73,25 @@ def _attention(attention: Any, dim: int, *parts: int) -> None:
     _norm(attention.layer_norm, dim)
 
 
-class Peer:
-    """Translates `sentences` random sentences of `length` words into exactly `length` words."""
+def save(config: Seq2SeqConfig, compute_type: str, folder: Path) -> Path:
+    """A model of config's sizes in a new folder, quantised by the library itself."""
+    spec = specification(config)
+    spec.optimize(quantization=None if compute_type == "float32" else compute_type)
+    folder.mkdir(parents=True)
+    spec.save(str(folder))
+    return folder
 
-    def __init__(self, config: Seq2SeqConfig, compute_type: str, batch: int) -> None:
+
+class Peer:
+    """Translates random sentences of `length` words into exactly `length` words."""
+
+    def __init__(self, folder: Path, compute_type: str, batch: int) -> None:
         import ctranslate2
 
         self.batch = batch
         self.workers = 1 if batch == 1 else 2
-        self._folder = tempfile.TemporaryDirectory()
-        spec = specification(config)
-        spec.optimize(quantization=None if compute_type == "float32" else compute_type)
-        spec.save(self._folder.name)
-        # A folder without a file of shared words has one for each side; either is complete.
-        assert any(Path(self._folder.name).iterdir())
         self.translator = ctranslate2.Translator(
-            self._folder.name,
+            str(folder),
             device="cpu",
             compute_type=compute_type,
             inter_threads=self.workers,

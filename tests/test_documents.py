@@ -1,25 +1,255 @@
-"""What README.md and docs/ say about text runs, on a model that was trained here."""
+"""What the documents name exists: links, files, commands, options, settings, Python names.
 
+The pages about text are run, on models that were trained here; the README has tests of its own.
+"""
+
+import argparse
 import io
 import re
+import shlex
 import shutil
 import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import lightconv
 from lightconv import cli
+from lightconv.paper import RECIPES
+from lightconv.paper.tables import TABLES
 from tests.trained import Trained
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "translate.md", ROOT / "docs" / "evaluation.md"]
+SOURCE = ROOT / "src" / "lightconv"
+OTHERS = {"--max-restarts"}  # torchrun's
+PATTERNS = ("*.md", "docs/*.md", "docs/results/README.md", "examples/*.md")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
+}
+
+
+def prose(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+SHELL = r"(lightconv [a-z-]|python (-m|[a-z])|make [a-z]|torchrun )"
+
+
+def lines(text: str) -> list[str]:
+    """Indented lines that a shell would run, without comments and redirections."""
+    found = re.findall(r"^    (\S.*)$", prose(text), re.MULTILINE)
+    found = [re.sub(r"^echo .* \| ", "", line) for line in found]
+    return [re.split(r"  #| > ", line)[0].strip() for line in found if re.match(SHELL, line)]
+
+
+def mentions(text: str) -> list[str]:
+    """The same in `...`, where a command may stand without all of its arguments."""
+    found = (" ".join(name.split()) for name in re.findall(r"`([^`]+)`", prose(text)))
+    return [name.split(" > ")[0] for name in found if re.match(SHELL, name)]
+
+
+def gather(*starts: str, whole: bool) -> list[tuple[str, str]]:
+    """Page and command of all that begin so."""
+    find = lines if whole else mentions
+    return [(page, c) for page, text in PAGES.items() for c in find(text) if c.startswith(starts)]
+
+
+def ids(found: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{page}: {what}" for page, what in found]
+
+
+WHOLE = gather("lightconv ", "torchrun ", whole=True)
+MENTIONED = gather("lightconv ", whole=False)
+SCRIPTS = [*gather("python ", whole=True), *gather("python ", whole=False)]
+TARGETS = [*gather("make ", whole=True), *gather("make ", whole=False)]
+
+
+# --- commands
+
+
+@pytest.fixture
+def understand(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has a command read its arguments and do nothing; its recipes and examples are there."""
+    parsed: list[argparse.Namespace] = []
+    real = cli.Parser.parse
+
+    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+        parsed.append(real(self, argv))
+        raise SystemExit(0)
+
+    def check(command: str) -> None:
+        words = shlex.split(command.partition(" -m ")[2] or command)
+        parsed.clear()
+        assert cli.main(words[1:]) == 0, command
+        assert len(parsed) == 1
+        for word in words[2:]:
+            if word.startswith("examples/"):
+                assert (ROOT / word).exists()
+            elif re.fullmatch(
+                r"(iwslt|wmt|billion|cnn|debian)-[\w-]*(conv|attention)(-small)?", word
+            ):
+                assert word in RECIPES
+
+    monkeypatch.setattr(cli.Parser, "parse", parse)
+    return check
+
+
+@pytest.mark.parametrize(("page", "command"), WHOLE, ids=ids(WHOLE))
+def test_a_command_is_understood(
+    page: str, command: str, understand: Callable[[str], None]
+) -> None:
+    understand(command)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_examples_of_a_help_are_understood(
+    name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    assert cli.main([name, "--help"]) == 0
+    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    understand = request.getfixturevalue("understand")
+    found = [re.sub(r"^.*?(?=lightconv )", "", line) for line in examples.splitlines()]
+    assert found
+    for line in found:
+        understand(re.split(r"  +#| [<>] ", line)[0])
+
+
+def test_the_help_of_all_commands_is_understood(
+    capsys: pytest.CaptureFixture[str], understand: Callable[[str], None]
+) -> None:
+    assert cli.main(["--help"]) == 0
+    found = re.findall(r"^  .*?(lightconv .*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(found) > 5
+    for line in found:
+        understand(line)
+
+
+@pytest.mark.parametrize(("page", "command"), MENTIONED, ids=ids(MENTIONED))
+def test_a_mentioned_command_exists(
+    page: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And has the options that stand behind it."""
+    known: set[str] = set()
+
+    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+        known.update(self._option_string_actions)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli.Parser, "parse", parse)
+    assert cli.main(command.split()[1:]) == 0
+    given = {word.strip("[]") for word in command.split()[2:] if word.strip("[]").startswith("--")}
+    assert given <= known
+
+
+@pytest.mark.parametrize(("page", "command"), SCRIPTS, ids=ids(SCRIPTS))
+def test_a_script_has_its_options(page: str, command: str) -> None:
+    words = shlex.split(command)[1:]
+    name = words[1].replace(".", "/") if words[0] == "-m" else words[0].removesuffix(".py")
+    path = ROOT / f"{name}.py"
+    assert path.exists() or (ROOT / name).is_dir(), name
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in path.read_text(), option
+
+
+@pytest.mark.parametrize(("page", "command"), TARGETS, ids=ids(TARGETS))
+def test_make_has_the_target(page: str, command: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE)
+
+
+# --- names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in heads}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_of_the_project_exist(page: str) -> None:
+    begins = r"`((?:src|tests|docs|benchmarks|examples|\.ci|lightconv|ops|csrc)/[\w./*-]+)`"
+    for name in re.findall(begins, PAGES[page]):
+        places = (ROOT, ROOT / "src", SOURCE, SOURCE / "ops")
+        assert any(any(place.glob(name.rstrip("/"))) for place in places), name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_exist(page: str) -> None:
+    """Ours and those of tools that we call stand in the source."""
+    source = "\n".join(
+        path.read_text()
+        for folder in (SOURCE, ROOT / "benchmarks", ROOT / "examples")
+        for path in folder.rglob("*.py")
+    )
+    for option in set(re.findall(r"`[^`]*?(?<![\w-])(--[a-z][a-z-]+)", PAGES[page])):
+        assert option in OTHERS or f'"{option}"' in source or f" {option}" in source, option
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_names_exist(page: str) -> None:
+    for name in set(re.findall(r"`(lightconv(?:\.\w+)+)(?<!\.py)`", PAGES[page])):
+        found: object = lightconv
+        place = "lightconv"
+        for part in name.split(".")[1:]:
+            place = f"{place}.{part}"
+            found = getattr(found, part, None) or import_module(place)
+
+
+def test_the_page_of_the_paper_has_its_figures() -> None:
+    """As `lightconv table` has them, which tests/paper compares with the paper."""
+    rows = re.findall(
+        r"^\| `lightconv table (\w+)` \|.*\| (.*) \| (\d+) \|$", PAGES["docs/paper.md"], re.M
+    )
+    assert [name for name, _, _ in rows] == list(TABLES)
+    for name, figures, count in rows:
+        table = TABLES[name]
+        assert int(count) == len(table.rows)
+        known = {figure for row in table.rows for figure in row.figures}
+        assert set(re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", figures)) <= known
+    diverging = sum(row.figures == ("diverges",) for row in TABLES["normalization"].rows)
+    assert diverging == 5
+
+
+def test_variables_of_the_environment_are_all_explained() -> None:
+    """LIGHTCONV_... in the source and in the documents are the same, but for the private ones."""
+    written = {name for text in PAGES.values() for name in re.findall(r"LIGHTCONV_[A-Z_]+", text)}
+    used = {
+        name
+        for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.cpp"), *SOURCE.rglob("*.h")]
+        for name in re.findall(r'"(LIGHTCONV_[A-Z_]+)"', path.read_text())
+    }
+    assert written <= used
+    assert used - written <= {"LIGHTCONV_PARENT", "LIGHTCONV_VNNI", "LIGHTCONV_STORE"}
+
+
+def test_versions_are_one() -> None:
+    citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert citation
+    assert citation[1] == project["version"] == lightconv.__version__
+
+
+# --- pages about text, run
+
+RUN = ("docs/translate.md", "docs/evaluation.md")
 KINDS = ("translate", "summarize", "generate", "score", "interactive", "evaluate", "tune")
-COMMANDS = sorted(
+TEXT = sorted(
     {
         command
-        for page in PAGES
-        for command in re.findall(r"^    (lightconv .*?)(?:  +#.*)?$", page.read_text(), re.M)
+        for page in RUN
+        for command in re.findall(r"^    (lightconv .*?)(?:  +#.*)?$", PAGES[page], re.M)
         if command.split()[1] in KINDS
     }
 )
@@ -33,8 +263,7 @@ def folder(
     (tmp_path / "runs").mkdir()
     (tmp_path / "data").mkdir()
     shutil.copytree(copies.run, tmp_path / "runs" / "first")
-    for name in ("first", "mine"):
-        (tmp_path / "data" / name).symlink_to(copies.data)
+    (tmp_path / "data" / "mine").symlink_to(copies.data)
     (tmp_path / "text-model").symlink_to(texts.model)
     for name in ("in.txt", "out.txt", "ref.txt", "articles.txt", "baseline.txt"):
         (tmp_path / name).write_text("w1 w2 .\nw3 w4 .\n")
@@ -45,10 +274,10 @@ def folder(
     return tmp_path
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TEXT)
 def test_commands_run(command: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = "text-model" if " generate " in command else "runs/first"
-    words = command.replace("MODEL", model).replace("'the king'", "the").split()
+    words = shlex.split(command.replace("MODEL", model).replace("'the king'", "the"))
     if ">" in words:
         words = words[: words.index(">")]
     code = cli.main(words[1:])
@@ -58,7 +287,6 @@ def test_commands_run(command: str, folder: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_blocks_run(folder: Path) -> None:
-    for page in PAGES[:2]:
-        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-        (block,) = (block for block in blocks if ".translate(" in block)
-        exec(block, {"lightconv": lightconv})
+    blocks = re.findall(r"```python\n(.*?)```", PAGES["docs/translate.md"], re.DOTALL)
+    (block,) = (block for block in blocks if ".translate(" in block)
+    exec(block, {"lightconv": lightconv})

@@ -33,6 +33,22 @@ ALLOWED = {
         "data",
         "config",
     },
+    # It shows everything: by commands too.
+    "demo": {
+        "demo",
+        "paper",
+        "cli",
+        "printing",
+        "recipe",
+        "evaluate",
+        "decode",
+        "train",
+        "models",
+        "mixers",
+        "ops",
+        "data",
+        "config",
+    },
     "printing": {"printing"},
     # It starts the command itself.
     "selftest": {

@@ -19,23 +19,29 @@ def words_pipeline(sides: int = 2, lang: str = "en") -> Pipeline:
 
 
 class Reverse:
-    """Says every source backwards; the second best output is the source itself."""
+    """Says every source backwards, after its prefix; the second best output is the source."""
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.numbers: list[list[int]] = []
 
     def __call__(
-        self, sources: Sequence[Sequence[int]], numbers: Sequence[int]
+        self,
+        sources: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+        prefixes: Sequence[Sequence[int]] | None = None,
+        /,
     ) -> list[list[Hypothesis]]:
         self.batches.append([list(source) for source in sources])
         self.numbers.append(list(numbers))
         return [
             [
                 Hypothesis(
-                    [*reversed(source), EOS], -float(len(source)), [-1.0] * (len(source) + 1)
+                    [*prefix, *reversed(source), EOS],
+                    -float(len(source)),
+                    [-1.0] * (len(prefix) + len(source) + 1),
                 ),
                 Hypothesis([*source, EOS], -9.0, [-3.0] * (len(source) + 1)),
             ]
-            for source in sources
+            for source, prefix in zip(sources, prefixes or [()] * len(sources), strict=True)
         ]

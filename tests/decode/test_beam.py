@@ -57,6 +57,45 @@ def test_a_beam_wide_enough_finds_everything_that_the_rules_allow() -> None:
         assert_same(found[sentence], expected)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_blocked_ngrams_change_what_is_found(n: int) -> None:
+    """A table that says the same words again and again: everything, and what a beam of 3 finds."""
+    table = Table(3, 4, 7, seed=n)
+    table.logits[..., 3] += 6.0
+    table.logits[..., EOS] -= 6.0
+    free = table.search(beam=130, max_len=7, pad=1, nbest=1)
+    wide = table.search(beam=130, max_len=7, pad=1, block_ngrams=n)
+    narrow = table.search(beam=3, max_len=7, pad=1, block_ngrams=n)
+    rules = Told(7, 1, (1,), n)
+    for sentence in range(3):
+        assert grams(free[sentence][0].tokens, n)[1], "there was something to block"
+        assert_same(wide[sentence], enumerate_all(table, sentence, rules, power(1.0)))
+        assert_same(narrow[sentence], define(table, sentence, 3, rules, power(1.0)))
+        assert not any(grams(h.tokens, n)[1] for h in wide[sentence])
+
+
+def grams(tokens: list[int], n: int) -> tuple[set[tuple[int, ...]], bool]:
+    """The n-grams, and whether one comes twice."""
+    found = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return set(found), len(set(found)) < len(found)
+
+
+def test_blocking_that_is_off_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are tokens kept, nor compared, nor all words looked at."""
+    table = Table(4, 30, 9, seed=2)
+    # The last step forces EOS, so it looks at all words in any case.
+    expected = table.search(beam=3, max_len=9, pad=1)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("work for a rule that is off")
+
+    monkeypatch.setattr("lightconv.decode.rules.repeats", refuse)
+    monkeypatch.setattr("lightconv.decode.beam.extend", refuse)
+    assert table.search(beam=3, max_len=9, pad=1) == expected
+    with pytest.raises(AssertionError, match="rule that is off"):
+        table.search(beam=3, max_len=9, pad=1, block_ngrams=2)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("V, max_len", [(3, 6), (5, 9), (11, 12), (40, 15)])

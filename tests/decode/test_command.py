@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 import lightconv
 from lightconv import cli
+from lightconv.decode.answer import Answer, Output
+from lightconv.decode.command import _writer
+from lightconv.decode.options import TextOptions
 from tests.trained import Trained
 
 
@@ -34,9 +39,10 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def call(*arguments: object, stdin: bytes | str = b"") -> Done:
+    def call(*arguments: object, stdin: bytes | str = b"", typed: bool = False) -> Done:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: typed)
         code = cli.main([str(argument) for argument in arguments])
         return Done(code, *capsys.readouterr())
 
@@ -89,6 +95,80 @@ def test_json_has_everything(run: Run, copies: Trained) -> None:
     assert float(rows[1][1]) == pytest.approx(first["outputs"][1]["score"], abs=1e-4)
 
 
+def test_alignments(run: Run, copies: Trained) -> None:
+    lines = "w1 w2 w3\n\nw4 w5\n"
+    plain = run("translate", copies.model, stdin=lines).out.splitlines()
+    done = run("translate", copies.model, "--alignments", stdin=lines)
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == plain and rows[1] == ["", ""]
+    found = [[tuple(map(int, pair.split("-"))) for pair in row[1].split()] for row in rows]
+    assert [t for _, t in found[0]] == [0, 1, 2] and {s for s, _ in found[0]} <= {0, 1, 2}
+    first = json.loads(
+        run("translate", copies.model, "--alignments", "--format", "jsonl", stdin=lines).out.split(
+            "\n"
+        )[0]
+    )
+    assert [tuple(pair) for pair in first["alignment"]] == found[0]
+    assert first["source_tokens"] == ["w1", "w2", "w3"]
+    ranked = run("translate", copies.model, "--alignments", "--n-best", "2", stdin="w1\n\n")
+    assert [line.count("\t") for line in ranked.out.splitlines()] == [3, 3, 3]
+
+
+def test_prefixes(run: Run, copies: Trained) -> None:
+    done = run("translate", copies.model, "--prefix", stdin="w1 w2\tw7\nw1 w2\n\tw3\nw1 w2\t\n")
+    begun, *others = done.out.split("\n")
+    assert done.code == 0 and begun.startswith("w7 ") and others == ["w1 w2", "", "w1 w2", ""]
+    wrong = run("translate", copies.model, "--prefix", stdin="w1\nw1\tw2\tw3\n")
+    assert wrong.code == 2 and "line 2: 2 tabs, expected at most one" in wrong.err
+    long = run("translate", copies.model, "--prefix", stdin="w1\t" + "w2 " * 7)
+    assert long.refused("line 1: a prefix of 7 tokens, expected fewer than the 7")
+    full = run("translate", copies.model, "--prefix", stdin="w1\t" + "w2 " * 6)
+    assert full.out == " ".join(["w2"] * 6) + "\n"
+
+
+def test_ensembles(run: Run, copies: Trained, texts: Trained, tmp_path: Path) -> None:
+    lines = "w1 w2\n\nw3 w4 w5\n"
+    alone = run("translate", copies.model, "--format", "jsonl", stdin=lines)
+    same = run(
+        "translate", copies.model, "--ensemble", copies.run, "--format", "jsonl", stdin=lines
+    )
+    answers = (map(json.loads, done.out.splitlines()) for done in (alone, same))
+    for one, other in zip(*answers, strict=True):
+        assert one["text"] == other["text"]
+        assert one.get("score", 0.0) == pytest.approx(other.get("score", 0.0), abs=1e-5)
+    ensemble = ("translate", copies.model, "--ensemble")
+    assert run(*ensemble, texts.model, stdin=lines).refused("another kind of model")
+    assert run(*ensemble, tmp_path / "no", stdin=lines).refused("does not exist")
+    twin = tmp_path / "twin"
+    shutil.copytree(copies.model, twin)
+    vocabulary = min(twin.glob("vocab*"))
+    vocabulary.write_text(vocabulary.read_text().replace("w1\n", "w11\n"))
+    assert run(*ensemble, twin, stdin=lines).refused("ensemble (", vocabulary.name, "same prepared")
+
+
+def test_an_ensemble_is_the_mean_of_its_models(copies: Trained, tmp_path: Path) -> None:
+    first = lightconv.load(copies.model)
+    shutil.copytree(copies.model, tmp_path / "second")
+    second = lightconv.load(copies.model)
+    second.folder = tmp_path / "second"
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.mul_(0.7)
+    sources = ["w1 w2", "w3 w4 w5 w6"]
+    for engine in ("auto", "torch"):
+        options = {"ensemble": [second], "engine": engine, "coverage": 0.0}
+        answers = list(first.answers(sources, **options))
+        targets = [answer.text for answer in answers]
+        each = [[s.logprobs for s in model.score(sources, targets)] for model in (first, second)]
+        for answer, *logprobs in zip(answers, *each, strict=True):
+            mean = torch.tensor(logprobs).exp().mean(0).log()
+            assert answer.outputs[0].logprobs == pytest.approx(mean.tolist(), abs=1e-4)
+    looking = list(first.answers(sources, ensemble=[second], coverage=0.2))
+    assert [answer.text for answer in looking] == targets
+    with pytest.raises(ValueError, match=r"coverage=0\.2 runs in torch only, got engine="):
+        first.translate(sources, coverage=0.2, engine="native")
+
+
 def test_odd_text_comes_through(run: Run, copies: Trained) -> None:
     odd = "漢字 😀\u2028w1\x0bw2\n\u00a0\n\x85\n"
     done = run("translate", copies.model, stdin=odd)
@@ -131,9 +211,14 @@ def test_long_lines(run: Run, copies: Trained) -> None:
         (["--set", "max_len_ratio=0", "--set", "min_len=9"], "min_len=9 must not be above"),
         (["--set", "alfa=1"], "Did you mean 'alpha'"),
         (["--max-source", "0"], "max_source=0 must be at least 1"),
+        (["--set", "min_len=90"], "line 1: at least 90 tokens, and at most 7, expected room"),
+        (["--set", "min_len_ratio=9"], "line 1: at least 18 tokens, and at most 7"),
+        (["--engine", "torch", "--quantize", "int8"], "needs the C++ engine, got engine='torch'"),
+        (["--set", "coverage=1", "--quantize", "int8"], "coverage=1 runs in torch only"),
         (["--top-k", "3"], "--top-k is for random outputs, expected --sample"),
         (["--sample", "--top-p", "0"], "top_p=0.0 must be in (0, 1]"),
         (["--beams", "3"], "did you mean '--beam'?"),
+        (["--alignment"], "did you mean '--alignments'?"),
     ],
 )
 def test_wrong_options(run: Run, copies: Trained, arguments: list[str], words: str) -> None:
@@ -154,7 +239,9 @@ def test_wrong_models(run: Run, copies: Trained, texts: Trained, tmp_path: Path)
     assert run("translate", tmp_path / "no").refused("no does not exist", "RUN/model")
     assert run("translate", tmp_path).refused("has no config.json")
     assert run("translate", texts.model).refused("is a language model", "lightconv generate")
-    assert run("generate", copies.model).refused("lightconv translate or summarize")
+    assert run("generate", copies.model).refused("`lightconv translate` or `lightconv summarize`")
+    (tmp_path / "model.pt").write_bytes(b"\x80\x04K\x01.")
+    assert run("translate", tmp_path / "model.pt").refused("is a pickle", "`lightconv import`")
     (tmp_path / "config.json").write_text('{"model": {"kind": "tree"}}')
     assert run("translate", tmp_path).refused("no model of lightconv")
     (tmp_path / "config.json").write_text('{"model": {"kind": "seq2seq"}, "decode": {"beam": 0}}')
@@ -165,6 +252,8 @@ def test_prompts_go_on(run: Run, texts: Trained) -> None:
     model = lightconv.load(texts.model)
     done = run("generate", texts.model, "--prompt", "the", "--prompt", "")
     assert done.out.splitlines() == model.generate(["the", ""])
+    both = ("--prompt", "the", "--input", texts.data / "test.text.txt")
+    assert run("generate", texts.model, *both).refused("--prompt and --input, expected one")
     assert run("generate", texts.model, stdin="the\n\n").out.splitlines() == [
         *model.generate(["the"]),
         "",
@@ -189,6 +278,32 @@ def test_a_bar_for_who_watches(run: Run, copies: Trained, monkeypatch: pytest.Mo
     assert done.out == "w1\nw2\n" and "lines: 2 in" in done.err
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert run("translate", copies.model, stdin="w1\n") == (0, "w1\n", ""), "it sees the lines"
+
+
+def test_a_bar_for_who_gives_a_file(
+    run: Run, copies: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a terminal standard input is the keyboard, which nobody reads then."""
+    (tmp_path / "in").write_text("w1\nw2\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    done = run("translate", copies.model, "--input", tmp_path / "in", typed=True)
+    assert done.out == "w1\nw2\n" and "lines: 2 in" in done.err
+
+
+def test_columns_are_parted_by_tabs_only(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output("a\tb", -1.0, [4, 2], ["a\tb", "</s>"], [-1.0, 0.0], [(0, 0)])
+    for options, expected in (
+        (TextOptions(), "a\tb\n"),
+        (TextOptions(alignments=True), "a b\t0-0\n"),
+        (TextOptions(n_best=2), "7\t-1.0000\ta b\n"),
+    ):
+        _writer("text", options, str)(Answer(7, "x", [output]))
+        sys.stdout.flush()
+        assert capsys.readouterr().out == expected
+    _writer("jsonl", TextOptions(), str.upper)(Answer(7, "x", [output, output]))
+    sys.stdout.flush()
+    found = json.loads(capsys.readouterr().out)
+    assert [found["text"], *(each["text"] for each in found["outputs"])] == ["A\tB"] * 3
 
 
 # --- score

@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from lightconv.decode import beam_search, ensemble_steps
+from lightconv.decode.engine import Engine
+from lightconv.decode.ensemble import Ensemble
+from lightconv.ops.library import native
 
+from ..models.examples import PAD, SOURCE_VOCAB, language_model, seq2seq, tokens
 from .tables import EOS, Table, Told, define
 
 
@@ -67,3 +71,33 @@ def test_what_cannot_be_combined_is_refused() -> None:
     a, b = Table(1, 4, 1), Table(1, 5, 1)
     with pytest.raises(ValueError, match=r"one vocabulary, got \[4, 5\] words"):
         ensemble_steps([a.step, b.step])(torch.tensor([[EOS]]), (a.start(), b.start()))
+
+
+@pytest.mark.skipif(native().library is None, reason="no C++ kernels")
+def test_engines_and_models_go_together() -> None:
+    models = [seq2seq(kind, torch.float32) for kind in ("dynamicconv", "attention", "average")]
+    runner = Ensemble([Engine(models[0]), models[1], Engine(models[2])])
+    source = tokens(4, 6, SOURCE_VOCAB)
+    state = runner.start(runner.encode(source), 8)
+    options = {"beam": 3, "max_len": 8, "eos": EOS, "pad": PAD, "reorder": runner.reorder}
+    found = beam_search(runner.step, state, torch.full((4,), EOS), **options)
+    for row, hypotheses in zip(source, found, strict=True):
+        for h in hypotheses:
+            read = torch.tensor([[EOS, *h.tokens[:-1]]])
+            with torch.inference_mode():
+                each = torch.stack([model(row[None], read).softmax(-1)[0] for model in models])
+            expected = each.mean(0).log()[range(len(h.tokens)), h.tokens]
+            assert h.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_texts_go_together() -> None:
+    models = [language_model(kind) for kind in ("lightconv", "attention")]
+    runner = Ensemble(models)
+    state = runner.start(2, 9)
+    _, state = runner.step(torch.tensor([[EOS, 5], [EOS, 7]]), state)
+    state = runner.reorder(state, torch.tensor([1, 1, 0]))
+    scores, _ = runner.step(torch.tensor([[4], [6], [8]]), state)
+    read = torch.tensor([[EOS, 7, 4], [EOS, 7, 6], [EOS, 5, 8]])
+    with torch.inference_mode():
+        each = torch.stack([model(read)[:, -1].softmax(-1) for model in models])
+    torch.testing.assert_close(scores[:, 0].exp(), each.mean(0))

@@ -23,6 +23,7 @@ def test_it_translates(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     assert model.translate(["w1 w2 w3", "", "w4 w4"]) == ["w1 w2 w3", "", "w4 w4"]
     assert model.translate([]) == []
+    assert "model.translate([" in (copies.model / "README.md").read_text()
     assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
 
 
@@ -67,7 +68,7 @@ def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
         ({"beam": 0}, "beam=0 must be at least 1"),
         ({"n_best": 9}, "n_best=9 must not be above beam=3"),
         ({"min_len": 9, "max_len_ratio": 0.0, "max_len_plus": 5}, "min_len=9 must not be above"),
-        ({"min_len": 9, "max_len_plus": 1}, "min_len and max_len must rise"),
+        ({"min_len": 9, "max_len_plus": 1}, "line 1: at least 9 tokens, and at most 3"),
         ({"beem": 3}, "beem"),
         ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
         ({"temperature": 2.0}, "temperature"),
@@ -148,6 +149,22 @@ def test_wrong_calls_of_pairs(copies: Trained, call: Callable[[Any], object], me
         call(lightconv.load(copies.model))
 
 
+def test_wrong_ensembles(copies: Trained, texts: Trained) -> None:
+    model, other = lightconv.load(copies.model), lightconv.load(texts.model)
+    for ensemble, message in (
+        (model, "ensemble is one model, expected a list"),
+        (str(copies.model), "ensemble is one model, expected a list"),
+        ([copies.model], r"ensemble\[0\] is \w+, expected what lightconv.load returns"),
+        ([model, other], r"ensemble\[1\] is another kind of model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.translate(["w1"], ensemble=ensemble)
+    with pytest.raises(ValueError, match="alignments are for sources and targets"):
+        other.generate(["the"], alignments=True)
+    with pytest.raises(ValueError, match="cannot begin outputs with prefixes, expected generate"):
+        other.generate(["the"], prefixes=["a"])
+
+
 def test_wrong_calls_of_texts(texts: Trained) -> None:
     model = lightconv.load(texts.model)
     with pytest.raises(ValueError, match="cannot translate, expected generate"):
@@ -170,6 +187,21 @@ def test_a_model_with_a_vocabulary_only_reads_words(tmp_path: Path) -> None:
     assert set(text.split()) <= {*"abcde", "<unk>", "<s>"}
     build(text_config(9)).save(tmp_path / "texts", vocabulary=words)
     assert lightconv.load(tmp_path / "texts").score(["a b"])[0].ids == [4, 5, 2]
+
+
+def test_pieces_are_put_together_without_codes(tmp_path: Path) -> None:
+    """The codes of an imported model may be lost: its texts come cut, `un@@ able`."""
+    words = Vocabulary.of(("un@@", "able", "a", "b", "c"))
+    build(pair_config((9, 9))).save(tmp_path / "pairs", vocabulary=words)
+    model = lightconv.load(tmp_path / "pairs")
+    assert model.pipeline.encode(0, ["un@@ able a"]) == [[4, 5, 6]]
+    ids = [6, 4, 4, 5, 7, 4, 2]
+    assert model.pipeline.decode(1, ids) == "a ununable b un"
+    assert model.pipeline.decode_words(1, ids) == "a ununable b un"
+    (answer,) = model.answers(["a b"], max_len_plus=9)
+    joined = " ".join(answer.outputs[0].tokens[:-1])
+    (text,) = model.translate(["a b"], max_len_plus=9, subwords=True)
+    assert text == joined and answer.text == f"{joined} ".replace("@@ ", "").removesuffix(" ")
 
 
 def test_a_model_without_a_vocabulary_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Texts in, answers out, around searches that are known by heart."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -9,6 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightconv.data.codes import Codes
+from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig
+from lightconv.data.pipeline import Pipeline
+from lightconv.data.vocabulary import Vocabularies, Vocabulary
+from lightconv.decode.alignment import Alignment
 from lightconv.decode.answer import Output, join_outputs
 from lightconv.decode.options import TextOptions
 from lightconv.decode.translator import Translator, one_line
@@ -133,9 +138,63 @@ def test_scores_of_parts_are_a_mean_and_missing_ones_are_the_last() -> None:
         return Output(text, score, [1], [text], [score])
 
     parts = [[output("a", -1.0), output("b", -2.0)], [output("c", -3.0)]]
-    joined = join_outputs(parts, "+")
+    joined = join_outputs(parts, "+", [1, 1])
     assert [(each.text, each.score) for each in joined] == [("a+c", -2.0), ("b+c", -2.5)]
     assert joined[1].logprobs == [-2.0, -3.0]
+
+
+# --- Prefixes, alignments, subwords
+
+
+def test_outputs_begin_with_their_prefixes() -> None:
+    options = TextOptions(max_source=3)
+    found = Translator(Reverse(), words_pipeline(), options, warn=lambda text: None)
+    texts, prefixes = ["a b", "", "a b . c d .", "c"], ["d d", "d", "c", ""]
+    answers = list(found.answers(texts, prefixes))
+    # Only the first part of a long text begins so; an empty text has no answer.
+    assert [answer.text for answer in answers] == ["d d b a", "", "c . b a . d c", "c"]
+    assert [answer.source for answer in answers] == texts
+    with pytest.raises(ValueError, match="2 texts and 1 prefixes, expected as many"):
+        found.answers(["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="expected a list of prefixes"):
+        found.answers(["a"], "c")
+
+
+def mirror(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Alignment]:
+    """The alignment of what `Reverse` says first."""
+    return [
+        [(len(source) - 1 - t, t) for t in range(len(target))]
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+def test_alignments_count_the_tokens_of_all_parts() -> None:
+    found = Translator(
+        Reverse(), words_pipeline(), TextOptions(max_source=3), align=mirror, warn=lambda text: None
+    )
+    short, empty, long = found.answers(["a c", "", "a b . c d ."])
+    assert short.outputs[0].alignment == [(1, 0), (0, 1)] and short.outputs[0].pairs() == "1-0 0-1"
+    assert short.plain()["alignment"] == [(1, 0), (0, 1)]
+    assert short.plain()["source_tokens"] == ["a", "c"]
+    assert "alignment" not in empty.plain()
+    output = long.outputs[0]
+    assert output.alignment is not None and long.parts == 2
+    assert [(long.read[s], output.tokens[t]) for s, t in output.alignment] == [
+        (word, word) for word in (".", "b", "a", ".", "d", "c")
+    ]
+    assert "alignment" not in next(translator().answers(["a"])).plain()
+
+
+def test_subwords_are_left_as_they_are() -> None:
+    assert translate(["a ."], subwords=True) == [". a"]
+    pieces = Pipeline(
+        PipelineConfig(sides=(SideConfig(lang="en"),) * 2, subword=BPEConfig(merges=1)),
+        [Codes((("b", "c</w>"),))],
+        Vocabularies(Vocabulary.of(("a@@", "bc", "bc@@")), Vocabulary.of(("a@@", "bc", "bc@@"))),
+    )
+    for subwords, expected in ((False, ["bc a"]), (True, ["bc a@@"])):
+        found = Translator(Reverse(), pieces, TextOptions(subwords=subwords))
+        assert [answer.text for answer in found.answers(["abc"])] == expected
 
 
 # --- Odd input

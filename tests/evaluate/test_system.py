@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def pairs(copies: Trained) -> TextSeq2Seq:
     return model
 
 
-def by_hand(copies: Trained, model: TextSeq2Seq, **options: int) -> list[str]:
+def by_hand(copies: Trained, model: TextSeq2Seq, **options: Any) -> list[str]:
     return model.translate(list(copies.prepared.texts("test", "source")), **options)
 
 
@@ -130,13 +131,17 @@ def test_data_of_another_model_is_refused(copies: Trained, texts: Trained, tmp_p
 
 
 def test_a_metric_for_training(copies: Trained, pairs: TextSeq2Seq) -> None:
-    name, compute = validation_metric(copies.data, DECODE, lines=10)
+    told: list[str] = []
+    name, compute = validation_metric(copies.data, DECODE, lines=10, tell=told.append)
     assert name == "sacrebleu"
     sources = list(copies.prepared.texts("valid", "source"))[:10]
     references = copies.prepared.references("valid")[:10]
     expected = METRICS["sacrebleu"].score(pairs.translate(sources), references).value
     assert compute(pairs, lambda: False) == pytest.approx(expected)
     assert compute(pairs, lambda: True) < expected, "it stops when told to"
+    engine = "the C++ engine" if native().library else "torch, not in the C++ engine: it needs"
+    (note,) = told
+    assert note.startswith(f"sacrebleu of 10 lines: decoding in {engine}")
     assert validation_metric(copies.data, DECODE, "chrf")[0] == "chrf"
 
 
@@ -154,6 +159,8 @@ def test_what_stepped_the_model_is_told(
     assert "engine  native\n" in capsys.readouterr().out
     assert evaluate(*common, "--engine", "torch") == 0
     assert "engine  torch\n" in capsys.readouterr().out
+    assert evaluate(*common, "--set", "coverage=0.1") == 0
+    assert "engine  torch (coverage needs to know the attention)\n" in capsys.readouterr().out
     assert evaluate(*common, "--quantize", "int8") == 0
     out = capsys.readouterr().out
     assert "engine  native, int8\n" in out and "|quantize:int8|" in out
@@ -203,6 +210,29 @@ def test_json_and_another_system(
     assert comparison["difference"]["value"] == 0.0
 
 
+@pytest.mark.skipif(native().library is None, reason="no C++ kernels")
+def test_eight_bits_beside_float(
+    copies: Trained, pairs: TextSeq2Seq, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = (copies.model, "--data", copies.data, "--quantize", "int8", "--compare")
+    assert evaluate(*common, "--samples", "50") == 0
+    out = capsys.readouterr().out
+    exact = by_hand(copies, pairs)
+    short = by_hand(copies, pairs, quantize="int8")
+    same = sum(a == b for a, b in zip(short, exact, strict=True))
+    assert f"same outputs   {same} of 30\n" in out
+    assert "engine         native, int8\n" in out and "\ntime, float32  " in out
+    (line,) = (line.split() for line in out.splitlines() if line.startswith("sacrebleu "))
+    references = copies.prepared.references("test")
+    scores = (METRICS["sacrebleu"].score(each, references).value for each in (short, exact))
+    assert line[1:] == [f"{score:.2f}" for score in scores]
+    assert "|test:paired|bs:50|" in out and " against " in out
+    assert evaluate(*common, "--samples", "5", "--format", "jsonl") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    signatures = {each["system"]: each["signature"] for each in found if "system" in each}
+    assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
+
+
 def test_texts_and_their_floor(texts: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(texts.run, "--data", texts.data, "--floor", "--format", "jsonl") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -231,6 +261,10 @@ def test_mistakes_are_one_line(
     assert "is a language model" in refused(
         texts.model, "--data", texts.data, "--metric", "sacrebleu"
     )
+    assert "expected both" in refused(copies.model, *data, "--compare")
+    for option in (("--quantize", "int8"), ("--engine", "native"), ("--out", tmp_path / "x")):
+        message = refused(texts.model, "--data", texts.data, *option)
+        assert f"{option[0]} is for outputs, but " in message
     assert "does not exist" in refused(tmp_path / "no", *data)
     assert "expected a prepared folder" in refused(copies.model, "--data", tmp_path)
     assert "expected none with a model" in refused(copies.model, *data, "--hypotheses", "x")
@@ -253,7 +287,9 @@ def test_train_measures_it(
     few = ["--set", "train.max_steps=3", "--set", "train.validate_every=3"]
     fresh = [*command[:-1], str(tmp_path / "fresh"), *few]
     assert cli.main([*fresh, "--metric", "bleu"]) == 0
-    assert "sacrebleu " in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "sacrebleu " in err
+    assert err.count("note: sacrebleu of 40 lines: decoding in ") == 1
     entries = [json.loads(line) for line in (tmp_path / "fresh/log.jsonl").read_text().splitlines()]
     assert list(entries[-1]["metric"]) == ["sacrebleu"]
     assert cli.main(fresh) == 2

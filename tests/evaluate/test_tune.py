@@ -137,7 +137,9 @@ def test_the_choice_is_written_into_the_model(
     assert [row[0] for row in rows].count("*") == 1 and len(rows) == 5
     assert (model / "config.json").read_bytes() == before
     assert tune(*common) == 0
-    (best,) = (line.split() for line in capsys.readouterr().out.splitlines() if "*" in line)
+    out, err = capsys.readouterr()
+    (best,) = (line.split() for line in out.splitlines() if "*" in line)
+    assert err.count("note: decoding in ") == 1
     tables = read_config(model).tables
     assert tables["decode"] == json.loads(before)["decode"] | {
         "alpha": float(best[2]),

@@ -1,4 +1,4 @@
-"""The task is what it says, nothing sees an answer, and the script runs."""
+"""The task is what it says, and the script runs."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -24,30 +24,32 @@ def test_answers_stand_beside_their_keys(example: ModuleType) -> None:
         assert [pairs[key] for key in asked] == wanted
 
 
-@pytest.mark.parametrize("mixer", ["attention", "dynamicconv"])
-@pytest.mark.parametrize("kind", ["reader", "translator"])
-def test_no_answer_is_seen_before_it_is_given(example: ModuleType, kind: str, mixer: str) -> None:
-    torch.manual_seed(0)
-    model = example.MODELS[kind](example.MIXERS[mixer])
-    passage, questions, answers = example.draw(torch.Generator().manual_seed(3), batch=2)
-    other = answers.clone()
-    other[:, 2] = example.FIRST
-    want, got = model(passage, questions, answers), model(passage, questions, other)
-    assert want.shape == (2, example.QUESTIONS, example.VOCAB)
-    torch.testing.assert_close(got[:, :3], want[:, :3])
+def test_questions_are_answered_in_their_order(example: ModuleType) -> None:
+    """Scores for each, which the questions after it do not change."""
+    passage, questions, _ = example.draw(torch.Generator().manual_seed(3), batch=2)
+    other = questions.clone()
+    other[:, 3:] = example.FIRST
+    for name, build in example.MODELS.items():
+        torch.manual_seed(0)
+        model = build()
+        want, got = model(passage, questions), model(passage, other)
+        assert want.shape == (2, example.QUESTIONS, example.VOCAB)
+        torch.testing.assert_close(got[:, :3], want[:, :3], msg=name)
+        assert not torch.allclose(got[:, 3:], want[:, 3:])
 
 
 def test_it_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    found = example.main(["--steps", "5"])
-    assert len(found) == 4
+    found = example.main(["--steps", "5", "--seeds", "1"])
+    assert found.keys() == example.MODELS.keys()
     printed = capsys.readouterr().out
-    for name, share in found.items():
-        assert 0 <= share <= 1
+    for name, shares in found.items():
+        assert 0 <= min(shares) <= max(shares) <= 1
         assert f"\n{name} " in printed
 
 
 @pytest.mark.slow
-def test_source_attention_finds_the_answers(example: ModuleType) -> None:
-    found = example.main([])
-    assert found["translator, dynamicconv"] > 0.9
-    assert found["reader, dynamicconv"] < 0.5
+def test_a_kernel_and_attention_find_the_answers(example: ModuleType) -> None:
+    found = example.main(["--seeds", "2"])
+    assert min(found["translator: dynamicconv"]) > 0.95
+    assert min(found["reader: dynamicconv, attention"]) > 0.95
+    assert max(found["reader: dynamicconv"]) < 0.4

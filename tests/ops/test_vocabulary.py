@@ -36,6 +36,23 @@ def test_equals_cross_entropy(n: int, chunk: int, smoothing: float) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("chunk", [3, 1024])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_two_matrices_are_one(dtype: torch.dtype, chunk: int) -> None:
+    """Those of common words and of classes, in the head of an adaptive softmax."""
+    x, weight, target = inputs(20, 5, 11, dtype)
+    target[:2] = torch.tensor([8, 10])
+    given = [x, *(part.detach().requires_grad_() for part in weight.split([8, 3]))]
+    loss, nll = linear_cross_entropy(*given[:2], target, more=given[2], smoothing=0.1, chunk=chunk)
+    one, plain = linear_cross_entropy(x, weight, target, smoothing=0.1, chunk=chunk)
+    torch.testing.assert_close((loss, nll), (one, plain))
+    found = torch.autograd.grad(loss, given)
+    of_x, of_weight = torch.autograd.grad(one, (x, weight))
+    torch.testing.assert_close(torch.cat(found[1:]), of_weight)
+    # The gradient of x is rounded once more.
+    assert (found[0] - of_x).norm() <= torch.finfo(dtype).eps * of_x.norm()
+
+
 def test_formula_by_hand() -> None:
     """Two words, one position: p = 1 / (1 + e^-2) for the first."""
     x, weight = torch.tensor([[1.0]]), torch.tensor([[1.0], [-1.0]])
@@ -84,6 +101,7 @@ def test_nothing_is_kept_without_gradients() -> None:
     [
         ({"target": torch.zeros(5, dtype=torch.int64)}, r"target must be \[6\] like x, got \[5\]"),
         ({"weight": torch.zeros(9, 5)}, r"weight \[V, D\], got \[6, 4\] and \[9, 5\]"),
+        ({"more": torch.zeros(2, 5)}, r"more must be \[C, 4\] like weight, got \[2, 5\]"),
         ({"smoothing": 1.0}, r"smoothing=1.0 must be in \[0, 1\)"),
         ({"chunk": 0}, "chunk=0 must be at least 1"),
     ],
@@ -112,29 +130,41 @@ def test_numbers_beyond_exp_are_no_trouble() -> None:
 PEAK = """
 import json, sys, torch
 from pathlib import Path
-from lightconv.ops.vocabulary import linear_cross_entropy
+from lightconv.models import AdaptiveConfig
+from lightconv.models.adaptive import AdaptiveEmbedding
+from lightconv.models.embedding import TokenEmbedding
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
-n, D, V = json.loads(sys.argv[1])
-x, weight = torch.randn(n, D, requires_grad=True), torch.randn(V, D, requires_grad=True)
-target = torch.randint(V, (n,))
-linear_cross_entropy(x[:8], weight, target[:8], smoothing=0.1)[0].backward()
+n, D, V, cutoffs = json.loads(sys.argv[1])
+bands = AdaptiveConfig(cutoffs=tuple(cutoffs)) if cutoffs else None
+embedding = AdaptiveEmbedding(V, D, 1, bands) if bands else TokenEmbedding(V, D, 1)
+output = embedding.output(tied=False)
+x, target = torch.randn(n, D, requires_grad=True), torch.randint(V, (n,))
+smoothing = 0.0 if cutoffs else 0.1
+output.loss(x[:8], target[:8], smoothing)[0].backward()
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
-linear_cross_entropy(x, weight, target, smoothing=0.1)[0].backward()
-print(status("VmHWM") - before)
+output.loss(x, target, smoothing)[0].backward()
+print(json.dumps([status("VmHWM") - before, sum(p.nbytes for p in output.parameters())]))
 """
+CHUNK = 4 * 1024 * 32768  # bytes of the logits of 1,024 positions at V = 32,768
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc to measure with")
-@pytest.mark.parametrize("n, V", [(4096, 32768), (1024, 131_072)])
-def test_memory_is_that_of_one_chunk(n: int, V: int) -> None:
-    """With both gradients, under twice the logits of one chunk of 1,024 at V = 32,768."""
-    command = [sys.executable, "-c", PEAK, json.dumps([n, 32, V])]
+@pytest.mark.parametrize(
+    "n, V, cutoffs",
+    [(4096, 32768, []), (1024, 131_072, []), (4096, 32768, [24_000, 28_000])],
+    ids=["plain", "large", "adaptive"],
+)
+def test_memory_is_that_of_one_chunk(n: int, V: int, cutoffs: list[int]) -> None:
+    """The real peak of forward and backward, without the gradients that are its result."""
+    command = [sys.executable, "-c", PEAK, json.dumps([n, 32, V, cutoffs])]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    gradients = 3 * V * 32 * 4  # the weight's, once more scaled, once more added up
-    assert int(done.stdout) - gradients < 1.4 * 4 * 1024 * 32768
+    peak, matrices = json.loads(done.stdout)
+    # A gradient exists up to three times: summed over chunks, scaled, added to that of before.
+    assert peak - 3 * matrices < 1.4 * CHUNK
+    assert peak < 2 * CHUNK

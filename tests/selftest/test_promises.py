@@ -8,16 +8,28 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lightconv.data import Batch, Loader, Position, Vocabulary
-from lightconv.selftest import damage, garbage, guards, kernels, kills, order, strangers
+from lightconv.selftest import (
+    damage,
+    forks,
+    garbage,
+    guards,
+    kernels,
+    kills,
+    order,
+    restarts,
+    strangers,
+    together,
+)
 from lightconv.selftest.forks import Server
 from lightconv.selftest.points import worth_it
 from lightconv.selftest.promise import BrokenError, scratch
 from lightconv.train import checkpoint, trainer
 
-# R1 and R5 are in tests/train, with more of each.
+# R1, R4, R5 and R7 are in tests/train, with more of each.
 CHECKS = {
     "R2": kills.check_twice,
     "R3": order.check_order,
@@ -44,8 +56,8 @@ def broken(check: Callable[[Path, bool], Any], folder: Path, message: str) -> No
 def test_another_result_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = kills.undisturbed
 
-    def changed(server: Server, folder: Path, name: str) -> kills.Undisturbed:
-        whole = real(server, folder, name)
+    def changed(server: Server, folder: Path, name: str, steps: int) -> kills.Undisturbed:
+        whole = real(server, folder, name, steps)
         return whole._replace(left=whole.left | {f"{kills.STEPS} model": "other"})
 
     monkeypatch.setattr(kills, "undisturbed", changed)
@@ -60,6 +72,56 @@ def test_an_order_of_each_rank_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(order, "Loader", OwnOrder)
     broken(order.check_order, tmp_path, "another order with 2 ranks")
+
+
+class SomeRanks:
+    """Instead of a server: every rank has this loss and this parameter, in turn."""
+
+    def __init__(self, *found: tuple[float, float]) -> None:
+        self.found = list(found)
+
+    def call(self, case: object, *, size: int, folder: str, **_: Any) -> list[list[float]]:
+        Path(folder).mkdir()
+        losses = []
+        for rank in range(size):
+            loss, parameter = self.found.pop(0)
+            save_file({"p": torch.tensor([parameter])}, f"{folder}/{rank}.safetensors")
+            losses.append([loss] * (2 * together.STEPS + 1))
+        return losses
+
+
+@pytest.mark.parametrize(
+    "found, most, message",
+    [
+        ([(1.0, 2.0), (1.0, 2.0), (1.1, 2.0)], 0.0, "ranks have other losses"),
+        ([(1.0, 2.0), (1.1, 2.0), (1.1, 2.0)], 1e-6, "a loss or norm of 1.1, not 1.0"),
+        ([(1.0, 2.0), (1.0, 2.0), (1.0, 2.1)], 0.0, "rank 1 has other parameters than rank 0"),
+        ([(1.0, 2.0), (1.0, 2.5), (1.0, 2.5)], 1e-6, "0.5 from one rank, at most 1e-06 allowed"),
+        ([(1.0, math.nan)] * 3, 1e-6, "is not finite"),
+    ],
+)
+def test_ranks_that_differ_are_noticed(
+    found: list[tuple[float, float]], most: float, message: str, tmp_path: Path
+) -> None:
+    case = together.Case(2, 2, most, {})
+    with pytest.raises(BrokenError, match=message):
+        together.compare(SomeRanks(*found), tmp_path / "both", case)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"code": 1}, "torchrun ended with 1: resumed from step 2"),
+        ({"workers": 5}, "5 workers for 2 kills, not 6"),
+        ({"said": "resumed from step 2"}, "resumed 1 times after 2 kills"),
+        ({"same": False}, "other than undisturbed"),
+    ],
+)
+def test_a_bad_restart_is_noticed(changes: dict[str, Any], message: str) -> None:
+    good = restarts.Attempts(0, "resumed from step 2\nresumed from step 6\n", 6, True)
+    assert restarts.judge(good, 2) == 2
+    with pytest.raises(BrokenError, match=message):
+        restarts.judge(good._replace(**changes), 2)
 
 
 def test_a_digest_that_nobody_compares_is_noticed(
@@ -112,6 +174,16 @@ def test_a_reader_that_crashes_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_code_that_runs_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strangers, "read_pickle", lambda path: torch.load(path, weights_only=False))
     broken(strangers.check_strangers, tmp_path, "os.system, archive was read")
+
+
+def test_a_clock_stands_still_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
+    clock = forks.Clock()
+    for passed in (0.05, 70.0, 0.03):  # someone has stopped everything for 70 s
+        now[0] += passed
+        clock.tick()
+    assert clock.seconds == pytest.approx(0.05 + forks.LONGEST_PAUSE + 0.03)
 
 
 def test_which_operations_are_worth_a_kill() -> None:

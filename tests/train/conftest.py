@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.train.ranks import RankServer
+from lightconv.selftest.ranks import RankServer
 
 
 @pytest.fixture(scope="session")
 def rank_server() -> Iterator[RankServer]:
-    with RankServer() as found:
-        yield found
+    server = RankServer("tests.train.rank_cases")
+    yield server
+    server.close()

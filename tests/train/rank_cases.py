@@ -1,52 +1,24 @@
 """What a rank does in a test: each function runs on every rank at once and returns plain values."""
 
 import hashlib
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from lightconv.data import Batch
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import build
-from lightconv.models.weights import parameters
-from lightconv.train import (
-    AdamConfig,
-    DivergenceError,
-    Group,
-    Metric,
-    NesterovConfig,
-    PreparedData,
-    Trainer,
-    run,
-)
-from lightconv.train.distributed import join
-from lightconv.train.launch import find_place
-from lightconv.train.sharded import Shards
+from lightconv.selftest.together import CPU, joined, leave, make_batches
+from lightconv.train import DivergenceError, Metric, PreparedData, Trainer, run
 from lightconv.train.signals import Stop
-from tests.train.examples import DATA, lm_config, model_config, small_config, train_config
-
-CPU = torch.device("cpu")
-OPTIMIZERS = {"adam": AdamConfig(weight_decay=0.01), "nesterov": NesterovConfig(momentum=0.9)}
-
-
-@contextmanager
-def ranks(*, shard: bool = False) -> Iterator[Group]:
-    """The group of this process."""
-    with join(find_place(os.environ), CPU, os.environ, kind=Shards if shard else None) as group:
-        yield group
+from tests.train.examples import model_config, small_config, train_config
 
 
 def exchange() -> dict[str, Any]:
     """Everything that ranks tell each other, with values that say whose they are."""
-    with ranks() as group:
+    with joined() as group:
         rank = group.rank
         model = nn.Linear(3, 2)
         model.weight.grad = None if rank == 1 else torch.full((2, 3), float(rank + 1))
@@ -77,56 +49,6 @@ def exchange() -> dict[str, Any]:
         return found
 
 
-def batches(count: int) -> list[Batch]:
-    """Batches of different numbers of tokens: the mean of their means is not the mean."""
-    data = replace(DATA, sentences=12)
-    rows = [7, 12, 3, 9]
-    return [
-        Batch(tuple(part[: rows[i % 4]] for part in batch.inputs), batch.target[: rows[i % 4]])
-        for i, batch in enumerate(islice(data, count))
-    ]
-
-
-def updates(
-    folder: str,
-    *,
-    count: int,
-    steps: int = 20,
-    optimizer: str = "adam",
-    shard: bool = False,
-    text: bool = False,
-    **changes: Any,
-) -> list[float]:
-    """Updates of `count` batches each, which the ranks share; leaves the parameters in `folder`.
-
-    Returns the loss and the norm of the gradient, which is cut, of each, and a loss of validation.
-    """
-    config = train_config(optimizer=OPTIMIZERS[optimizer], clip_norm=0.5, **changes)
-    with ranks(shard=shard) as group:
-        torch.manual_seed(0)
-        model = build(lm_config() if text else model_config())
-        group.prepare(model)
-        trainer = Trainer(model, config, group=group)
-        data = batches(count * steps)
-        if text:
-            data = [Batch((batch.inputs[1],), batch.target) for batch in data]
-        losses = []
-        for step in range(steps):
-            mine = data[count * step : count * (step + 1)][group.rank :: group.size]
-            record = trainer.update(mine)
-            losses += [record.loss, record.norm]
-        losses.append(trainer.measure(data[:3][group.rank :: group.size]).loss)
-        with trainer.averaged():
-            save(folder, group.whole(model), group)
-        return losses
-
-
-def save(folder: str, model: nn.Module | None, group: Group) -> None:
-    if model is not None:
-        Path(folder).mkdir(exist_ok=True)
-        torch.save(parameters(model), Path(folder) / f"{group.rank}.pt")
-
-
 def digest(model: nn.Module) -> str:
     found = hashlib.sha256()
     for parameter in model.parameters():
@@ -146,11 +68,11 @@ class Spoiled(Seq2Seq):
 
 def overflow() -> dict[str, Any]:
     """The gradients of rank 1 alone are not finite, once and then for good."""
-    with ranks() as group:
+    with joined() as group:
         torch.manual_seed(0)
         model = Spoiled(model_config())
         trainer = Trainer(model, train_config(), group=group)
-        mine = batches(4)[group.rank :: group.size]
+        mine = make_batches(4)[group.rank :: group.size]
         trainer.update(mine)
         before = digest(model)
         model.spoiled = group.rank == 1
@@ -176,7 +98,7 @@ def overflow() -> dict[str, Any]:
 
 def out_of_memory(folder: str, *, limit: int | None) -> dict[str, Any]:
     """Rank 1 has no memory for batches of more than `limit` sentences."""
-    with ranks() as group:
+    with joined() as group:
         torch.manual_seed(0)
         model = build(small_config())
         real = model.features
@@ -188,12 +110,12 @@ def out_of_memory(folder: str, *, limit: int | None) -> dict[str, Any]:
 
         model.features = features
         trainer = Trainer(model, train_config(), group=group)
-        data = batches(16)
+        data = make_batches(16)
         for step in range(4):
             trainer.update(data[4 * step : 4 * step + 4][group.rank :: group.size])
         own = trainer.largest
         trainer.agree_on_size()
-        save(folder, model, group)
+        leave(folder, model, group)
         return {"own": own, "agreed": trainer.largest, "digest": digest(model)}
 
 
@@ -237,7 +159,7 @@ def whole_run(
             assert hurry()
         return (scores or [])[len(calls) - 1]
 
-    with ranks(shard=shard) as group:
+    with joined(shard=shard) as group:
         outcome = run(
             Path(folder),
             PreparedData(data),

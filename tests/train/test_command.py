@@ -13,7 +13,7 @@ from lightconv.models.folder import read_config
 from lightconv.selftest.forks import Answer, Server, shared
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.command import choose_device, read_duration
+from lightconv.train.command import _warn, choose_device, read_duration
 from tests.train.examples import (
     fingerprint,
     lm_config,
@@ -22,6 +22,7 @@ from tests.train.examples import (
     small_config,
     write_recipe,
 )
+from tests.train.examples import recipe as make_recipe
 
 
 @pytest.fixture(scope="module")
@@ -221,3 +222,15 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--max-time "):
         read_duration(text)
+
+
+def test_what_takes_long_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    cpu = torch.device("cpu")
+    _warn(make_recipe(), cpu)
+    assert capfd.readouterr().err == ""
+    _warn(make_recipe(precision="fp16"), cpu)
+    assert capfd.readouterr().err.startswith("note: processors compute fp16 very slowly")
+    _warn(make_recipe(precision="fp16"), torch.device("cuda"))
+    assert capfd.readouterr().err == ""
+    _warn(make_recipe(compile=True), cpu)
+    assert "first updates, which take minutes" in capfd.readouterr().err

@@ -4,23 +4,24 @@ import math
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightconv.selftest.ranks import RankServer
+from lightconv.selftest.together import CASES, compare, difference
 from lightconv.train import Group
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.distributed import join, meet, pieces
 from lightconv.train.launch import Place
 from lightconv.train.runner import find_checkpoint
-from tests.train.ranks import RankServer
+from tests.train.rank_cases import exchange, out_of_memory, overflow
 
 
 def test_what_ranks_tell_each_other(rank_server: RankServer) -> None:
-    for rank, found in enumerate(rank_server.call("exchange", size=3)):
+    for rank, found in enumerate(rank_server.call(exchange, size=3)):
         assert found["rank"] == [rank, 3]
         assert found["sum"] == [0 + 1 + 2, 1.5]
         assert found["agree"] == 75
@@ -34,64 +35,23 @@ def test_what_ranks_tell_each_other(rank_server: RankServer) -> None:
         assert found["hurried"] == ["nan", [True] if rank == 0 else []]
 
 
-def without_key_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """By names of parameters: of a matrix for keys and values, the bias of the values."""
-    ends = "source.kv_proj.bias"
-    return {name: t.chunk(2)[1] if name.endswith(ends) else t for name, t in tensors.items()}
-
-
-def difference(a: Path, b: Path, *, all_of_them: bool = False) -> float:
-    """The largest between two sets of parameters.
-
-    The bias of keys adds the same to all scores of a row, which softmax does not see: its gradient
-    is rounding alone, and Adam makes steps of full length out of that. It is left out unless all
-    are asked for.
-    """
-    one, two = torch.load(a), torch.load(b)
-    assert one.keys() == two.keys()
-    if not all_of_them:
-        one, two = without_key_biases(one), without_key_biases(two)
-    assert all(tensor.isfinite().all() for tensor in one.values())
-    return max(float((one[name] - two[name]).abs().max()) for name in one)
+SLOW = {"2 ranks, 2 batches, fp16", "4 ranks, 4 batches"}
 
 
 @pytest.mark.parametrize(
-    "size, count, changes, most",
-    [
-        (2, 2, {}, 0.0),
-        (2, 2, {"optimizer": "nesterov", "precision": "bf16", "ema": 0.9}, 0.0),
-        pytest.param(2, 2, {"precision": "fp16"}, 0.0, marks=pytest.mark.slow),
-        (2, 4, {}, 1e-6),
-        pytest.param(4, 4, {}, 1e-6, marks=pytest.mark.slow),
-        (3, 2, {}, 0.0),  # the third has nothing to do
-    ],
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES],
 )
 def test_ranks_equal_one_that_accumulates(
-    size: int,
-    count: int,
-    changes: dict[str, Any],
-    most: float,
-    rank_server: RankServer,
-    tmp_path: Path,
+    name: str, rank_server: RankServer, tmp_path: Path
 ) -> None:
     """R4: 20 updates with every kind of dropout, clipped, and validation in the end."""
-    (alone,) = rank_server.call("updates", size=1, folder=f"{tmp_path}/one", count=count, **changes)
-    losses = rank_server.call(
-        "updates", size=size, folder=f"{tmp_path}/all", count=count, **changes
-    )
-    assert all(found == losses[0] for found in losses)
-    assert len(alone) == 41
-    assert losses[0][:40] == pytest.approx(alone[:40], rel=1e-5 if most else 0.0)
-    assert losses[0][40] == pytest.approx(alone[40], rel=1e-6)
-    for rank in range(size):
-        files = tmp_path / "one" / "0.pt", tmp_path / "all" / f"{rank}.pt"
-        assert difference(*files, all_of_them=most == 0.0) <= most
-        assert difference(tmp_path / "all" / "0.pt", files[1], all_of_them=True) == 0.0
+    assert compare(rank_server, tmp_path / "both", CASES[name]) <= CASES[name].most
 
 
 def test_ranks_agree_on_skips(rank_server: RankServer) -> None:
     """R8: what is not finite on one rank reaches the parameters of none."""
-    first, second = rank_server.call("overflow")
+    first, second = rank_server.call(overflow)
     assert first == second
     assert first["skipped"] == [True, False]
     assert first["kept"]
@@ -105,13 +65,15 @@ def test_a_rank_without_memory_keeps_nobody_waiting(
     rank_server: RankServer, tmp_path: Path
 ) -> None:
     """R9: rank 1 cuts its batches, and the update is the same."""
-    rich = rank_server.call("out_of_memory", folder=f"{tmp_path}/rich", limit=None)
-    poor = rank_server.call("out_of_memory", folder=f"{tmp_path}/poor", limit=5)
+    rich = rank_server.call(out_of_memory, folder=f"{tmp_path}/rich", limit=None)
+    poor = rank_server.call(out_of_memory, folder=f"{tmp_path}/poor", limit=5)
     assert [found["own"] for found in rich] == [found["agreed"] for found in rich] == [None, None]
     assert poor[0]["own"] is None
     assert poor[0]["agreed"] == poor[1]["agreed"] == poor[1]["own"] > 0
     assert poor[0]["digest"] == poor[1]["digest"]
-    assert difference(tmp_path / "rich" / "0.pt", tmp_path / "poor" / "0.pt") <= 1e-6
+    assert (
+        difference(tmp_path / "rich" / "0.safetensors", tmp_path / "poor" / "0.safetensors") <= 1e-6
+    )
 
 
 # --- Meeting

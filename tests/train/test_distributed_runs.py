@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lightconv.models import DynamicConvConfig
+from lightconv.selftest.ranks import RankServer, Row
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.command import _warn_idle
@@ -14,7 +15,7 @@ from lightconv.train.launch import EXIT_LOST
 from lightconv.train.log import read_log
 from tests.train.examples import fingerprint, model_config, prepare, write_recipe
 from tests.train.examples import recipe as make_recipe
-from tests.train.ranks import RankServer, Row
+from tests.train.rank_cases import whole_run
 
 # Every update has two batches: their sum does not depend on an order.
 TWO = {"max_tokens": 60, "tokens_per_update": 92}
@@ -161,7 +162,7 @@ def test_the_first_rank_computes_the_metric_and_all_agree(
     """No rank goes on when patience ends on another one."""
     arguments: dict[str, Any] = {"data": str(data), "max_steps": 40, "validate_every": 4, **TWO}
     rows = rank_server.call(
-        "whole_run", folder=f"{tmp_path}/run", scores=[1.0, 2.0, 1.5, 0.5], patience=2, **arguments
+        whole_run, folder=f"{tmp_path}/run", scores=[1.0, 2.0, 1.5, 0.5], patience=2, **arguments
     )
     expected = {"code": 0, "step": 16, "best": 8, "stale": 2}
     for found in rows:
@@ -176,7 +177,7 @@ def test_a_rank_that_waits_for_the_metric_can_stop(
 ) -> None:
     arguments: dict[str, Any] = {"data": str(data), "max_steps": 12, "validate_every": 4, **TWO}
     rows = rank_server.call(
-        "whole_run", folder=f"{tmp_path}/run", scores=[1.0, 9.0], stop_rank=1, **arguments
+        whole_run, folder=f"{tmp_path}/run", scores=[1.0, 9.0], stop_rank=1, **arguments
     )
     for found in rows:
         assert (found["code"], found["step"], found["best"]) == (75, 8, 4)

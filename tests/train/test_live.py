@@ -66,10 +66,14 @@ def test_perplexity_does_not_overflow() -> None:
 
 def test_the_pace(clock: Clock) -> None:
     pace = Pace(max_steps=100)
-    for _ in range(10):
+    clock.now += 60.0  # torch.compile, say
+    pace.add(1000)
+    assert not pace.known
+    for _ in range(9):
         clock.now += 2.0
         pace.add(1000)
     assert pace.tokens_per_second() == pytest.approx(500.0)
+    assert pace.known
     assert pace.left(10) == pytest.approx(180.0)
     # Only the last updates count: a slow start is forgotten.
     for _ in range(live.RECENT + 1):
@@ -81,12 +85,14 @@ def test_the_pace(clock: Clock) -> None:
 def test_plain_lines(clock: Clock) -> None:
     file = io.StringIO()
     lines = Lines(2000, file)
+    clock.now += 30.0  # of a start that tells nothing about the rest
     for step in range(1, 5):
         clock.now += 0.5
-        lines.update(record(step), logged=step == 4)
+        lines.update(record(step), logged=step in (1, 4))
     lines.note("a note")
     lines.close()
     assert file.getvalue() == (
+        "step 1/2,000  loss 2.000  ppl 6.5  lr 3.00e-04\n"
         "step 4/2,000  loss 2.000  ppl 6.5  lr 3.00e-04  2,000 tokens/s  16:38 left\na note\n"
     )
 

@@ -240,11 +240,16 @@ def test_none_is_kept_for_its_score_if_none_is_wanted(tmp_path: Path, data: Prep
     assert steps(tmp_path) == [18, 20]
 
 
-def test_patience_ends_the_run_and_stays_ended(tmp_path: Path, data: PreparedData) -> None:
+def test_patience_ends_the_run_and_stays_ended(
+    tmp_path: Path, data: PreparedData, capsys: pytest.CaptureFixture[str]
+) -> None:
     metric, _ = scripted(1.0, 2.0, 2.0, 1.5, 9.0)
     outcome = train(tmp_path, data, metric=metric, patience=2)
     assert (outcome.code, outcome.step) == (0, 16)
     assert (tmp_path / "model").is_dir()
+    assert (
+        "validations without a better one, 2 in a row (train.patience)" in capsys.readouterr().err
+    )
     again = train(tmp_path, data, patience=2)
     assert (again.code, again.step) == (0, 16)
 

@@ -6,6 +6,7 @@ import pytest
 
 from lightconv.selftest.forks import Server, shared
 from lightconv.selftest.kills import RUNS, at_crash_points, at_random_times
+from lightconv.selftest.writers import FEWEST_POINTS
 
 
 @pytest.fixture(scope="module")
@@ -32,4 +33,4 @@ def test_killed_fifty_times_and_resumed(name: str, server: Server, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_killed_at_every_point_of_a_save(name: str, server: Server, tmp_path: Path) -> None:
-    assert at_crash_points(server, tmp_path, name) >= 40
+    assert at_crash_points(server, tmp_path, name) >= FEWEST_POINTS

@@ -11,11 +11,12 @@ from lightconv.data import PAD
 from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
 from lightconv.models.weights import parameters
+from lightconv.selftest.ranks import RankServer
+from lightconv.selftest.together import difference, updates, without_key_biases
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.loss import batch_loss, empty_batch
 from tests.train.examples import lm_config, model_config, prepare
-from tests.train.ranks import RankServer
-from tests.train.test_distributed import difference, without_key_biases
+from tests.train.rank_cases import whole_run
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,11 @@ def test_shards_equal_replicas(
 ) -> None:
     changes = {"steps": 8, **changes}
     whole, spread = str(tmp_path / "whole"), str(tmp_path / "spread")
-    (alone,) = rank_server.call("updates", size=1, folder=whole, count=count, **changes)
-    losses = rank_server.call(
-        "updates", size=size, folder=spread, count=count, shard=True, **changes
-    )
+    (alone,) = rank_server.call(updates, size=1, folder=whole, count=count, **changes)
+    losses = rank_server.call(updates, size=size, folder=spread, count=count, shard=True, **changes)
     assert all(found == losses[0] for found in losses)
     assert losses[0] == pytest.approx(alone, rel=1e-5)
-    assert difference(Path(whole) / "0.pt", Path(spread) / "0.pt") <= 1e-6
+    assert difference(Path(whole) / "0.safetensors", Path(spread) / "0.safetensors") <= 1e-6
 
 
 def test_checkpoints_are_those_of_replicas(
@@ -59,7 +58,7 @@ def test_checkpoints_are_those_of_replicas(
     for name, shards in names.items():
         for shard, steps in zip(shards, (4, 8), strict=True):
             rows = rank_server.call(
-                "whole_run",
+                whole_run,
                 folder=f"{tmp_path}/{name}",
                 shard=shard,
                 max_steps=steps,
@@ -86,7 +85,7 @@ def test_checkpoints_are_those_of_replicas(
 
 def test_a_stop_ends_all_shards(rank_server: RankServer, data: Path, tmp_path: Path) -> None:
     rows = rank_server.call(
-        "whole_run",
+        whole_run,
         folder=f"{tmp_path}/run",
         data=str(data),
         shard=True,

@@ -8,6 +8,7 @@ class Output(NamedTuple):
     """One hypothesis: its text, its score, its tokens and the log-probability of each.
 
     The tokens end with EOS; those of a text that was answered in parts do so once for each part.
+    alignment  pairs of (place in the source's tokens, place in `tokens`), if asked for
     """
 
     text: str
@@ -15,16 +16,22 @@ class Output(NamedTuple):
     ids: list[int]
     tokens: list[str]
     logprobs: list[float]
+    alignment: list[tuple[int, int]] | None = None
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {
+        found = {
             "text": self.text,
             "score": self.score,
             "logprob": sum(self.logprobs),
             "tokens": self.tokens,
             "logprobs": self.logprobs,
         }
+        return found if self.alignment is None else found | {"alignment": self.alignment}
+
+    def pairs(self) -> str:
+        """The alignment as `0-0 1-2`: source, target."""
+        return " ".join(f"{s}-{t}" for s, t in self.alignment or ())
 
 
 class Answer(NamedTuple):
@@ -35,6 +42,7 @@ class Answer(NamedTuple):
     parts      in how many parts it was answered
     seconds    how long its batch took, or its batches
     sentences  how many texts, or parts of such, were in its batch; the most of several
+    read       the tokens of the text, parts end to end, without EOS: what alignments count
     """
 
     line: int
@@ -43,6 +51,7 @@ class Answer(NamedTuple):
     parts: int = 1
     seconds: float = 0.0
     sentences: int = 0
+    read: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -56,11 +65,15 @@ class Answer(NamedTuple):
             found |= self.outputs[0].plain()
         if len(self.outputs) > 1:
             found["outputs"] = [output.plain() for output in self.outputs]
+        if self.outputs and self.outputs[0].alignment is not None:
+            found["source_tokens"] = list(self.read)
         return found | {"parts": self.parts, "seconds": self.seconds, "batch": self.sentences}
 
 
-def join_outputs(parts: Sequence[Sequence[Output]], between: str) -> list[Output]:
-    """Outputs of the parts of a text as outputs of the text.
+def join_outputs(
+    parts: Sequence[Sequence[Output]], between: str, lengths: Sequence[int]
+) -> list[Output]:
+    """Outputs of the parts of a text as outputs of the text; `lengths` of the parts, in tokens.
 
     The best belongs to the best, the second to the second, and so on; where a part has fewer, its
     last one again. The score is the mean of the parts' scores.
@@ -76,6 +89,21 @@ def join_outputs(parts: Sequence[Sequence[Output]], between: str) -> list[Output
                 ids=[place for each in chosen for place in each.ids],
                 tokens=[token for each in chosen for token in each.tokens],
                 logprobs=[value for each in chosen for value in each.logprobs],
+                alignment=_join_alignments(chosen, lengths),
             )
         )
+    return joined
+
+
+def _join_alignments(
+    chosen: Sequence[Output], lengths: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Pairs that count the tokens of all parts."""
+    joined = []
+    before = after = 0
+    for output, length in zip(chosen, lengths, strict=True):
+        if output.alignment is None:
+            return None
+        joined += [(before + s, after + t) for s, t in output.alignment]
+        before, after = before + length, after + len(output.tokens)
     return joined

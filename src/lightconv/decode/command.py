@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from lightconv.cli import Parser
 from lightconv.config import override
+from lightconv.decode.arguments import add_pairs, add_search, add_text
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.options import (
-    EngineName,
     FolderSettings,
-    Quantization,
     SampleConfig,
     TextOptions,
+    check_coverage,
     check_n_best,
     find_model,
     read_settings,
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from lightconv.decode.translator import Translator
 
 STDIN = "standard input"
+TAB = "\t"
+
+
+# What of `TextOptions` the command line says.
+_TEXT_OPTIONS = (
+    *("n_best", "max_tokens", "max_source", "window", "strict", "engine", "quantize"),
+    *("alignments", "subwords"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Settings:
     """What a command was asked to do, checked before torch is loaded."""
 
     folder: FolderSettings
+    others: tuple[Path, ...]
     decode: DecodeConfig
     text: TextOptions
     sampling: SampleConfig | None
@@ -52,7 +61,9 @@ def translate(argv: Sequence[str]) -> int:
         "lightconv translate runs/first < in.de > out.en",
         "echo 'Guten Morgen.' | lightconv translate my-model --beam 4 --set alpha=0.6",
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
+        "lightconv translate runs/1 --ensemble runs/2 --alignments --input in.de",
     )
+    add_pairs(parser)
     options = parser.parse(argv)
     return _answer_lines(options, _settings(options, TextOptions(), pairs=True), lambda text: text)
 
@@ -69,6 +80,7 @@ def summarize(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--sentences", action="store_true", help="keep the mark ¶ between the sentences"
     )
+    add_pairs(parser)
     options = parser.parse(argv)
     settings = _settings(options, TextOptions(too_long="start"), pairs=True)
 
@@ -94,6 +106,8 @@ def generate(argv: Sequence[str]) -> int:
         help="go on with this; may be given several times",
     )
     options = parser.parse(argv)
+    if options.prompt is not None and options.input is not None:
+        raise ValueError("--prompt and --input, expected one of them")
     text = TextOptions(too_long="end", answer_empty=options.prompt is not None)
     return _answer_lines(options, _settings(options, text, pairs=False), lambda text: text)
 
@@ -107,13 +121,13 @@ def interactive(argv: Sequence[str]) -> int:
         "lightconv interactive my-model",
         "lightconv interactive my-lm --beam 1",
     )
-    _add_search(parser)
+    add_search(parser)
     options = parser.parse(argv)
     settings = _settings(options, TextOptions(), pairs=None)
-    model = _load(settings, options.device)
+    models = _load(settings, options.device)
     with suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines when it is there
-    translator = _translator(model, settings, warn=_warn)
+    translator = _translator(models, settings, warn=_warn)
     number = 0
     while True:
         try:
@@ -139,11 +153,13 @@ def _answer_lines(options: Namespace, settings: Settings, finish: Callable[[str]
 
     notes = Notes()
     stream = _windows(options, settings.text.window, notes)
-    model = _load(settings, options.device)
-    write = _writer(options.format, settings.text.n_best, finish)
-    with _progress() as show:
-        translator = _translator(model, settings, warn=_warn, show=show)
-        for answer in translator.answer_windows(_flushing(stream)):
+    models = _load(settings, options.device)
+    write = _writer(options.format, settings.text, finish)
+    given = options.input is not None or getattr(options, "prompt", None) is not None
+    with _progress(typed=not given and sys.stdin.isatty()) as show:
+        translator = _translator(models, settings, warn=_warn, show=show)
+        pairs = _pairs(stream, has_prefixes=getattr(options, "prefix", False))
+        for answer in translator.answer_windows(pairs):
             write(answer)
     sys.stdout.buffer.flush()
     if warning := notes.warning():
@@ -165,36 +181,70 @@ def _windows(options: Namespace, most: int, notes: "Notes") -> Iterator[list[str
     return read_stream(open_stdin(), STDIN, notes, most)
 
 
-def _flushing(stream: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The windows; what was answered is written before the next one is waited for."""
+def _pairs(stream: Iterator[list[str]], *, has_prefixes: bool) -> Iterator[list[tuple[str, str]]]:
+    """The windows as pairs of text and prefix.
+
+    What was answered is written before the next window is waited for.
+    """
+    done = 0
     for window in stream:
-        yield window
+        if has_prefixes:
+            yield [_split(line, number) for number, line in enumerate(window, done + 1)]
+        else:
+            yield [(line, "") for line in window]
+        done += len(window)
         sys.stdout.buffer.flush()
 
 
-def _writer(form: str, n_best: int, finish: Callable[[str], str]) -> "Callable[[Answer], None]":
+def _split(line: str, number: int) -> tuple[str, str]:
+    text, _, prefix = line.partition(TAB)
+    if TAB in prefix:
+        raise ValueError(
+            f"line {number}: {line.count(TAB)} tabs, expected at most one, before the prefix"
+        )
+    return text, prefix
+
+
+def _writer(
+    form: str, text: TextOptions, finish: Callable[[str], str]
+) -> "Callable[[Answer], None]":
     """How an answer is written: UTF-8, whatever the terminal says."""
 
     def write(answer: "Answer") -> None:
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines(answer)).encode())
+
+    def lines(answer: "Answer") -> list[str]:
         if form == "jsonl":
             plain = answer.plain()
-            lines = [json.dumps(plain | {"text": finish(plain["text"])}, ensure_ascii=False)]
-        elif n_best > 1:
-            lines = [
-                f"{answer.line}\t{output.score:.4f}\t{finish(output.text)}"
-                for output in answer.outputs
-            ] or [f"{answer.line}\t0.0000\t"]
-        else:
-            lines = [finish(answer.text)]
-        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+            for each in (plain, *plain.get("outputs", ())):
+                each["text"] = finish(each["text"])
+            return [json.dumps(plain, ensure_ascii=False)]
+        columns = [
+            [
+                *([str(answer.line), f"{output.score:.4f}"] if text.n_best > 1 else []),
+                finish(output.text),
+                *([output.pairs()] if text.alignments else []),
+            ]
+            for output in answer.outputs[: text.n_best]
+        ]
+        # A model of bytes can say anything, also what parts columns.
+        rows = columns or [empty(answer.line)]
+        return [
+            TAB.join(column.replace(TAB, " ") for column in row) if len(row) > 1 else row[0]
+            for row in rows
+        ]
+
+    def empty(line: int) -> list[str]:
+        begin = [str(line), "0.0000"] if text.n_best > 1 else []
+        return [*begin, "", *([""] if text.alignments else [])]
 
     return write
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A bar if a person watches who does not see the answers themselves."""
-    if not sys.stderr.isatty() or sys.stdout.isatty() or sys.stdin.isatty():
+def _progress(*, typed: bool) -> Iterator[Callable[[int], None]]:
+    """A bar if a person watches who does not see the answers themselves, nor types the lines."""
+    if not sys.stderr.isatty() or sys.stdout.isatty() or typed:
         yield lambda done: None
         return
     from lightconv.data.progress import open_display
@@ -205,34 +255,41 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
 
 def _translator(
-    model: "TextModel",
+    models: "Sequence[TextModel]",
     settings: Settings,
     *,
     warn: Callable[[str], None],
     show: Callable[[int], None] = lambda done: None,
 ) -> "Translator":
-    from lightconv.decode.runner import choose_runner
+    from lightconv.decode.folder import MarkedPipeline
+    from lightconv.decode.runner import choose_runners
     from lightconv.decode.text import build_translator
 
-    text = settings.text
+    pipeline = models[0].pipeline
+    if isinstance(pipeline, MarkedPipeline) and not settings.text.subwords:
+        _note(
+            "this model has no BPE codes, so its input must be cut already (`un@@ believ@@ able`); "
+            "outputs are put together, --subwords leaves them"
+        )
     return build_translator(
-        model,
-        model.pipeline,
+        models,
+        pipeline,
         settings.decode,
-        text,
+        settings.text,
         settings.sampling,
-        runner=choose_runner(model, text.engine, text.quantize, tell=_note),
+        runner=choose_runners(models, settings.text, settings.decode, tell=_note),
         warn=warn,
         show=show,
     )
 
 
-def _load(settings: Settings, device: str) -> "TextModel":
+def _load(settings: Settings, device: str) -> "list[TextModel]":
     # These load torch, which takes its time: mistakes before are answered at once.
     from lightconv.decode.text import load
     from lightconv.train.command import choose_device
 
-    return load(settings.folder.folder, choose_device(device))
+    where = choose_device(device)
+    return [load(folder, where) for folder in (settings.folder.folder, *settings.others)]
 
 
 def _settings(options: Namespace, text: TextOptions, *, pairs: bool | None) -> Settings:
@@ -242,7 +299,7 @@ def _settings(options: Namespace, text: TextOptions, *, pairs: bool | None) -> S
     folder = read_settings(find_model(options.model))
     if pairs is not None and folder.pairs != pairs:
         kind, use = (
-            ("translates or summarises", "translate or summarize")
+            ("translates or summarises", "translate` or `lightconv summarize")
             if folder.pairs
             else ("is a language model", "generate")
         )
@@ -250,17 +307,32 @@ def _settings(options: Namespace, text: TextOptions, *, pairs: bool | None) -> S
     set_ = [*options.set, *([] if options.beam is None else [f"beam={options.beam}"])]
     decode = override(folder.decode, set_)
     changes = {
-        name: value
-        for name in ("n_best", "max_tokens", "max_source", "window", "strict", "engine", "quantize")
-        if (value := getattr(options, name, None)) is not None
+        name: value for name in _TEXT_OPTIONS if (value := getattr(options, name, None)) is not None
     }
     text = replace(text, **changes)
     if pairs is None and not folder.pairs:
         text = replace(text, too_long="end")
     sampling = _sampling(options)
+    check_coverage(decode.coverage, text)
     if sampling is None:
         check_n_best(text.n_best, decode.beam)
-    return Settings(folder, decode, text, sampling)
+    return Settings(folder, _others(options, folder), decode, text, sampling)
+
+
+def _others(options: Namespace, folder: FolderSettings) -> tuple[Path, ...]:
+    """The other models of an ensemble, once it is known that they go together."""
+    if not options.ensemble:
+        return ()
+    from lightconv.decode.folder import check_ensemble
+
+    others = [read_settings(find_model(path)) for path in options.ensemble]
+    for other in others:
+        if other.pairs != folder.pairs:
+            raise ValueError(
+                f"--ensemble {other.folder}: another kind of model than {folder.folder}"
+            )
+    check_ensemble([folder.folder, *(other.folder for other in others)])
+    return tuple(other.folder for other in others)
 
 
 def _sampling(options: Namespace) -> SampleConfig | None:
@@ -278,81 +350,9 @@ def _sampling(options: Namespace) -> SampleConfig | None:
 def _parser(command: str, about: str, *examples: str) -> Parser:
     """What `translate`, `summarize` and `generate` have in common."""
     parser = Parser(command, about, *examples)
-    _add_search(parser)
-    defaults = TextOptions()
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        type=Path,
-        help="read this instead of standard input; .gz, .bz2, .xz are unpacked",
-    )
-    parser.add_argument(
-        "--format",
-        choices=["text", "jsonl"],
-        default="text",
-        help="jsonl: scores, tokens, all outputs and times; default: text",
-    )
-    parser.add_argument(
-        "--max-source",
-        metavar="N",
-        type=int,
-        help=f"the most tokens of a line that are read at once (default: {defaults.max_source})",
-    )
-    parser.add_argument("--strict", action="store_true", help="a longer line is an error")
-    parser.add_argument(
-        "--max-tokens",
-        metavar="N",
-        type=int,
-        help=f"the most tokens of a batch (default: {defaults.max_tokens})",
-    )
-    parser.add_argument(
-        "--window",
-        metavar="N",
-        type=int,
-        help=f"how many lines are sorted by length together (default: {defaults.window})",
-    )
+    add_search(parser)
+    add_text(parser)
     return parser
-
-
-def _add_search(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
-    parser.add_argument(
-        "--beam", metavar="N", type=int, help="the width of the search (default: the model's own)"
-    )
-    parser.add_argument(
-        "--n-best", metavar="N", type=int, help="how many outputs for each line (default: 1)"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="change another value of the search, such as alpha=0.6, max_len_plus=50 or min_len=5",
-    )
-    parser.add_argument(
-        "--sample", action="store_true", help="draw outputs at random; --n-best says how many"
-    )
-    parser.add_argument(
-        "--temperature", metavar="T", type=float, help="below 1 the probable becomes more so"
-    )
-    parser.add_argument(
-        "--top-k", metavar="K", type=int, help="draw among the K most probable words only"
-    )
-    parser.add_argument(
-        "--top-p", metavar="P", type=float, help="... among those that have probability P together"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, help="other draws for another seed")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
-    parser.add_argument(
-        "--engine",
-        choices=get_args(EngineName),
-        help="native: the C++ engine, on processors; default: auto, which says if it cannot",
-    )
-    parser.add_argument(
-        "--quantize", choices=get_args(Quantization), help="linear layers in 8 bits; default: none"
-    )
 
 
 def _note(text: str) -> None:

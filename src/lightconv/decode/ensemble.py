@@ -1,4 +1,9 @@
-"""Several models as one: the mean of their probabilities."""
+"""Several models as one: the mean of their probabilities.
+
+runner = Ensemble([Engine(first), second])      # an engine or a model each
+state = runner.start(runner.encode(source), max_len)
+beam_search(runner.step, state, first, reorder=runner.reorder, ...)
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightconv import mixers
 from lightconv.decode.beam import StepFunction
+from lightconv.decode.engine import Engine
+from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.check import accumulate_dtype
 
 
 def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any, ...]]:
     """A step whose state is the tuple of the models' states, and which `mixers.reorder` can move.
 
-    Each of `steps` has the same vocabulary. If all return attention, so does the result: the mean.
+    Each of `steps` gives tokens [N, n] scores [N, n, V] of the same vocabulary. If all return
+    attention, so does the result: the mean.
     """
     if not steps:
         raise ValueError("an ensemble needs at least one step")
@@ -31,6 +40,38 @@ def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any
         return scores, after, torch.stack(looks).mean(0)
 
     return step
+
+
+class Ensemble:
+    """Several engines or models, stepped as if they were one; a state is a tuple of theirs."""
+
+    def __init__(self, runners: Sequence[Engine | Seq2Seq | LanguageModel]) -> None:
+        self.runners: tuple[Any, ...] = tuple(runners)
+        self.step = ensemble_steps([runner.step for runner in self.runners])
+
+    def step_attending(self, tokens: Tensor, states: tuple[Any, ...]) -> Any:
+        """As `step`, with the mean of their attention; for models, not engines."""
+        return ensemble_steps([runner.step_attending for runner in self.runners])(tokens, states)
+
+    def encode(self, source: Tensor) -> tuple[Any, ...]:
+        """source [B, S] int64."""
+        return tuple(runner.encode(source) for runner in self.runners)
+
+    def start(self, sources: tuple[Any, ...] | int, max_len: int) -> tuple[Any, ...]:
+        """The state before the first token of encoded sources, or of that many texts."""
+        each = (sources,) * len(self.runners) if isinstance(sources, int) else sources
+        return tuple(
+            runner.start(source, max_len) for runner, source in zip(self.runners, each, strict=True)
+        )
+
+    def reorder(self, states: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+        """The states of those rows [N'] int64."""
+        return tuple(
+            runner.reorder(state, rows)
+            if isinstance(runner, Engine)
+            else mixers.reorder(state, rows)
+            for runner, state in zip(self.runners, states, strict=True)
+        )
 
 
 def _mean_logprobs(scores: Sequence[Tensor]) -> Tensor:

@@ -38,6 +38,10 @@ class TextOptions:
     window: int = 1024
     # Whether a text of nothing is answered, not only given back.
     answer_empty: bool = False
+    # Whether outputs come with the source token of each of their tokens.
+    alignments: bool = False
+    # Whether subwords are left as they are, a space between them, and not put together.
+    subwords: bool = False
     # What steps the model: the C++ engine ("native"), torch, or the first that can.
     engine: EngineName = "auto"
     # Whether the engine's linear layers compute in 8 bits.
@@ -53,6 +57,8 @@ class TextOptions:
             if getattr(self, name) not in known:
                 value = getattr(self, name)
                 raise ValueError(f"{name}={value!r} must be one of {', '.join(known)}")
+        if self.quantize != "none" and self.engine == "torch":
+            raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +102,15 @@ def find_model(folder: str | Path) -> Path:
 def read_settings(folder: str | Path) -> FolderSettings:
     """The settings of a model folder or a run; ValueError if it is neither."""
     found = find_model(folder)
-    if not found.is_dir():
-        kind = "is a file" if found.exists() else "does not exist"
+    if found.is_file():
         raise ValueError(
-            f"{found} {kind}, expected a model folder. `lightconv train` leaves one in RUN/model"
+            f"{found} is a file, expected a model folder. A checkpoint such as .pt is a pickle, "
+            "which could run code: `lightconv import` makes a folder of one of fairseq, safely"
+        )
+    if not found.is_dir():
+        raise ValueError(
+            f"{found} does not exist, expected a model folder. `lightconv train` leaves one in "
+            "RUN/model"
         )
     if not (found / CONFIG_FILE).is_file():
         raise ValueError(
@@ -126,6 +137,15 @@ def read_settings(folder: str | Path) -> FolderSettings:
         target_lang=language if isinstance(language, str) else None,
         decode=decode,
     )
+
+
+def check_coverage(coverage: float, text: TextOptions) -> None:
+    """The C++ engine does not say where it looks."""
+    if coverage > 0.0 and (text.engine == "native" or text.quantize != "none"):
+        asked = "engine='native'" if text.engine == "native" else f"quantize={text.quantize!r}"
+        raise ValueError(
+            f"coverage={coverage:g} runs in torch only, got {asked}. Leave one of them"
+        )
 
 
 def check_n_best(n_best: int, beam: int) -> None:

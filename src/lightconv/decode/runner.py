@@ -1,16 +1,18 @@
 """What steps a model: the C++ engine where it can, the model itself where it cannot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from lightconv.decode.config import DecodeConfig
 from lightconv.decode.engine import Engine
-from lightconv.decode.options import EngineName, Quantization
+from lightconv.decode.ensemble import Ensemble
+from lightconv.decode.options import EngineName, Quantization, TextOptions, check_coverage
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build_empty
 from lightconv.models.weights import fill, parameters
 
 Model = Seq2Seq | LanguageModel
-Runner = Model | Engine
+Runner = Model | Engine | Ensemble
 
 
 def choose_runner(
@@ -19,7 +21,7 @@ def choose_runner(
     quantize: Quantization = "none",
     *,
     tell: Callable[[str], None] = lambda text: None,
-) -> Runner:
+) -> Model | Engine:
     """The engine of a model, or the model itself.
 
     tell  called with the reason when "auto" cannot take the engine; otherwise that is a ValueError
@@ -39,6 +41,24 @@ def choose_runner(
     return model
 
 
+def choose_runners(
+    models: Sequence[Model],
+    text: TextOptions,
+    decode: DecodeConfig,
+    *,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Runner:
+    """What steps one model, or several as one, in such a search."""
+    engine = text.engine
+    check_coverage(decode.coverage, text)
+    if decode.coverage > 0.0:
+        if engine == "auto":
+            tell("decoding in torch, not in the C++ engine: coverage needs to know the attention")
+        engine = "torch"
+    found = [choose_runner(model, engine, text.quantize, tell=tell) for model in models]
+    return found[0] if len(found) == 1 else Ensemble(found)
+
+
 def bare_model(model: Model) -> Model:
     """The same parameters, not copied, in a model of the plain class: it may be a subclass."""
     plain = Seq2Seq if isinstance(model, Seq2Seq) else LanguageModel
@@ -51,4 +71,4 @@ def bare_model(model: Model) -> Model:
 
 def options_of(runner: Runner) -> dict[str, Any]:
     """What a search must be told of it."""
-    return {"reorder": runner.reorder} if isinstance(runner, Engine) else {}
+    return {"reorder": runner.reorder} if isinstance(runner, Engine | Ensemble) else {}

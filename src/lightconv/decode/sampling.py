@@ -42,6 +42,7 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """For each of B sentences `samples` outputs, in the order of their numbers.
 
+    first       [B] int64, what `step` reads first (EOS)
     seeds       of each sentence, 64 bits
     temperature divides the log-probabilities: below 1 the probable becomes more so
     top_k       only so many words, the most probable ones, may be drawn; 0 means all

@@ -7,9 +7,9 @@ What a `DecodeConfig` says becomes arguments of `beam_search` or `sample` here a
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +26,22 @@ from lightconv.decode.sampling import sample
 from lightconv.models import LanguageModel, Seq2Seq
 
 Ids = Sequence[int]
-# The ids of some sources without EOS, and their numbers -> for each its hypotheses, best first.
-Search = Callable[[Sequence[Ids], Sequence[int]], list[list[Hypothesis]]]
+
+
+class Search(Protocol):
+    """What finds outputs."""
+
+    def __call__(
+        self,
+        sources: Sequence[Ids],
+        numbers: Sequence[int],
+        prefixes: Sequence[Ids] | None = None,
+        /,
+    ) -> list[list[Hypothesis]]:
+        """For the ids of some sources without EOS, and their numbers, hypotheses, best first.
+
+        prefixes  what the outputs of each begin with
+        """
 
 
 class Finder(NamedTuple):
@@ -76,14 +90,21 @@ class PairSearch:
     def __init__(self, model: Seq2Seq, finder: Finder, runner: Runner | None = None) -> None:
         self.model = model
         self.finder = finder
-        # The engine does not say where it looks.
-        looks = finder.config.coverage > 0.0
-        self.runner: Any = model if runner is None or looks else runner
+        self.runner: Any = model if runner is None else runner
 
-    def __call__(self, sources: Sequence[Ids], numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    def __call__(
+        self,
+        sources: Sequence[Ids],
+        numbers: Sequence[int],
+        prefixes: Sequence[Ids] | None = None,
+        /,
+    ) -> list[list[Hypothesis]]:
         """A batch: ids without EOS -> the hypotheses of each, which end with EOS."""
         runner, finder = self.runner, self.finder
         options = finder.options([len(source) + 1 for source in sources]) | options_of(runner)
+        _check_lengths(options, numbers, prefixes)
+        if prefixes is not None:
+            options["prefix"] = prefixes
         with torch.inference_mode():
             source = pad_right([[*source, EOS] for source in sources], device_of(self.model))
             memory = runner.encode(source)
@@ -91,7 +112,7 @@ class PairSearch:
             first = source.new_full((len(sources),), EOS)
             step: StepFunction[Any] = runner.step
             if finder.config.coverage > 0.0:
-                step, options["padding"] = runner.step_attending, memory.padding
+                step, options["padding"] = runner.step_attending, source == PAD
             return finder.find(step, state, first, options, numbers)
 
 
@@ -103,8 +124,16 @@ class PromptSearch:
         self.finder = finder
         self.runner: Any = runner or model
 
-    def __call__(self, prompts: Sequence[Ids], numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    def __call__(
+        self,
+        prompts: Sequence[Ids],
+        numbers: Sequence[int],
+        prefixes: Sequence[Ids] | None = None,
+        /,
+    ) -> list[list[Hypothesis]]:
         """A batch: ids of any length, also none -> the hypotheses of each."""
+        if prefixes is not None:
+            raise ValueError("a language model goes on with its prompt, expected no prefix beside")
         found: list[list[Hypothesis]] = [[] for _ in prompts]
         # All rows of a state are at one position, so only prompts of one length go together.
         for length in sorted({len(prompt) for prompt in prompts}):
@@ -117,12 +146,31 @@ class PromptSearch:
     def _run(self, prompts: list[Ids], numbers: list[int]) -> list[list[Hypothesis]]:
         runner, finder = self.runner, self.finder
         options = finder.options([len(prompt) + 1 for prompt in prompts]) | options_of(runner)
+        _check_lengths(options, numbers)
         with torch.inference_mode():
             tokens = pad_right([[EOS, *prompt] for prompt in prompts], device_of(self.model))
             state = runner.start(len(prompts), tokens.shape[1] + max(options["max_len"]))
             if tokens.shape[1] > 1:
                 _, state = runner.step(tokens[:, :-1], state)
             return finder.find(runner.step, state, tokens[:, -1], options, numbers)
+
+
+def _check_lengths(
+    options: dict[str, Any], numbers: Sequence[int], prefixes: Sequence[Ids] | None = None
+) -> None:
+    """Raises ValueError, which names the line, where no output could be long or short enough."""
+    limits = zip(numbers, options["min_len"], options["max_len"], strict=True)
+    for row, (number, least, most) in enumerate(limits):
+        if least > most:
+            raise ValueError(
+                f"line {number}: at least {least} tokens, and at most {most}, expected room for an "
+                "output. Change min_len, min_len_ratio, max_len_plus or max_len_ratio"
+            )
+        if prefixes is not None and len(prefixes[row]) >= most:
+            raise ValueError(
+                f"line {number}: a prefix of {len(prefixes[row])} tokens, expected fewer than the "
+                f"{most} an output may have. Raise max_len_plus"
+            )
 
 
 def derive_seed(seed: int, number: int) -> int:
@@ -171,10 +219,12 @@ def search_batches(
     sources: Sequence[Ids],
     options: TextOptions,
     numbers: Sequence[int] | None = None,
+    prefixes: Sequence[Ids] | None = None,
 ) -> Iterator[Searched]:
     """Every source once, in batches of about as long ones, the longest first.
 
-    numbers  what the draws of each depend on, if any are made: its row unless given
+    numbers   what the draws of each depend on, if any are made: its row unless given
+    prefixes  what the outputs of each begin with
     """
     if not sources:
         return
@@ -187,9 +237,11 @@ def search_batches(
     for index in range(len(order)):
         rows = [int(row) for row in order[index]]
         begin = time.perf_counter()
+        begins = () if prefixes is None else ([prefixes[row] for row in rows],)
         found = search(
             [sources[row] for row in rows],
             rows if numbers is None else [numbers[row] for row in rows],
+            *begins,
         )
         batch = SearchedBatch(time.perf_counter() - begin, len(rows))
         for row, hypotheses in zip(rows, found, strict=True):

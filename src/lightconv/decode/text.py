@@ -11,6 +11,7 @@ they were loaded from, when a text is first given to them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from lightconv.config import to_dict
 from lightconv.config.plain import from_dict
 from lightconv.data.corpus import SENTENCE_BREAK
 from lightconv.data.pipeline import Pipeline
+from lightconv.decode.alignment import align
 from lightconv.decode.answer import Answer
 from lightconv.decode.config import DecodeConfig
-from lightconv.decode.folder import load_pipeline
+from lightconv.decode.folder import check_ensemble, load_pipeline
 from lightconv.decode.options import (
     FolderSettings,
     SampleConfig,
@@ -31,12 +33,14 @@ from lightconv.decode.options import (
     find_model,
     read_settings,
 )
-from lightconv.decode.runner import Runner, choose_runner
+from lightconv.decode.runner import Runner, choose_runners
 from lightconv.decode.score.scorer import Scored, Scorer
 from lightconv.decode.search import Finder, PairSearch, PromptSearch
 from lightconv.decode.translator import Translator, check_texts
 from lightconv.models import LanguageModel, ModelConfig, Seq2Seq, Seq2SeqConfig
 from lightconv.models import folder as model_folder
+
+Model = Seq2Seq | LanguageModel
 
 _TEXT_OPTIONS = tuple(field.name for field in fields(TextOptions))
 _SAMPLE_OPTIONS = tuple(field.name for field in fields(SampleConfig))
@@ -46,7 +50,8 @@ class TextMethods:
     """Text methods of a loaded model.
 
     Options are fields of `DecodeConfig` and `TextOptions`; with `sample=True`, outputs are drawn at
-    random, and those of `SampleConfig` are options too.
+    random, and those of `SampleConfig` are options too. `ensemble` are other models of the same
+    words, the mean of whose probabilities is searched.
     """
 
     # Where it was loaded from.
@@ -79,29 +84,44 @@ class TextMethods:
         options = {"answer_empty": True} | options
         return [answer.text for answer in self.answers(prompts, **options)]
 
-    def answers(self, texts: Iterable[str], **options: Any) -> Iterator[Answer]:
+    def answers(
+        self, texts: Iterable[str], *, prefixes: Iterable[str] | None = None, **options: Any
+    ) -> Iterator[Answer]:
         """All about the outputs for each text, in their order.
 
-        `texts` may be endless: they are taken a window at a time.
+        `texts` may be endless: they are taken a window at a time. `prefixes` are words that the
+        output of each begins with.
         """
-        return self.translator(**options).answers(texts)
+        if prefixes is not None:
+            self._require(pairs=True, method="begin outputs with prefixes")
+        return self.translator(**options).answers(texts, prefixes)
 
-    def translator(self, *, sample: bool = False, **options: Any) -> Translator:
+    def translator(
+        self,
+        *,
+        sample: bool = False,
+        ensemble: "Sequence[TextModel]" = (),
+        **options: Any,
+    ) -> Translator:
         """What answers texts with these options: `answers` makes one for each call."""
         names = _SAMPLE_OPTIONS if sample else ()
         drawn = {name: options.pop(name) for name in names if name in options}
         sampling: SampleConfig | None = from_dict(SampleConfig, drawn) if sample else None
         decode, text = split_options(read_settings(self.folder), options)
-        runner = self._find_runner(text)
-        return build_translator(self, self.pipeline, decode, text, sampling, runner=runner)
+        models = [_model(self), *_others(self, ensemble)]
+        runner = self._find_runner(models, text, decode)
+        return build_translator(models, self.pipeline, decode, text, sampling, runner=runner)
 
-    def _find_runner(self, text: TextOptions) -> Runner:
-        """What steps the model: the last one as long as no parameter has changed since."""
-        model = _model(self)
-        versions = tuple((each.data_ptr(), each._version) for each in model.parameters())
-        key = (text.engine, text.quantize, versions)
+    def _find_runner(
+        self, models: Sequence[Model], text: TextOptions, decode: DecodeConfig
+    ) -> Runner:
+        """What steps the models: the last one as long as no parameter has changed since."""
+        versions = tuple(
+            (each.data_ptr(), each._version) for model in models for each in model.parameters()
+        )
+        key = (text.engine, text.quantize, decode.coverage > 0.0, versions)
         if self._runner is None or self._runner[0] != key:
-            self._runner = key, choose_runner(model, text.engine, text.quantize)
+            self._runner = key, choose_runners(models, text, decode)
         return self._runner[1]
 
     def score(
@@ -159,7 +179,7 @@ def _make(config: ModelConfig) -> TextModel:
 
 
 def build_translator(
-    model: object,
+    models: Sequence[Model],
     pipeline: Pipeline,
     decode: DecodeConfig,
     text: TextOptions,
@@ -168,14 +188,19 @@ def build_translator(
     runner: Runner | None = None,
     **hooks: Any,
 ) -> Translator:
-    """The translator of a model of either kind, which `runner` steps; hooks: `warn` and `show`."""
+    """The translator of models of either kind, which `runner` steps; hooks: `warn` and `show`."""
     if sampling is None:
         check_n_best(text.n_best, decode.beam)
     finder = Finder(decode, sampling, samples=text.n_best)
-    if isinstance(model, Seq2Seq):
-        return Translator(PairSearch(model, finder, runner), pipeline, text, **hooks)
-    assert isinstance(model, LanguageModel)
-    search = PromptSearch(model, finder, runner)
+    pairs = [model for model in models if isinstance(model, Seq2Seq)]
+    if pairs:
+        if text.alignments:
+            hooks["align"] = partial(align, pairs)
+        return Translator(PairSearch(pairs[0], finder, runner), pipeline, text, **hooks)
+    if text.alignments:
+        raise ValueError("alignments are for sources and targets, but this is a language model")
+    assert isinstance(models[0], LanguageModel)
+    search = PromptSearch(models[0], finder, runner)
     return Translator(search, pipeline, text, continues=True, **hooks)
 
 
@@ -197,6 +222,21 @@ def join_sentences(summary: str) -> str:
     return " ".join(word for word in summary.split(" ") if word != SENTENCE_BREAK)
 
 
-def _model(model: TextMethods) -> Seq2Seq | LanguageModel:
+def _others(first: TextMethods, ensemble: Sequence[TextModel]) -> list[Model]:
+    """The other models of an ensemble; ValueError unless they go with the first."""
+    if isinstance(ensemble, torch.nn.Module | str | Path):
+        raise ValueError("ensemble is one model, expected a list of models. Put it into brackets")
+    for place, other in enumerate(ensemble):
+        if not isinstance(other, TextMethods):
+            kind = type(other).__name__
+            raise ValueError(f"ensemble[{place}] is {kind}, expected what lightconv.load returns")
+        if isinstance(other, Seq2Seq) != isinstance(first, Seq2Seq):
+            raise ValueError(f"ensemble[{place}] is another kind of model than {first.folder}")
+    if ensemble:
+        check_ensemble([first.folder, *(other.folder for other in ensemble)])
+    return [_model(other) for other in ensemble]
+
+
+def _model(model: object) -> Model:
     assert isinstance(model, Seq2Seq | LanguageModel)
     return model

@@ -22,7 +22,7 @@ DEFAULT = ("sacrebleu", "chrf")
 # What can be said of a model only.
 MODEL_OPTIONS = (
     *("data", "split", "beam", "set", "floor", "limit", "out", "overwrite"),
-    *("engine", "quantize"),
+    *("engine", "quantize", "compare"),
 )
 
 
@@ -77,6 +77,7 @@ def _evaluate_model(options: Namespace) -> int:
         settings=settings,
         metrics=options.metric,
         against=options.against,
+        compare=options.compare,
         floor=options.floor,
         limit=options.limit,
         out=options.out,
@@ -159,6 +160,7 @@ def _parser() -> Parser:
         "2004).",
         "lightconv evaluate runs/first --data data/debian --split test",
         "lightconv evaluate my-model --data data/debian --floor --against other-model",
+        "lightconv evaluate my-model --data data/debian --quantize int8 --compare",
         "lightconv evaluate --hypotheses out.txt --references ref.txt",
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
@@ -189,6 +191,11 @@ def _parser() -> Parser:
     )
     parser.add_argument("--engine", choices=["auto", "native", "torch"], help="default: auto")
     parser.add_argument("--quantize", choices=["none", "int8"], help="default: none")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="with --quantize int8: decode in float32 too; scores, speeds and paired bootstrap",
+    )
     parser.add_argument(
         "--hypotheses",
         metavar="FILE",

@@ -15,6 +15,7 @@ from lightconv.decode.options import FolderSettings, TextOptions, find_model, re
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, Summed, paired_bootstrap
 from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
 from lightconv.evaluate.forms import Forms, of_references, of_texts
+from lightconv.evaluate.metrics import Metric
 from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import (
     Outputs,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 FLOORS = {"copy": copy_floor, "nearest": nearest_floor}
 MODEL = "model"
+FLOAT = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class Request:
     """What is to be evaluated.
 
     against  another model folder, or a file of outputs, one per line
+    compare  whether the same model is decoded in float32 too, to see what `text.quantize` costs
     limit    only so many examples of the split
     out      a file for the outputs, plain text
     """
@@ -54,6 +57,7 @@ class Request:
     settings: Sequence[str] = ()
     metrics: Sequence[str] = ()
     against: Path | None = None
+    compare: bool = False
     floor: bool = False
     limit: int | None = None
     out: Path | None = None
@@ -113,12 +117,29 @@ def check_request(request: Request) -> tuple[FolderSettings, Prepared, DecodeCon
         raise ValueError(f"--limit {request.limit}, expected at least 1")
     if settings.pairs:
         find_metrics(prepared, request.metrics)
-    elif request.metrics or request.against:
-        what = "--metric" if request.metrics else "--against"
-        raise ValueError(f"{what} is for outputs, but {settings.folder} is a language model")
+    else:
+        _refuse_outputs(request, settings.folder)
     if request.against is not None:
         check_other(request.against, prepared, request.split)
+    if request.compare and request.text.quantize == "none":
+        raise ValueError("--compare without --quantize int8, expected both: float32 stands beside")
     return settings, prepared, decode
+
+
+def _refuse_outputs(request: Request, folder: Path) -> None:
+    """Raises ValueError if something was asked for that only searched outputs have."""
+    usual = Request(model=request.model, data=request.data)
+    asked = {
+        "--metric": bool(request.metrics),
+        "--against": request.against is not None,
+        "--compare": request.compare,
+        "--quantize": request.text.quantize != usual.text.quantize,
+        "--engine": request.text.engine != usual.text.engine,
+        "--out": request.out is not None,
+    }
+    for option, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(f"{option} is for outputs, but {folder} is a language model")
 
 
 def check_other(other: Path, prepared: Prepared, split: str) -> None:
@@ -181,26 +202,15 @@ def _evaluate_pairs(
     device: "torch.device | str",
 ) -> Report:
     split, metrics = request.split, find_metrics(prepared, request.metrics)
-    with _progress(MODEL, prepared, request) as show:
-        outputs, forms, scores = evaluate_pairs(
-            model,
-            prepared,
-            split,
-            decode,
-            metrics,
-            most=request.limit,
-            show=show,
-            options=request.text,
-        )
+    outputs, forms, scores = _decode(MODEL, model, prepared, request, decode)
     count = len(forms.plain)
-    rate = f"{count / outputs.seconds:,.1f} sentences/s, {outputs.tokens / outputs.seconds:,.0f}"
     search = ", ".join(f"{name} {value}" for name, value in describe_search(decode).items())
     rows = [
         *rows,
         ("lines", f"{count:,}"),
         ("search", search),
         ("engine", _engine(outputs, request.text)),
-        ("time", f"{outputs.seconds:.1f} s, {rate} tokens/s"),
+        ("time", _rate(outputs)),
     ]
     if request.out is not None:
         write_file(request.out, "".join(f"{line}\n" for line in forms.plain).encode())
@@ -212,18 +222,53 @@ def _evaluate_pairs(
             report.scores[name] = score_forms(
                 prepared, split, found, metrics, {"floor": name}, references
             )
+    if request.compare:
+        exact = replace(request, text=replace(request.text, quantize="none"))
+        plain, other, found_scores = _decode(FLOAT, model, prepared, exact, decode)
+        report.rows.append((f"time, {FLOAT}", _rate(plain)))
+        report.rows.append(("speed", f"{plain.seconds / outputs.seconds:.2f}x of {FLOAT}"))
+        same = sum(a == b for a, b in zip(forms.plain, other.plain, strict=True))
+        report.rows.append(("same outputs", f"{same:,} of {count:,}"))
+        report.scores[FLOAT] = found_scores
+        report.comparisons += _compare(request, prepared, metrics, forms, other, references)
     if request.against is not None:
         other, about = _other(prepared, request, device)
         report.scores["against"] = score_forms(prepared, split, other, metrics, about, references)
-        for metric in metrics:
-            if isinstance(metric, Summed):
-                texts = (each.for_metric(metric) for each in (forms, other, references))
-                compared = paired_bootstrap(
-                    metric, *texts, samples=request.samples, seed=request.seed
-                )
-                signature = extend(compared.signature, prepared, split, {})
-                report.comparisons.append(replace(compared, signature=signature))
+        report.comparisons += _compare(request, prepared, metrics, forms, other, references)
     return report
+
+
+def _decode(
+    name: str, model: Seq2Seq, prepared: Prepared, request: Request, decode: DecodeConfig
+) -> tuple[Outputs, Forms, list[Score]]:
+    with _progress(name, prepared, request) as show:
+        return evaluate_pairs(
+            model,
+            prepared,
+            request.split,
+            decode,
+            find_metrics(prepared, request.metrics),
+            most=request.limit,
+            show=show,
+            options=request.text,
+        )
+
+
+def _compare(
+    request: Request,
+    prepared: Prepared,
+    metrics: Sequence[Metric],
+    first: Forms,
+    second: Forms,
+    references: Forms,
+) -> Iterator[Comparison]:
+    """The paired bootstrap of every measure that can be resampled."""
+    for metric in metrics:
+        if isinstance(metric, Summed):
+            texts = (each.for_metric(metric) for each in (first, second, references))
+            compared = paired_bootstrap(metric, *texts, samples=request.samples, seed=request.seed)
+            signature = extend(compared.signature, prepared, request.split, {})
+            yield replace(compared, signature=signature)
 
 
 def _other(
@@ -239,22 +284,22 @@ def _other(
     settings = read_settings(find_model(request.against))
     model = load(settings.folder, device)
     assert isinstance(model, Seq2Seq)
-    with _progress("against", prepared, request) as show:
-        _, forms, _ = evaluate_pairs(
-            model,
-            prepared,
-            request.split,
-            settings.decode,
-            [],
-            most=request.limit,
-            show=show,
-            options=request.text,
-        )
+    _, forms, _ = _decode("against", model, prepared, request, settings.decode)
     return forms, describe_search(settings.decode)
 
 
+def _rate(outputs: Outputs) -> str:
+    seconds, count = outputs.seconds, len(outputs.hypotheses)
+    return (
+        f"{seconds:.1f} s, {count / seconds:,.1f} sentences/s, "
+        f"{outputs.tokens / seconds:,.0f} tokens/s"
+    )
+
+
 def _engine(outputs: Outputs, text: TextOptions) -> str:
-    return outputs.engine + ("" if text.quantize == "none" else f", {text.quantize}")
+    exact = "" if text.quantize == "none" else f", {text.quantize}"
+    reason = outputs.reason.partition(": ")[2]
+    return f"{outputs.engine}{exact}" + (f" ({reason})" if reason else "")
 
 
 @contextmanager

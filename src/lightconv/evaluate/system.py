@@ -14,8 +14,9 @@ from lightconv.config import to_dict
 from lightconv.data.prepared import PIPELINE_FILES, Prepared
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.config import DecodeConfig
+from lightconv.decode.engine import Engine
 from lightconv.decode.options import TextOptions
-from lightconv.decode.runner import choose_runner
+from lightconv.decode.runner import choose_runners
 from lightconv.decode.score.scorer import score_ids
 from lightconv.decode.search import Finder, PairSearch, Search, search_batches
 from lightconv.evaluate.forms import Forms, case_field, of_ids, of_references
@@ -36,13 +37,21 @@ class Outputs:
 
     hypotheses: list[list[Hypothesis]]
     seconds: float
-    # What stepped the model: "native", the C++ engine, or "torch".
+    # What stepped the model: "native", the C++ engine, or "torch", and why not the engine.
     engine: str = "torch"
+    reason: str = ""
 
     @property
     def best(self) -> list[list[int]]:
         """The ids of the best ones."""
         return [each[0].tokens for each in self.hypotheses]
+
+    @property
+    def decoder(self) -> str:
+        """What stepped the model, for people."""
+        if self.engine == "native":
+            return "decoding in the C++ engine"
+        return self.reason or "decoding in torch"
 
     @property
     def tokens(self) -> int:
@@ -92,10 +101,12 @@ def search_split(
     count = len(store) if most is None else min(most, len(store))
     sources = [store[row][0].tolist() for row in range(count)]
     options = options or TextOptions()
-    runner = choose_runner(model, options.engine, options.quantize)
+    told: list[str] = []
+    runner = choose_runners([model], options, config, tell=told.append)
     search = PairSearch(model, Finder(config), runner)
     found = run_search(search, sources, options, show, hurry)
-    return replace(found, engine="torch" if search.runner is model else "native")
+    engine = "native" if isinstance(runner, Engine) else "torch"
+    return replace(found, engine=engine, reason="".join(told))
 
 
 def run_search(

@@ -81,7 +81,7 @@ class Mixer(nn.Module):
     def allocate(
         self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """The tensors of the state, batch first."""
+        """The tensors of the state, each [B, ...] with the batch first."""
         raise NotImplementedError
 
     def advance(

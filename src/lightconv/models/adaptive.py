@@ -136,8 +136,9 @@ class AdaptiveOutput(nn.Module):
             inner = self._project(x.index_select(0, rows), place)
             words = target.index_select(0, rows) - band.first
             losses.append(linear_cross_entropy(inner, matrix(self.words[place]), words)[0])
-        head = torch.cat([matrix(self.words[0]), self.classes.weight])
-        total = sum(losses, linear_cross_entropy(x, head, column)[0])
+        common, classes = matrix(self.words[0]), matrix(self.classes)
+        head, _ = linear_cross_entropy(x, common, column, more=classes)
+        total = sum(losses, head)
         return total, total.detach()
 
     def _column(self, place: int) -> int:

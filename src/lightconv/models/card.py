@@ -16,6 +16,11 @@ CALLS = {
     "seq2seq": "scores = model(source, target_in)  # int64 [B, S] and [B, T] -> [B, T, V]",
     "language_model": "scores = model(tokens)  # int64 [B, T] -> [B, T, V]",
 }
+# What a folder with a vocabulary can do besides.
+TEXT_CALLS = {
+    "seq2seq": 'model.translate(["a text"])  # text in, text out',
+    "language_model": 'model.generate(["a text"])  # goes on with it',
+}
 
 
 def card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:
@@ -39,10 +44,15 @@ def card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) 
             f"# {name}",
             f"{title} of `lightconv`. `config.json` says all about its shape.",
             f"| | |\n| --- | --- |\n{table}",
-            USE.format(folder=name, call=CALLS[config.kind]),
+            USE.format(folder=name, call=_calls(config.kind, files)),
             f"Files: {', '.join(f'`{file}`' for file in files)}.\n",
         ]
     )
+
+
+def _calls(kind: str, files: Sequence[str]) -> str:
+    has_words = any(file.startswith("vocab") for file in files)
+    return "\n".join([*([TEXT_CALLS[kind]] if has_words else []), CALLS[kind]])
 
 
 def describe(layers: Sequence[MixerConfig]) -> str:

@@ -120,7 +120,7 @@ def _find_or_build() -> Path:
             with _lock(cached.parent):
                 if not build.is_sealed(cached):  # another process may have built it meanwhile
                     why = "damaged" if cached.exists() else "missing"
-                    _say(f"compiling the CPU kernels, once (about 20 s): {cached} is {why}")
+                    _say(f"compiling the CPU kernels, once (40 s on two cores): {cached} is {why}")
                     build.build(cached)
         return cached
     except OSError as error:

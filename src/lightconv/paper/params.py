@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from lightconv.models.config import ModelConfig, Seq2SeqConfig
+from lightconv.models.config import ModelConfig
 
 _Row = tuple[str, str, int | None, int]
 
@@ -21,15 +21,10 @@ class PaperCount(NamedTuple):
 
 def count(model: ModelConfig) -> dict[str, int]:
     """Parameters by part, nothing allocated. What two parts share is counted in the first."""
-    import torch
+    from lightconv.models.folder import build_empty
 
-    from lightconv.models.lm import LanguageModel
-    from lightconv.models.seq2seq import Seq2Seq
-
-    with torch.device("meta"):
-        built = Seq2Seq(model) if isinstance(model, Seq2SeqConfig) else LanguageModel(model)
     counts = {"embedding": 0, "output": 0}
-    for name, parameter in built.named_parameters():
+    for name, parameter in build_empty(model).named_parameters():
         part = _part(name.split("."))
         counts[part] = counts.get(part, 0) + parameter.numel()
     return counts

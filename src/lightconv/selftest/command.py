@@ -21,8 +21,8 @@ def main(argv: Sequence[str]) -> int:
         "Checks what the project promises about crashes, signals, full disks, damaged files and "
         "bad numbers, on this machine: small runs are trained, killed and resumed. Prints one JSON "
         "line for each promise; exit code 1 if one is broken.",
-        "lightconv selftest             # under a minute",
-        "lightconv selftest --full      # every crash point, 52 random kills: some minutes",
+        "lightconv selftest             # about a minute",
+        "lightconv selftest --full      # every crash point, 52 random kills, ...: some minutes",
         "lightconv selftest --only R1 R5",
     )
     size = parser.add_mutually_exclusive_group()

@@ -10,11 +10,12 @@ Run as `python -m lightconv.selftest.forks`. A line is {"argv": [...]} and perha
     cases                 instead of a command, these of `lightconv.selftest.crash`
 
 The answer is {"code": 0, "seconds": 1.2, "out": "...", "err": "..."}, where a code below zero is
-the signal that ended it.
+the signal that ended it. "stopping" are the seconds since the last signal was sent.
 """
 
 import atexit
 import json
+import math
 import os
 import signal
 import subprocess
@@ -30,19 +31,23 @@ from typing import Any, Self
 ROOT = Path(__file__).parent.parent.parent
 Answer = dict[str, Any]
 PATIENCE = 120.0  # seconds for a run to begin
+PAUSE = 0.002
+LONGEST_PAUSE = 0.1
 
 
 class Server:
-    """The other end: starts the process and asks it."""
+    """The other end: starts the process and asks it.
 
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    module  what the process runs, with these arguments
+    """
+
+    def __init__(self, module: str = "lightconv.selftest.forks", *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lightconv.selftest.forks"],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep)},
+            env=environment(),
         )
 
     def __enter__(self) -> Self:
@@ -62,13 +67,22 @@ class Server:
 
     def run(self, *argv: object, **request: Any) -> Answer:
         """Runs `lightconv` with these arguments."""
+        answer: Answer = self.ask({"argv": [str(part) for part in argv], **request})
+        return answer
+
+    def ask(self, request: Answer) -> Any:
+        """What the process answers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps({"argv": [str(part) for part in argv], **request})
-        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.write(f"{json.dumps(request)}\n")
         self._process.stdin.flush()
-        answer: Answer = json.loads(self._process.stdout.readline())
-        return answer
+        return json.loads(self._process.stdout.readline())
+
+
+def environment() -> dict[str, str]:
+    """For a process that can import what this one can, and has one thread."""
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @cache
@@ -100,29 +114,51 @@ def answer(request: Answer) -> Answer:
         if child == 0:
             _become(request, out.fileno(), err.fileno())
         status = _wait(child, PATIENCE, Path(request["when"])) if "when" in request else None
+        sent = None
         for delay in ("after", "again"):
             if delay in request:
                 status = status or _wait(child, request[delay])
                 if status is None:
                     os.kill(child, request.get("signal", signal.SIGKILL))
+                    sent = Clock()
         if status is None:
-            status = os.waitpid(child, 0)[1]
+            status = _wait(child, math.inf, clock=sent)
+            assert status is not None
         seconds = time.monotonic() - began
         code = os.waitstatus_to_exitcode(status)
         for file in (out, err):
             file.seek(0)
         texts = {"out": out.read().decode(), "err": err.read().decode()}
-        return {"code": code, "seconds": seconds, **texts}
+        stopping = {} if sent is None else {"stopping": sent.seconds}
+        return {"code": code, "seconds": seconds, **stopping, **texts}
 
 
-def _wait(child: int, seconds: float, path: Path | None = None) -> int | None:
+class Clock:
+    """Counts time, but not that for which this process itself, and so the machine, stood still."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last = time.monotonic()
+
+    def tick(self) -> None:
+        """Every few milliseconds."""
+        now = time.monotonic()
+        self.seconds += min(now - self._last, LONGEST_PAUSE)
+        self._last = now
+
+
+def _wait(
+    child: int, seconds: float, path: Path | None = None, *, clock: Clock | None = None
+) -> int | None:
     """The status of a child that ends within that time, and before there is a file."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not (path is not None and path.exists()):
         found, status = os.waitpid(child, os.WNOHANG)
+        if clock is not None:
+            clock.tick()
         if found:
             return status
-        time.sleep(0.002)
+        time.sleep(PAUSE)
     return None
 
 

@@ -342,6 +342,8 @@ def _warn(recipe: Recipe, device: "torch.device") -> None:
         _tell(
             "note: processors compute fp16 very slowly; --set train.precision=fp32 is much faster"
         )
+    if recipe.train.compile:
+        _tell("note: torch.compile works during the first updates, which take minutes")
 
 
 def _warn_idle(recipe: Recipe, batches: float, processes: int) -> None:

@@ -130,7 +130,7 @@ class TrainConfig:
         if self.ema > 0.0 and self.average_last > 0:
             raise ValueError(
                 f"ema={self.ema} and average_last={self.average_last} are two averages, expected "
-                "one of them to be 0"
+                "one of them to be 0: say --set train.average_last=0, or --set train.ema=0"
             )
 
 

@@ -32,15 +32,24 @@ class Display(Protocol):
 
 
 class Pace:
-    """Tokens per second and the time that is left, from the last updates."""
+    """Tokens per second and the time that is left, from the last updates.
+
+    Time counts from the end of the first update, which has all of a start in it: neither is known
+    before the second one.
+    """
 
     def __init__(self, max_steps: int) -> None:
         self.max_steps = max_steps
-        self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=RECENT)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
     def add(self, tokens: int) -> None:
         """After each update."""
         self._recent.append((time.monotonic(), tokens))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to go by."""
+        return len(self._recent) > 1
 
     def tokens_per_second(self) -> float:
         """Of the last updates, whatever was done between them."""
@@ -49,7 +58,7 @@ class Pace:
 
     def left(self, step: int) -> float:
         """Seconds until the last step."""
-        return (self.max_steps - step) * self._seconds() / max(len(self._recent) - 1, 1)
+        return (self.max_steps - step) * self._seconds() / (len(self._recent) - 1)
 
     def _seconds(self) -> float:
         return max(self._recent[-1][0] - self._recent[0][0], 1e-9)
@@ -71,11 +80,14 @@ def perplexity(nll: float) -> float:
 
 def describe(record: Record, pace: Pace) -> str:
     """One line about an update."""
-    return (
+    text = (
         f"step {record.step:,}/{pace.max_steps:,}  loss {record.loss:.3f}  "
-        f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}  "
-        f"{pace.tokens_per_second():,.0f} tokens/s  {show_duration(pace.left(record.step))} left"
+        f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}"
     )
+    if not pace.known:
+        return text
+    left = show_duration(pace.left(record.step))
+    return f"{text}  {pace.tokens_per_second():,.0f} tokens/s  {left} left"
 
 
 def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
@@ -84,6 +96,11 @@ def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
     parts.append(f"ppl {entry['perplexity']:.4g}")
     parts += [f"{name} {value:.4g}" for name, value in entry.get("metric", {}).items()]
     return "  ".join(parts) + ("  (best so far)" if improved else "")
+
+
+def describe_patience(stale: int) -> str:
+    """Why a run ends before its last step."""
+    return f"training ends: validations without a better one, {stale} in a row (train.patience)"
 
 
 class Lines:

@@ -14,7 +14,7 @@ from lightconv.train.checkpoint import EMA_PART, MODEL_PART, Checkpoint
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.data import TrainingData, Updates
 from lightconv.train.folder import is_regular
-from lightconv.train.live import Display, describe_validation, perplexity
+from lightconv.train.live import Display, describe_patience, describe_validation, perplexity
 from lightconv.train.log import Log
 from lightconv.train.loss import Model
 from lightconv.train.progress import Progress, Window
@@ -86,6 +86,8 @@ class Loop:
                 ended = self.ended()
                 if self._save_due(last=ended or code > 0):
                     self._save()
+                if ended and self.trainer.step < self.config.max_steps:
+                    self.display.note(describe_patience(self.progress.stale))
                 if ended or code > 0:
                     return 0 if ended else code
                 if self._update(updates).stop:

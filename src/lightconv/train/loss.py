@@ -33,7 +33,7 @@ def batch_loss(
     """The loss of a batch; padding is left out before the vocabulary is looked at.
 
     device    where the model is, if the batch is elsewhere: it waits for nothing to be counted
-    features  called in the place of `model.features`
+    features  called in the place of `model.features`: inputs to [B, T, D]
     """
     target = batch.target.flatten()
     rows = (target != PAD).nonzero()[:, 0]

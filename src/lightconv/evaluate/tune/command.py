@@ -19,6 +19,7 @@ from lightconv.printing import print_groups
 if TYPE_CHECKING:
     import torch
 
+    from lightconv.decode.beam import Hypothesis
     from lightconv.evaluate.bootstrap import Summed
     from lightconv.evaluate.tune.grid import Trial
     from lightconv.models import LanguageModel, Seq2Seq
@@ -57,12 +58,15 @@ def main(argv: Sequence[str]) -> int:
             f"{folder} is a language model, whose search is not scored, expected a run: of its "
             "checkpoints the number to average can be chosen"
         )
+    _metric_name(prepared, options)  # an unknown measure is an error before anything is searched
     trials: list[Trial] = []
+    told: list[str] = []
     for steps, model in _models(folder, options.counts, device, is_run):
-        label = f"{len(steps)} checkpoints" if steps else str(folder)
+        label = f"the last {len(steps)} of the checkpoints" if steps else str(folder)
         print(f"trying {label}", file=sys.stderr, flush=True)
         trials += [
-            replace(trial, averaged=steps) for trial in _try(model, settings, prepared, options)
+            replace(trial, averaged=steps)
+            for trial in _try(model, settings, prepared, options, told)
         ]
     best = best_trial(trials, settings.decode.alpha)
     _print(trials, best, options)
@@ -76,9 +80,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _try(
-    model: "Model", settings: FolderSettings, prepared: Prepared, options: argparse.Namespace
+    model: "Model",
+    settings: FolderSettings,
+    prepared: Prepared,
+    options: argparse.Namespace,
+    told: list[str],
 ) -> "Iterator[Trial]":
-    """What a model is worth, with each setting of the search."""
+    """What a model is worth, with each setting of the search; `told` are notes made already."""
     from lightconv.evaluate.forms import of_references
     from lightconv.evaluate.system import evaluate_texts, search_split
     from lightconv.evaluate.tune.grid import Trial, choose_metric, tune_search
@@ -90,10 +98,17 @@ def _try(
         return
     metric: Summed = choose_metric(prepared, options.metric)
     references = of_references(prepared, options.split).first(options.limit)
+    pairs = model
+
+    def search(config: DecodeConfig) -> "list[list[Hypothesis]]":
+        found = search_split(pairs, prepared, options.split, config, most=options.limit)
+        if found.decoder not in told:
+            told.append(found.decoder)
+            print(f"note: {found.decoder}", file=sys.stderr, flush=True)
+        return found.hypotheses
+
     yield from tune_search(
-        lambda config: (
-            search_split(model, prepared, options.split, config, most=options.limit).hypotheses
-        ),
+        search,
         prepared,
         references,
         metric,

@@ -1,25 +1,28 @@
 """A process that has everything imported and forks the ranks of a run for each line it reads.
 
-Run as `python -m tests.train.ranks`. A line asks for so many ranks of `lightconv` with arguments
-({"size": 2, "argv": [...]}), or of a function of `tests.train.rank_cases` ({"case": "exchange",
-"arguments": {...}}). {"kill": {"rank": 1, "signal": 9, "file": PATH, "lines": 3}} sends a signal as
-soon as a file has so many lines. The answer has a row for each rank: its exit code, what it wrote,
-what the function returned.
+Run as `python -m lightconv.selftest.ranks [MODULE...]`, which imports these modules first. A line
+asks for so many ranks of `lightconv` with arguments ({"size": 2, "argv": [...]}), or of a function
+({"case": "module:name", "arguments": {...}}). {"kill": {"rank": 1, "signal": 9, "file": PATH,
+"lines": 3}} sends a signal as soon as a file has so many lines. The answer has a row for each rank:
+its exit code, what it wrote, what the function returned.
 """
 
+import atexit
+import importlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+from lightconv.selftest.forks import Server
+from lightconv.train.launch import rank_environment
+
 LONGEST = 300.0  # seconds; then a rank is killed
 Row = dict[str, Any]
 
@@ -27,65 +30,55 @@ Row = dict[str, Any]
 class RankServer:
     """The other end: starts the process and asks it."""
 
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.train.ranks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
+    def __init__(self, *modules: str) -> None:
+        self._server = Server("lightconv.selftest.ranks", *modules)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._process.communicate()
+    def close(self) -> None:
+        """Ends the process."""
+        self._server.close()
 
     def run(self, *argv: object, size: int = 2, **request: Any) -> list[Row]:
         """Runs `lightconv` with these arguments as so many ranks."""
-        return self._ask({"argv": [str(part) for part in argv], "size": size, **request})
+        words = [str(part) for part in argv]
+        rows: list[Row] = self._server.ask({"argv": words, "size": size, **request})
+        return rows
 
-    def call(self, case: str, *, size: int = 2, **arguments: Any) -> list[Any]:
-        """Runs a case as so many ranks; what it returned on each."""
-        rows = self._ask({"case": case, "size": size, "arguments": arguments})
-        assert [row["code"] for row in rows] == [0] * size, "\n".join(row["err"] for row in rows)
+    def call(self, case: Callable[..., Any], *, size: int = 2, **arguments: Any) -> list[Any]:
+        """Runs a function of a module as so many ranks; what it returned on each."""
+        name = f"{case.__module__}:{case.__qualname__}"
+        rows = self._server.ask({"case": name, "size": size, "arguments": arguments})
+        if any(row["code"] for row in rows):
+            raise RuntimeError("\n".join(row["err"] for row in rows))
         return [row["result"] for row in rows]
 
-    def _ask(self, request: Row) -> list[Row]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps(request)}\n")
-        self._process.stdin.flush()
-        answer: list[Row] = json.loads(self._process.stdout.readline())
-        return answer
+
+@cache
+def shared_ranks() -> RankServer:
+    """One server for all of this process, which takes seconds to start."""
+    server = RankServer()
+    atexit.register(server.close)
+    return server
 
 
-def serve() -> None:
+def serve(modules: list[str]) -> None:
     """Answers one line after the other."""
     import torch._dynamo
     import torch.distributed.fsdp  # noqa: F401
 
+    import lightconv.selftest.together
     import lightconv.train.command
     import lightconv.train.runner  # noqa: F401
-    import tests.train.rank_cases  # noqa: F401
 
+    for module in modules:
+        importlib.import_module(module)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
 
 def answer(request: Row) -> list[Row]:
     """Forks, waits, kills."""
-    folder = Path(tempfile.mkdtemp(prefix="lightconv-ranks-"))
-    try:
-        ranks = range(request["size"])
+    with tempfile.TemporaryDirectory(prefix="lightconv-ranks-") as name:
+        folder, ranks = Path(name), range(request["size"])
         children = [fork(request, rank, folder) for rank in ranks]
         kill = request.get("kill")
         deadline = time.monotonic() + LONGEST
@@ -102,13 +95,11 @@ def answer(request: Row) -> list[Row]:
                     codes[rank] = os.waitstatus_to_exitcode(status)
             time.sleep(0.002)
         return [{"code": codes[rank], **_results(folder, rank)} for rank in ranks]
-    finally:
-        shutil.rmtree(folder)
 
 
 def fork(request: Row, rank: int, folder: Path) -> int:
     """Starts a rank, as the launcher would."""
-    parent = os.getpid()
+    env, _ = rank_environment(os.environ, request["size"], folder / "store")
     child = os.fork()
     if child:
         return child
@@ -119,9 +110,8 @@ def fork(request: Row, rank: int, folder: Path) -> int:
     try:
         if request["size"] > 1:
             size = str(request["size"])
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-            os.environ.update(WORLD_SIZE=size, LOCAL_WORLD_SIZE=size, GLOO_SOCKET_IFNAME="lo")
-            os.environ.update(LIGHTCONV_STORE=str(folder / "store"), LIGHTCONV_PARENT=str(parent))
+            os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank))
+            os.environ.update(WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
         code = become(request, folder / f"{rank}.result")
     finally:
         sys.stdout.flush()
@@ -130,17 +120,16 @@ def fork(request: Row, rank: int, folder: Path) -> int:
 
 
 def become(request: Row, result: Path) -> int:
-    """In the child: the command, or the case."""
+    """In the child: the command, or the function."""
     if "argv" in request:
         from lightconv.cli import main
 
         return main(request["argv"])
     import traceback
 
-    from tests.train import rank_cases
-
+    module, _, name = request["case"].partition(":")
     try:
-        found = getattr(rank_cases, request["case"])(**request["arguments"])
+        found = getattr(importlib.import_module(module), name)(**request["arguments"])
         result.write_text(json.dumps(found))
     except Exception:
         traceback.print_exc()
@@ -160,4 +149,4 @@ def _lines(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1:])

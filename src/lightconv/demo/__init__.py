@@ -1,0 +1,1 @@
+"""`lightconv demo`: real text, a small model, its scores, its kernels and its speed on one page."""

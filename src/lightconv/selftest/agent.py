@@ -1,0 +1,50 @@
+"""torchrun's agent in one process that forks its workers, which have everything imported.
+
+Run as `python -m lightconv.selftest.agent FOLDER RESTARTS ARGUMENTS...`. Two workers run
+`lightconv` with the arguments; each says in FOLDER who it is, as `ATTEMPT-RANK.pid`.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+RANKS = 2
+
+
+def work(folder: str, argv: Sequence[str]) -> None:
+    """A worker."""
+    from lightconv.cli import main
+
+    attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+    (Path(folder) / f"{attempt}-{rank}.pid").write_text(str(os.getpid()))
+    code = main(argv)
+    if code:
+        os._exit(code)
+
+
+def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
+    """Starts the workers, and again when one of them is gone."""
+    import torch._dynamo  # noqa: F401 - or every worker would import it
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    import lightconv.train.command
+    import lightconv.train.distributed
+    import lightconv.train.runner  # noqa: F401
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=RANKS,
+        max_restarts=restarts,
+        monitor_interval=0.05,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id="selftest",
+        start_method="fork",
+    )
+    elastic_launch(config, work)(folder, argv)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

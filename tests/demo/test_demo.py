@@ -1,0 +1,147 @@
+"""`lightconv demo` from text to page, on a little invented text."""
+
+import json
+import re
+import shutil
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lightconv import cli
+from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.data.prepare import prepare
+from lightconv.demo.page import PAPER
+
+CORPORA = {
+    "translation": "synthetic-translation",
+    "lm": "synthetic-lm",
+    "summary": "synthetic-summary",
+}
+
+
+class Page(HTMLParser):
+    """What a page refers to, what it says, and whether its tags fit."""
+
+    VOID = ("meta", "img", "source", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.images: list[str] = []
+        self.tags: set[str] = set()
+        self.said: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "srcset"):
+                self.images.append(value or "")
+            if name == "href":
+                self.links.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def small_data(folder: Path, task: str) -> None:
+    prepare(make(CORPORA[task], Settings(train=300, valid=10, test=16)), folder, processes=1)
+
+
+def run(out: Path, task: str) -> int:
+    corpus = CORPORA[task]
+    return cli.main(["demo", "--task", task, "--quick", "--corpus", corpus, "--out", str(out)])
+
+
+@pytest.fixture(scope="module", params=list(CORPORA))
+def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo that has ended, for each task."""
+    out = tmp_path_factory.mktemp(f"demo-{request.param}")
+    small_data(out / "data", request.param)
+    assert run(out, request.param) == 0
+    return out
+
+
+def task_of(out: Path) -> str:
+    return next(task for task in CORPORA if f"demo-{task}" in out.name)
+
+
+def test_the_page_stands_alone(done: Path) -> None:
+    text = (done / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert len(page.images) >= 8  # learning, growth, learned and dynamic kernels, each twice
+    assert all(image.startswith("data:image/svg+xml;base64,") for image in page.images)
+    assert page.links == [PAPER]
+    # Nothing but the link to the paper may name another place; base64 has no colon.
+    assert re.findall(r"https?://[^\s\"<]*", text) == [PAPER]
+    assert not page.tags & {"script", "link", "iframe", "object"}
+    assert "url(" not in text and "@import" not in text
+
+
+def test_the_page_says_what_was_found(done: Path) -> None:
+    results = json.loads((done / "results.json").read_text())
+    said = " ".join(Page((done / "report.html").read_text()).said)
+    for example in results["examples"]:
+        assert " ".join(example["reference"].split()[:20]) in said
+    for scores in results["scores"].values():
+        assert f"{scores[0]['value']:.2f}" in said
+    assert results["scores"]["model"][0]["signature"] in said
+    assert len(results["scores"]) == (2 if task_of(done) == "lm" else 3)
+
+
+def test_the_second_time_is_quick_and_says_the_same(
+    done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (done / "report.html").stat().st_mtime_ns
+    begin = time.process_time()
+    assert run(done, task_of(done)) == 0
+    assert time.process_time() - begin < 1.0
+    assert (done / "report.html").stat().st_mtime_ns == before
+    out = capsys.readouterr().out
+    assert str(done / "report.html") in out
+    assert "on the test set" in out
+    assert "updates" not in out  # nothing was trained
+
+
+def test_what_is_missing_is_made_again(done: Path, tmp_path: Path) -> None:
+    """A lost page is drawn anew from the results, and is the same to the byte."""
+    if task_of(done) != "translation":
+        pytest.skip("once is enough")
+    out = tmp_path / done.name
+    shutil.copytree(done, out)
+    text = (out / "report.html").read_bytes()
+    (out / "report.html").unlink()
+    assert run(out, task_of(done)) == 0
+    assert (out / "report.html").read_bytes() == text
+
+
+def test_a_mistyped_corpus_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--corpus", "debian-en-dee", "--out", str(tmp_path / "x")]) == 2
+    assert "did you mean 'debian-en-de'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_text_for_another_task_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_data(tmp_path / "data", "lm")
+    assert run(tmp_path, "translation") == 2
+    assert "holds synthetic-lm" in capsys.readouterr().err
+    arguments = ["--quick", "--corpus", "synthetic-lm", "--out", str(tmp_path)]
+    assert cli.main(["demo", *arguments]) == 2
+    assert "is for language_model, expected one for translation" in capsys.readouterr().err
+
+
+def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--task", "nonsense"]) == 2
+    assert "translation" in capsys.readouterr().err
