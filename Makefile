@@ -25,6 +25,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.ops --write docs
 	$(BIN)/python -m benchmarks.ops --reuse --write docs
 	$(BIN)/python -m benchmarks.train --write docs
+	$(BIN)/python -m benchmarks.overhead --write docs
 	$(BIN)/python -m benchmarks.data --write docs
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

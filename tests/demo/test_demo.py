@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from lightconv import cli
 from lightconv.data.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
+from lightconv.demo import command
 from lightconv.demo.page import PAPER
 
 CORPORA = {
@@ -140,6 +142,18 @@ def test_text_for_another_task_is_refused(
     arguments = ["--quick", "--corpus", "synthetic-lm", "--out", str(tmp_path)]
     assert cli.main(["demo", *arguments]) == 2
     assert "is for language_model, expected one for translation" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    assert run(tmp_path / "x", "summary") == 2
+    assert "pip install 'lightconv[rouge]'" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(tmp_path / "x", "translation") == 2
+    assert "pip install 'lightconv[plot]'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
 
 
 def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """No silence of more than two seconds: a thread writes when nothing else does."""
 
 import io
+import re
 import time
 
 import pytest
@@ -23,9 +24,9 @@ def test_a_file_gets_lines_while_nothing_is_counted(monkeypatch: pytest.MonkeyPa
         time.sleep(0.5)
         shown.note("a note")
     lines = file.getvalue().splitlines()
-    assert lines[0] == "  thinking: 0 s so far"
-    assert lines[-2] == "  a note"
-    assert lines[-1].startswith("  thinking: 0.") and lines[-1].endswith(" s")
+    assert re.fullmatch(r"  thinking: \d+ s so far", lines[0])
+    assert "  a note" in lines
+    assert re.fullmatch(r"  thinking: \d+\.\d s", lines[-1])
 
 
 def test_also_between_two_things(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +37,9 @@ def test_also_between_two_things(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.3)
         shown.show("reading")
         shown.end()
-    assert file.getvalue().startswith("  preparing: 0 s so far\n")
-    assert file.getvalue().count("reading") == 1
+    lines = file.getvalue().splitlines()
+    assert re.fullmatch(r"  preparing: \d+ s so far", lines[0])
+    assert re.fullmatch(r"  reading: \d+\.\d s", lines[-1])
 
 
 def test_counts_and_ends() -> None:
@@ -46,9 +48,10 @@ def test_counts_and_ends() -> None:
         shown.show("reading", 1, 3)
         shown.show("reading", 3, 3)
         shown.show("writing")
-    first, second = file.getvalue().splitlines()
-    assert first.startswith("  reading: 3 of 3 in 0.")
-    assert second.startswith("  writing: 0.")
+    # A machine that stood still for two seconds may have written more.
+    first, second = (line for line in file.getvalue().splitlines() if "so far" not in line)
+    assert first.startswith("  reading: 3 of 3 in ")
+    assert second.startswith("  writing: ")
 
 
 def test_a_terminal_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +61,7 @@ def test_a_terminal_sees_one_line_change(monkeypatch: pytest.MonkeyPatch) -> Non
         shown.show("thinking")
         time.sleep(0.2)
     text = file.getvalue()
-    assert text.count("\r\x1b[K  thinking: 0 s so far") >= 2
+    assert len(re.findall(r"\r\x1b\[K  thinking: \d+ s so far", text)) >= 2
     assert text.count("\n") == 1
 
 
@@ -67,4 +70,4 @@ def test_an_error_is_not_called_an_end() -> None:
     with pytest.raises(KeyError), Watch(file) as shown:
         shown.show("thinking")
         raise KeyError
-    assert file.getvalue() == ""
+    assert "so far" in file.getvalue() or file.getvalue() == ""

@@ -233,6 +233,18 @@ def test_eight_bits_beside_float(
     assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
 
 
+def test_several_models_as_one(copies: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model beside itself says what it says alone; the signature says how many there were."""
+    common = (copies.model, "--data", copies.data, "--format", "jsonl")
+    assert evaluate(*common) == 0
+    (alone, _) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert evaluate(*common, "--ensemble", copies.run, "--ensemble", copies.model) == 0
+    (together, _) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert together["value"] == alone["value"] and "|ensemble:3|" in together["signature"]
+    assert together["about"]["model"] == " + ".join([str(copies.model)] * 3)
+    assert together["about"]["engine"] == alone["about"]["engine"]
+
+
 def test_texts_and_their_floor(texts: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(texts.run, "--data", texts.data, "--floor", "--format", "jsonl") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -262,6 +274,9 @@ def test_mistakes_are_one_line(
         texts.model, "--data", texts.data, "--metric", "sacrebleu"
     )
     assert "expected both" in refused(copies.model, *data, "--compare")
+    assert "Give the data that it was trained on" in refused(
+        copies.model, *data, "--ensemble", texts.model
+    )
     for option in (("--quantize", "int8"), ("--engine", "native"), ("--out", tmp_path / "x")):
         message = refused(texts.model, "--data", texts.data, *option)
         assert f"{option[0]} is for outputs, but " in message

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,9 @@ def main(argv: Sequence[str]) -> int:
         find_entry(options.corpus)
 
     # These load numpy and more: mistakes above are answered at once.
-    from lightconv.demo.plots import check_matplotlib
     from lightconv.demo.watch import Watch
 
-    check_matplotlib()
+    _check_packages(plan.name)
     out.mkdir(parents=True, exist_ok=True)
     print(f"lightconv demo: {plan.about}; everything is kept in {out}")
     _head("data")
@@ -56,6 +56,18 @@ def main(argv: Sequence[str]) -> int:
             return code
     _summarize(plan, out, results)
     return 0
+
+
+def _check_packages(task: str) -> None:
+    """Raises ValueError before minutes are spent, if a package is missing that comes later."""
+    from lightconv.demo.plots import check_matplotlib
+
+    check_matplotlib()
+    if task == "summary" and find_spec("rouge_score") is None:
+        raise ValueError(
+            "summaries are scored by the package rouge-score. Install it with "
+            "pip install 'lightconv[rouge]'"
+        )
 
 
 def _prepare(plan: Plan, out: Path, watch: "Watch", corpus: str | None) -> "Prepared":

@@ -46,7 +46,7 @@ class Size:
     beam: int = 4
     limit: int | None = None
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
-    length_tokens: int = 4096
+    length_tokens: int = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ PLANS: dict[str, Plan] = {
         size=Size(
             encoder=("L7", "D7", "D15"),
             decoder=("L7", "D7"),
-            steps=2500,
+            steps=2300,
             # Two batches, one for each core.
             tokens=900,
             max_tokens=512,

@@ -158,7 +158,8 @@ def draw_dynamic(layer: Plain, tokens: Sequence[str]) -> Picture:
             line[0].set_yticks(range(T), labels, fontsize=7.5)
 
     side = 1.0 + 0.115 * T
-    return _both(draw, (0.6 + columns * side, 0.5 + rows * (side + 0.35)))
+    below = 0.075 * max(map(len, labels))  # the labels of columns stand upright
+    return _both(draw, (0.6 + below + columns * side, 0.3 + rows * (side + 0.35 + below)))
 
 
 def spread(weights: Sequence[Sequence[float]], left: int) -> list[list[float]]:

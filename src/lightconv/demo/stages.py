@@ -16,7 +16,7 @@ from lightconv.recipe import Recipe
 
 # The text whose kernels are drawn has so many tokens at most; one with at least so many is liked.
 MOST_TOKENS = 24
-FEWEST_TOKENS = 9
+FEWEST_TOKENS = 12
 
 
 def measure_model(
@@ -121,7 +121,7 @@ _LEARNING = (
     "The loss per token while the model learned. Validation is on text it does not train on."
 )
 _GROWTH = (
-    "Forward and backward pass of {tokens:,} tokens in float32, cut into ever longer sequences: "
+    "Forward and backward pass of {tokens:,} tokens or more in float32, in ever longer sequences: "
     "DynamicConv (width 512, 8 heads, kernel 31) against causal attention of the same width, fused "
     "(torch's scaled_dot_product_attention) and as textbooks write it, with its matrix. Medians of "
     "three turns; memory is how far the process grew."
@@ -132,6 +132,6 @@ _LEARNED = (
 )
 _DYNAMIC = (
     "{layer}, kernel width {width}: each row is a token, and shows where its own kernels look. A "
-    "DynamicConv layer makes them from the token alone, so the band that may be coloured has the "
-    "width of the kernel, whatever the length of the text."
+    "DynamicConv layer makes them from its input at that position alone; the band that may be "
+    "coloured is as wide as the kernel, whatever the length of the text."
 )

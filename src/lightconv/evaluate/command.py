@@ -22,7 +22,7 @@ DEFAULT = ("sacrebleu", "chrf")
 # What can be said of a model only.
 MODEL_OPTIONS = (
     *("data", "split", "beam", "set", "floor", "limit", "out", "overwrite"),
-    *("engine", "quantize", "compare"),
+    *("engine", "quantize", "compare", "ensemble"),
 )
 
 
@@ -77,6 +77,7 @@ def _evaluate_model(options: Namespace) -> int:
         settings=settings,
         metrics=options.metric,
         against=options.against,
+        ensemble=options.ensemble,
         compare=options.compare,
         floor=options.floor,
         limit=options.limit,
@@ -182,6 +183,14 @@ def _parser() -> Parser:
         "--floor",
         action="store_true",
         help="beside it: the source as output, and what training says of the nearest source",
+    )
+    parser.add_argument(
+        "--ensemble",
+        metavar="MODEL",
+        type=Path,
+        action="append",
+        default=[],
+        help="another model of the same data: the mean of all is searched; may be repeated",
     )
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs there")

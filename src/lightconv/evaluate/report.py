@@ -46,6 +46,7 @@ class Request:
     """What is to be evaluated.
 
     against  another model folder, or a file of outputs, one per line
+    ensemble other models of this data, the mean of whose probabilities is searched
     compare  whether the same model is decoded in float32 too, to see what `text.quantize` costs
     limit    only so many examples of the split
     out      a file for the outputs, plain text
@@ -57,6 +58,7 @@ class Request:
     settings: Sequence[str] = ()
     metrics: Sequence[str] = ()
     against: Path | None = None
+    ensemble: Sequence[Path] = ()
     compare: bool = False
     floor: bool = False
     limit: int | None = None
@@ -119,6 +121,8 @@ def check_request(request: Request) -> tuple[FolderSettings, Prepared, DecodeCon
         find_metrics(prepared, request.metrics)
     else:
         _refuse_outputs(request, settings.folder)
+    for other in request.ensemble:
+        check_kind(read_settings(find_model(other)), prepared)
     if request.against is not None:
         check_other(request.against, prepared, request.split)
     if request.compare and request.text.quantize == "none":
@@ -133,6 +137,7 @@ def _refuse_outputs(request: Request, folder: Path) -> None:
         "--metric": bool(request.metrics),
         "--against": request.against is not None,
         "--compare": request.compare,
+        "--ensemble": bool(request.ensemble),
         "--quantize": request.text.quantize != usual.text.quantize,
         "--engine": request.text.engine != usual.text.engine,
         "--out": request.out is not None,
@@ -172,11 +177,16 @@ def evaluate(request: Request, device: "torch.device | str" = "cpu") -> Report:
     from lightconv.decode.text import load
 
     settings, prepared, decode = check_request(request)
-    model = load(settings.folder, device)
-    rows = [("model", str(settings.folder)), ("data", f"{request.data} ({request.split})")]
+    folders = [settings.folder, *map(find_model, request.ensemble)]
+    model, *others = (load(folder, device) for folder in folders)
+    rows = [
+        ("model", " + ".join(map(str, folders))),
+        ("data", f"{request.data} ({request.split})"),
+    ]
     if isinstance(model, LanguageModel):
         return _evaluate_texts(model, prepared, request, rows)
-    return _evaluate_pairs(model, prepared, request, decode, rows, device)
+    models = [model, *(other for other in others if isinstance(other, Seq2Seq))]
+    return _evaluate_pairs(models, prepared, request, decode, rows, device)
 
 
 def _evaluate_texts(
@@ -194,7 +204,7 @@ def _evaluate_texts(
 
 
 def _evaluate_pairs(
-    model: Seq2Seq,
+    models: Sequence[Seq2Seq],
     prepared: Prepared,
     request: Request,
     decode: DecodeConfig,
@@ -202,7 +212,7 @@ def _evaluate_pairs(
     device: "torch.device | str",
 ) -> Report:
     split, metrics = request.split, find_metrics(prepared, request.metrics)
-    outputs, forms, scores = _decode(MODEL, model, prepared, request, decode)
+    outputs, forms, scores = _decode(MODEL, models, prepared, request, decode)
     count = len(forms.plain)
     search = ", ".join(f"{name} {value}" for name, value in describe_search(decode).items())
     rows = [
@@ -224,7 +234,7 @@ def _evaluate_pairs(
             )
     if request.compare:
         exact = replace(request, text=replace(request.text, quantize="none"))
-        plain, other, found_scores = _decode(FLOAT, model, prepared, exact, decode)
+        plain, other, found_scores = _decode(FLOAT, models, prepared, exact, decode)
         report.rows.append((f"time, {FLOAT}", _rate(plain)))
         report.rows.append(("speed", f"{plain.seconds / outputs.seconds:.2f}x of {FLOAT}"))
         same = sum(a == b for a, b in zip(forms.plain, other.plain, strict=True))
@@ -239,15 +249,20 @@ def _evaluate_pairs(
 
 
 def _decode(
-    name: str, model: Seq2Seq, prepared: Prepared, request: Request, decode: DecodeConfig
+    name: str,
+    models: Sequence[Seq2Seq],
+    prepared: Prepared,
+    request: Request,
+    decode: DecodeConfig,
 ) -> tuple[Outputs, Forms, list[Score]]:
     with _progress(name, prepared, request) as show:
         return evaluate_pairs(
-            model,
+            models[0],
             prepared,
             request.split,
             decode,
             find_metrics(prepared, request.metrics),
+            others=models[1:],
             most=request.limit,
             show=show,
             options=request.text,
@@ -284,7 +299,7 @@ def _other(
     settings = read_settings(find_model(request.against))
     model = load(settings.folder, device)
     assert isinstance(model, Seq2Seq)
-    _, forms, _ = _decode("against", model, prepared, request, settings.decode)
+    _, forms, _ = _decode("against", [model], prepared, request, settings.decode)
     return forms, describe_search(settings.decode)
 
 

@@ -5,7 +5,7 @@ lose their subwords, and are scored as words and as plain text.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from lightconv.data.prepared import PIPELINE_FILES, Prepared
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.engine import Engine
+from lightconv.decode.ensemble import Ensemble
 from lightconv.decode.options import TextOptions
 from lightconv.decode.runner import choose_runners
 from lightconv.decode.score.scorer import score_ids
@@ -88,6 +89,7 @@ def search_split(
     split: str,
     config: DecodeConfig,
     *,
+    others: Sequence[Seq2Seq] = (),
     options: TextOptions | None = None,
     most: int | None = None,
     show: Show = lambda done: None,
@@ -95,6 +97,7 @@ def search_split(
 ) -> Outputs:
     """All hypotheses for the first `most` sources of a split, which are searched by length.
 
+    others the other models of an ensemble
     hurry  asked after each source; once it is true, those that are left get an empty output
     """
     store = prepared.store(split)
@@ -102,11 +105,12 @@ def search_split(
     sources = [store[row][0].tolist() for row in range(count)]
     options = options or TextOptions()
     told: list[str] = []
-    runner = choose_runners([model], options, config, tell=told.append)
+    runner = choose_runners([model, *others], options, config, tell=told.append)
     search = PairSearch(model, Finder(config), runner)
     found = run_search(search, sources, options, show, hurry)
-    engine = "native" if isinstance(runner, Engine) else "torch"
-    return replace(found, engine=engine, reason="".join(told))
+    each = runner.runners if isinstance(runner, Ensemble) else (runner,)
+    engine = "native" if all(isinstance(one, Engine) for one in each) else "torch"
+    return replace(found, engine=engine, reason=told[0] if told else "")
 
 
 def run_search(
@@ -198,8 +202,12 @@ def evaluate_pairs(
     outputs = search_split(model, prepared, split, config, **how)
     forms = of_ids(prepared.pipeline, outputs.best)
     options: TextOptions = how.get("options") or TextOptions()
-    exact = {} if options.quantize == "none" else {"quantize": options.quantize}
-    scores = score_forms(prepared, split, forms, metrics, describe_search(config) | exact)
+    how_found: dict[str, object] = describe_search(config)
+    if options.quantize != "none":
+        how_found["quantize"] = options.quantize
+    if how.get("others"):
+        how_found["ensemble"] = 1 + len(how["others"])
+    scores = score_forms(prepared, split, forms, metrics, how_found)
     return outputs, forms, scores
 
 
