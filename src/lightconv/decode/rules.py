@@ -120,17 +120,23 @@ class Rules:
         V = logits.shape[1]
         forced = self._forced(length, sentences)
         banned = None if tokens is None else repeats(tokens, self.block_ngrams)
-        if forced is not None or banned is not None:
+        if forced is not None:
             logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
-            forced = None if forced is None else _each_row(forced, len(logits))
-            if forced is not None and bool((forced >= 0).all()):
+            forced = _each_row(forced, len(logits))
+            if bool((forced >= 0).all()):
                 return logprobs.gather(1, forced[:, None]), forced[:, None]
             self._mask(logprobs, length, sentences, forced, banned)
             return topk(logprobs, min(count, V))
         # The whole vocabulary need not be seen: of so many words at least `count` are allowed.
         early = length < self._last_min
         spare = len(self.forbidden) + early
+        if banned is not None:
+            spare += int(banned[0].bincount().max())
         values, words = ops.topk_logprobs(logits, min(count + spare, V))
+        if banned is not None:
+            rows, taken = banned
+            found, places = (words[rows] == taken[:, None]).nonzero(as_tuple=True)
+            values[rows[found], places] = -torch.inf
         if len(self.forbidden) == 1:
             values = values.masked_fill(words == self.forbidden, -torch.inf)
         elif len(self.forbidden) > 1:

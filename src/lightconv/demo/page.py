@@ -86,7 +86,7 @@ WORDS = {
     ),
     "lm": Words(
         "A DynamicConv language model, trained on this machine",
-        "perplexity",
+        "perplexity per subword",
         {"unigram": "counting words"},
         "The first words of sentences that the model has never seen, how it goes on (drawn at "
         "random from its most likely words), and how the text really went on.",
@@ -143,7 +143,12 @@ def headline(task: str, results: Results) -> list[tuple[str, float]]:
     """Who scores what, the model first: the one measure that stands first."""
     assert results.scores is not None
     names = {"model": "the model", **WORDS[task].floors}
-    return [(names[system], float(each[0]["value"])) for system, each in results.scores.items()]
+    return [(names[system], first_value(each[0])) for system, each in results.scores.items()]
+
+
+def first_value(score: Mapping[str, Any]) -> float:
+    """What stands first of a score; of words so short a training knows too few to count by them."""
+    return float(score["parts"].get("per_subword", score["value"]))
 
 
 def _lead(results: Results) -> str:
@@ -163,7 +168,7 @@ def _cards(words: Words, results: Results) -> str:
     for system, scores in results.scores.items():
         who = "this model" if system == "model" else words.floors[system]
         first = " first" if system == "model" else ""
-        cards.append(_card(f"{scores[0]['value']:.1f}", f"{words.metric}: {who}", first))
+        cards.append(_card(f"{first_value(scores[0]):,.1f}", f"{words.metric}: {who}", first))
     rows = results.growth or []
     last = rows[-1]["microseconds"]
     ours, theirs = last["DynamicConv"], last["attention, fused"]
@@ -201,7 +206,11 @@ def _scores(words: Words, results: Results) -> str:
     names = ["this model" if name == "model" else words.floors[name] for name in systems]
     rows = []
     for scores in zip(*results.scores.values(), strict=True):
-        better = "lower is better" if scores[0]["metric"] == "perplexity" else "higher is better"
+        better = (
+            "per word, lower is better"
+            if scores[0]["metric"] == "perplexity"
+            else "higher is better"
+        )
         rows.append(
             [f"{scores[0]['metric']} ({better})", *(f"{score['value']:.2f}" for score in scores)]
         )

@@ -43,7 +43,6 @@ class Size:
     max_tokens: int
     peak: float = 4e-3
     label_smoothing: float = 0.0
-    beam: int = 4
     limit: int | None = None
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
     length_tokens: int = 2048
@@ -73,7 +72,7 @@ class Plan:
 PLANS: dict[str, Plan] = {
     "translation": Plan(
         name="translation",
-        about="English to German translation of package descriptions",
+        about="a small translator",
         corpora=("debian-en-de", "synthetic-translation"),
         size=Size(
             encoder=("L7", "D7", "D15"),
@@ -90,7 +89,7 @@ PLANS: dict[str, Plan] = {
     ),
     "lm": Plan(
         name="lm",
-        about="a language model of package descriptions",
+        about="a small language model",
         corpora=("debian-lm", "synthetic-lm"),
         size=Size(dim=192, decoder=("L7", "D15", "D31"), steps=2000, tokens=1024, max_tokens=512),
         minutes=4,
@@ -98,7 +97,7 @@ PLANS: dict[str, Plan] = {
     ),
     "summary": Plan(
         name="summary",
-        about="one-line summaries of package descriptions",
+        about="a small summariser",
         corpora=("debian-summary", "synthetic-summary"),
         size=Size(
             encoder=("L7", "D15", "D31"),
