@@ -92,6 +92,7 @@ def measure(recipe: Recipe, folder: Path, updates: int, pairs: int = PAIRS) -> S
         save_every=max(1, updates // SAVES),
         validate_every=10 * updates,
         keep_last=2,
+        average_last=0,
     )
     with ExitStack() as stack:
         stack.enter_context(Allocator())  # as a run does

@@ -84,7 +84,7 @@ PLANS: dict[str, Plan] = {
             label_smoothing=0.1,
         ),
         minutes=4,
-        # So small a model stops too early and says things twice: chosen on validation data.
+        # So small a model stops too early and says things twice, as validation data showed.
         decode=DecodeConfig(beam=4, alpha=2.0, max_len_ratio=1.5, max_len_plus=20, block_ngrams=4),
     ),
     "lm": Plan(
