@@ -113,7 +113,7 @@ def _run(plan: Plan, out: Path, prepared: "Prepared", recipe: "Recipe", results:
             "cores. Ctrl-C saves; the same command goes on\n  loading torch",
             flush=True,
         )
-        code = train(out, prepared, recipe, processes=1 if plan.minutes < 1 else None)
+        code = train(out, prepared, recipe)
         if code:
             return code
 

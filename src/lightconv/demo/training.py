@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from lightconv.config import ConfigError, read, to_toml
-from lightconv.data.prepare import cores
 from lightconv.data.prepared import Prepared
 from lightconv.demo.plan import Plan, make_recipe
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
@@ -13,8 +12,6 @@ from lightconv.train.log import LOG_FILE, read_log
 
 RECIPE_FILE = "recipe.toml"
 RUN_FOLDER = "run"
-# More would leave each with too little to do.
-MOST_PROCESSES = 2
 
 
 def find_recipe(plan: Plan, prepared: Prepared) -> Recipe:
@@ -29,18 +26,15 @@ def is_trained(folder: Path, recipe: Recipe) -> bool:
     return (folder / RUN_FOLDER / "model" / "config.json").is_file() and _same(folder, recipe)
 
 
-def train(folder: Path, prepared: Prepared, recipe: Recipe, processes: int | None = None) -> int:
+def train(folder: Path, prepared: Prepared, recipe: Recipe) -> int:
     """Trains in `folder`/run, or goes on with it: the exit code of `lightconv train`."""
     from lightconv.train.command import main
 
-    processes = processes or min(MOST_PROCESSES, cores())
     path = folder / RECIPE_FILE
     path.write_text(to_toml(recipe), encoding="utf-8")
     run = folder / RUN_FOLDER
     options = ["--data", str(prepared.folder), "--out", str(run), "--device", "cpu"]
     options.append("--allow-changes")  # of the search: it changes nothing in a run
-    if processes > 1:
-        options += ["--processes", str(processes)]
     if (run / "config.json").is_file() and not _same(folder, recipe):
         options.append("--overwrite")  # of an older demo, or of one with other sizes
     return main([str(path), *options])
