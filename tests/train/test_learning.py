@@ -147,7 +147,7 @@ class Task(NamedTuple):
 TASKS = {
     "synthetic-copy": Task(4000, 400, 1.3),  # [54]
     "synthetic-lm": Task(2000, 300, 3.5),  # sentences of templates [150]
-    "synthetic-translation": Task(2000, 300, 9.0),  # other words, order and endings [1,000]
+    "synthetic-translation": Task(2000, 300, 8.0),  # other words, order and endings [1,000]
     "synthetic-summary": Task(1000, 150, 4.0),  # what matters of a long document [102]
 }
 
