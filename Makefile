@@ -17,8 +17,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# TASK=translation, lm or summary; the page is runs/demo-TASK/report.html
-demo: .venv/ready
+# TASK=translation, lm or summary; the page is runs/demo-TASK/report.html. Without the test tools,
+# unless they are there already.
+demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)
 	$(BIN)/lightconv demo --task $(TASK)
 
 bench: .venv/ready
@@ -34,10 +35,19 @@ bench: .venv/ready
 sanitize: .venv/ready
 	$(BIN)/python -m tests.sanitize
 
-.venv/ready: pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
+BUILT_FROM = pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e
+
+.venv/ready: $(BUILT_FROM)
 	@echo "setting up .venv: lightconv, its C++ kernels and test tools (a few minutes, once)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(INSTALL) '.[test]'
+	touch $@
+
+.venv/demo: $(BUILT_FROM)
+	@echo "setting up .venv: lightconv, its C++ kernels and matplotlib (two minutes, once)"
+	$(PYTHON) -m venv .venv
+	$(INSTALL) '.[plot,rouge]'
 	touch $@
 
 clean:

@@ -74,13 +74,7 @@ def show_recipe(argv: Sequence[str]) -> int:
         "lightconv show wmt-en-de-lightconv --set 'model.encoder.*.glu=false' --params",
     )
     parser.add_argument("recipe", metavar="NAME_OR_FILE", help="a recipe, or a .toml or .json file")
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="change a value, as often as you like; * stands for every layer",
-    )
+    parser.add_settings("change a value, as often as you like; * stands for every layer")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     parser.add_argument("--params", action="store_true", help="count parameters, part by part")
     options = parser.parse(argv)

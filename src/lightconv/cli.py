@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from lightconv import __version__
@@ -60,6 +61,20 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
             formatter_class=_Help,
+        )
+
+    def add_model(self) -> None:
+        """MODEL, a folder."""
+        self.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
+
+    def add_settings(self, text: str, *, metavar: str = "PATH=VALUE") -> None:
+        """--set, any number of times."""
+        self.add_argument("--set", metavar=metavar, action="append", default=[], help=text)
+
+    def add_device(self) -> None:
+        """--device: where it is computed."""
+        self.add_argument(
+            "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:

@@ -256,12 +256,8 @@ def _parser() -> Parser:
     own.add_argument("--summaries", help="summarisation: their summaries, line by line", **path)
     own.add_argument("--valid", help="validation: as for training", **parts)
     own.add_argument("--test", help="test: as for training", **parts)
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="change steps, subwords or filters: pipeline.subword.vocab=16000, filters.max_len=100",
+    parser.add_settings(
+        "change steps, subwords or filters: pipeline.subword.vocab=16000, filters.max_len=100"
     )
     parser.add_argument("--processes", metavar="N", type=int, help="default: one per core")
     parser.add_argument("--overwrite", action="store_true", help="replace a prepared folder")

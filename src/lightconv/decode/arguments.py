@@ -1,13 +1,13 @@
 """The options of `translate`, `summarize`, `generate` and `interactive`."""
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import get_args
 
+from lightconv.cli import Parser
 from lightconv.decode.options import EngineName, Quantization, TextOptions
 
 
-def add_text(parser: ArgumentParser) -> None:
+def add_text(parser: Parser) -> None:
     """What `translate`, `summarize` and `generate` have besides: where lines come from."""
     defaults = TextOptions()
     parser.add_argument(
@@ -46,21 +46,18 @@ def add_text(parser: ArgumentParser) -> None:
     )
 
 
-def add_search(parser: ArgumentParser) -> None:
+def add_search(parser: Parser) -> None:
     """Which model, and how it searches."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
+    parser.add_model()
     parser.add_argument(
         "--beam", metavar="N", type=int, help="the width of the search (default: the model's own)"
     )
     parser.add_argument(
         "--n-best", metavar="N", type=int, help="how many outputs for each line (default: 1)"
     )
-    parser.add_argument(
-        "--set",
+    parser.add_settings(
+        "change another value of the search, such as alpha=0.6, max_len_plus=50 or min_len=5",
         metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="change another value of the search, such as alpha=0.6, max_len_plus=50 or min_len=5",
     )
     parser.add_argument(
         "--ensemble",
@@ -83,9 +80,7 @@ def add_search(parser: ArgumentParser) -> None:
         "--top-p", metavar="P", type=float, help="... among those that have probability P together"
     )
     parser.add_argument("--seed", metavar="N", type=int, help="other draws for another seed")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_device()
     parser.add_argument(
         "--engine",
         choices=get_args(EngineName),
@@ -96,7 +91,7 @@ def add_search(parser: ArgumentParser) -> None:
     )
 
 
-def add_pairs(parser: ArgumentParser) -> None:
+def add_pairs(parser: Parser) -> None:
     """What only models of source and target can do."""
     parser.add_argument(
         "--alignments",

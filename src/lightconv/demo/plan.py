@@ -77,7 +77,7 @@ PLANS: dict[str, Plan] = {
         size=Size(
             encoder=("L7", "D7", "D15"),
             decoder=("L7", "D7"),
-            steps=2200,
+            steps=2500,
             # Two batches: one, of sentences about as long as each other, taught it less.
             tokens=900,
             max_tokens=512,

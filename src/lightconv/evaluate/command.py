@@ -172,12 +172,8 @@ def _parser() -> Parser:
     parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
     parser.add_argument("--split", metavar="NAME", help="default: test")
     parser.add_argument("--beam", metavar="N", type=int, help="default: the model's own")
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="change another value of the search, such as alpha=0.6",
+    parser.add_settings(
+        "change another value of the search, such as alpha=0.6", metavar="NAME=VALUE"
     )
     parser.add_argument(
         "--floor",
@@ -195,9 +191,7 @@ def _parser() -> Parser:
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs there")
     parser.add_argument("--overwrite", action="store_true", help="replace an older FILE")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_device()
     parser.add_argument("--engine", choices=["auto", "native", "torch"], help="default: auto")
     parser.add_argument("--quantize", choices=["none", "int8"], help="default: none")
     parser.add_argument(

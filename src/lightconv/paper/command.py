@@ -149,13 +149,7 @@ def _parser() -> Parser:
         default=[],
         help="only rows whose recipe has this in its name; may be given several times",
     )
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="change a value of every row's recipe, as often as you like",
-    )
+    parser.add_settings("change a value of every row's recipe, as often as you like")
     parser.add_argument("--limit", metavar="N", type=int, help="score the first N lines only")
     parser.add_argument("--run", action="store_true", help="run what is not done yet")
     parser.add_argument(
@@ -175,9 +169,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--nodes", metavar="N", type=int, default=1, help="print commands for so many machines"
     )
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_device()
     parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
     parser.add_argument("--write", action="store_true", help="write table.md and table.png anew")
     return parser

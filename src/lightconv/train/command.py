@@ -288,16 +288,8 @@ def _parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", help="a name of `lightconv list`, or a file")
     parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
     parser.add_argument("--out", metavar="RUN", type=Path, help="the folder of the run")
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="change a value of the recipe, as often as you like",
-    )
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_settings("change a value of the recipe, as often as you like")
+    parser.add_device()
     parser.add_argument(
         "--compile", action="store_true", help="use torch.compile; the same as train.compile=true"
     )

@@ -126,7 +126,7 @@ def _parser() -> Parser:
         "lightconv score my-model --source in.de --target out.en --format jsonl",
         "lightconv score my-lm --total --input text.txt",
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
+    parser.add_model()
     parser.add_argument(
         "--input", metavar="FILE", type=Path, help="read this instead of standard input"
     )
@@ -141,14 +141,8 @@ def _parser() -> Parser:
         default="text",
         help="jsonl: with tokens and the log-probability of each; default: text",
     )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="change the length penalty of `score` in jsonl, such as alpha=0.6",
+    parser.add_settings(
+        "change the length penalty of `score` in jsonl, such as alpha=0.6", metavar="NAME=VALUE"
     )
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_device()
     return parser

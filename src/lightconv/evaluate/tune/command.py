@@ -256,7 +256,7 @@ def _parser() -> Parser:
     )
     from lightconv.evaluate.tune.numbers import parse_counts, parse_grid, parse_numbers
 
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
+    parser.add_model()
     parser.add_argument(
         "--data", metavar="DIR", type=Path, required=True, help="a folder of `lightconv prepare`"
     )
@@ -286,7 +286,5 @@ def _parser() -> Parser:
     parser.add_argument("--metric", metavar="NAME", help="default: the one of the task")
     parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
     parser.add_argument("--dry-run", action="store_true", help="print, and write nothing")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-    )
+    parser.add_device()
     return parser
