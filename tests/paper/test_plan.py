@@ -5,12 +5,20 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lightconv import cli
-from lightconv.paper.plan import choose_rows, make_jobs, set_steps, write_paper_script
+from lightconv.models.config import MixerConfig, Seq2SeqConfig
+from lightconv.paper.plan import (
+    choose_rows,
+    make_jobs,
+    set_steps,
+    set_width,
+    write_paper_script,
+)
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.tables import TABLES
 from lightconv.train.config import CosineConfig
@@ -101,3 +109,28 @@ def test_answers_without_torch(arguments: list[str]) -> None:
         [sys.executable, "-c", code, "table", *arguments], capture_output=True, check=False
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_width_of_twins(name: str) -> None:
+    """Half the width: heads keep theirs, one per channel stays so, products become a quarter."""
+    rows = TABLES[name].twin_rows
+    for job in make_jobs(rows, 1, [], Path("runs"), width=128):
+        wide, narrow = RECIPES[job.recipe].model, job.changed().model
+        assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
+        stacks = ["encoder", "decoder"] if isinstance(wide, Seq2SeqConfig) else ["layers"]
+        for stack in stacks:
+            for old, new in zip(getattr(wide, stack), getattr(narrow, stack), strict=True):
+                heads = getattr(old, "heads", None)
+                assert getattr(new, "heads", None) == (None if heads is None else heads // 2)
+                assert replace(new, **_sizes(old)) == old
+
+
+def _sizes(layer: MixerConfig) -> dict[str, int]:
+    return {n: getattr(layer, n) for n in ("heads", "ffn_dim") if hasattr(layer, n)}
+
+
+def test_width_that_heads_do_not_fit() -> None:
+    """The message says what would."""
+    with pytest.raises(ValueError, match="--width 100: expected a multiple of 64"):
+        set_width("wmt-en-de-selfattention-small", 100)

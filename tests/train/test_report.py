@@ -51,6 +51,12 @@ def test_the_plan_says_what_memory_is_kept() -> None:
             "4,321 target tokens in 2.5 batches on average; the recipe has 458,752 "
             "(0.0094 times): consider another learning rate",
         ),
+        (
+            (6000.0, 1.0),
+            4000,
+            "6,000 target tokens in 1.0 batches on average, as one batch has more than "
+            "train.tokens_per_update=4000: lower train.max_tokens=2048; the recipe has 4,000",
+        ),
         (None, 1000, "4,000 target tokens by accumulation; the recipe has 1,000 (4 times): "),
     ],
 )

@@ -18,8 +18,8 @@ SEEDS = 3
 MOST_SEEDS = 1000
 # Options that say how something is run, and mean nothing where nothing is.
 RUN_OPTIONS = (
-    *("run", "corpus", "data", "seeds", "steps", "rows", "set", "limit", "name", "max_time"),
-    "processes",
+    *("run", "corpus", "data", "seeds", "steps", "rows", "set", "limit", "name"),
+    *("width", "max_time", "processes"),
 )
 
 
@@ -49,7 +49,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         if given:
             parser.error(f"--{given[0].replace('_', '-')} needs --scale paper or --scale cpu")
     if options.scale == "paper":
-        for name in ("corpus", "steps"):
+        for name in ("corpus", "steps", "width"):
             if getattr(options, name) is not None:
                 parser.error(f"--{name} is for --scale cpu; the paper has its own")
     if options.corpus is not None and options.data is not None:
@@ -58,7 +58,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"--name {options.name[:60]!r}, expected letters, digits, dots and hyphens")
     if options.nodes > 1 and options.run:
         parser.error("--run is for one machine; without it, the commands for several are printed")
-    for name in ("seeds", "steps", "limit", "nodes", "processes"):
+    for name in ("seeds", "steps", "width", "limit", "nodes", "processes"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} {value} must be at least 1")
@@ -142,6 +142,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--seeds", metavar="N", type=int, help=f"1 to N (default: {SEEDS})")
     parser.add_argument("--steps", metavar="N", type=int, help="updates of a twin (default: 3,000)")
+    parser.add_argument("--width", metavar="N", type=int, help="of a twin (default: 256)")
     parser.add_argument(
         "--rows",
         metavar="PATTERN",

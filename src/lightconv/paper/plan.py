@@ -2,13 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lightconv.data.prepared import Prepared
 from lightconv.data.vocabulary import SHARED_FILE
+from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.paper.find import find_recipe
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.results import Experiment, Scale
@@ -63,6 +64,7 @@ def make_jobs(
     settings: Sequence[str],
     runs: Path,
     *,
+    width: int | None = None,
     tune: bool = False,
 ) -> list[Job]:
     """Rows by their recipes, as jobs: all rows with one seed before any with the next."""
@@ -71,7 +73,7 @@ def make_jobs(
             row=row.text,
             recipe=recipe,
             seed=seed,
-            settings=tuple(settings),
+            settings=(*set_width(recipe, width), *settings),
             run=runs / f"{recipe}.seed{seed}",
             tune=tune,
         )
@@ -116,6 +118,31 @@ def set_steps(steps: int | None) -> list[str]:
     ]
 
 
+def set_width(recipe: str, width: int | None) -> list[str]:
+    """Settings for a model of another width: its heads keep theirs, inner layers the proportion."""
+    if width is None:
+        return []
+    model = RECIPES[recipe].model
+    heads = list(_sizes(model, "heads"))
+    if isinstance(model, Seq2SeqConfig):
+        heads.append(("model.source_heads", model.source_heads))
+    head = max(model.dim // size for _, size in heads)
+    if width % head:
+        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
+    others = [("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)]
+    named = [*others, *heads, *_sizes(model, "ffn_dim")]
+    return [f"{path}={size * width // model.dim}" for path, size in named]
+
+
+def _sizes(model: ModelConfig, name: str) -> Iterable[tuple[str, int]]:
+    """Where layers have a field of that name, and its value."""
+    stacks = ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",)
+    for stack in stacks:
+        for place, layer in enumerate(getattr(model, stack)):
+            if (size := getattr(layer, name, None)) is not None:
+                yield f"model.{stack}.{place}.{name}", size
+
+
 def check_kind(table: Table, prepared: Prepared) -> Recipe:
     """A recipe of the table's twins; ValueError if they learn something else than this data has."""
     recipe = RECIPES[next(iter(table.twin_rows))]
@@ -140,6 +167,7 @@ def describe_data(
     scale: Scale,
     name: str,
     settings: Sequence[str],
+    width: int | None,
     limit: int | None,
 ) -> Experiment:
     """The experiment that trains rows of a table on this data."""
@@ -150,6 +178,7 @@ def describe_data(
         corpus=prepared.task.corpus,
         data={split: each.digest for split, each in prepared.contents.splits.items()},
         settings=tuple(settings),
+        width=width,
         limit=limit,
     )
 

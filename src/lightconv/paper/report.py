@@ -17,6 +17,7 @@ from lightconv.paper.results import (
     show_results,
     summarize,
 )
+from lightconv.paper.small import WIDTH
 from lightconv.paper.tables import NONE, Column, Row, Table
 from lightconv.printing import Rows, markdown, print_groups
 
@@ -125,9 +126,10 @@ def notes(results: Results) -> list[str]:
     machines = [", ".join(f"{k} {v}" for k, v in m.machine.items()) for m in measured]
     dates = sorted(result.date for result in found)
     bad = [result for result in found if result.status != "done"]
+    width = results.experiment.width
     twins = (
-        "rows have the names of the paper; their twins are a quarter to half as wide, with about "
-        "half of its layers (`lightconv show RECIPE`), and changed by the settings below"
+        f"rows have the names of the paper; their twins have width {width or WIDTH} and "
+        "about half of its layers (`lightconv show RECIPE`), and are changed by the settings below"
     )
     return [
         *([twins] if results.experiment.scale == "cpu" else []),

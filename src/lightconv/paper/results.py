@@ -23,6 +23,7 @@ class Experiment:
 
     data      digests of the splits
     settings  laid over every recipe
+    width     of the models, if it is not the recipes' own
     limit     how many lines of a split are decoded; None is all
     """
 
@@ -32,6 +33,7 @@ class Experiment:
     corpus: str
     data: dict[str, str]
     settings: tuple[str, ...] = ()
+    width: int | None = None
     limit: int | None = None
 
 

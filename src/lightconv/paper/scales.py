@@ -111,13 +111,21 @@ def _data_folder(options: argparse.Namespace) -> Path:
     return folder
 
 
-def _twin_jobs(table: Table, options: argparse.Namespace, prepared: Prepared | None) -> list[Job]:
+def _twin_settings(
+    table: Table, options: argparse.Namespace, prepared: Prepared | None
+) -> list[str]:
+    """What is laid over every row."""
     # Without data its vocabulary is not known: the recipes' own is assumed.
     fitted = [] if prepared is None else fit_vocabulary(check_kind(table, prepared), prepared)
-    settings = [*fitted, *set_steps(options.steps), *options.set]
+    return [*fitted, *set_steps(options.steps), *options.set]
+
+
+def _twin_jobs(table: Table, options: argparse.Namespace, prepared: Prepared | None) -> list[Job]:
+    settings = _twin_settings(table, options, prepared)
     rows = choose_rows(table.twin_rows, options.rows)
     folder = options.name or (prepared.folder.absolute().name if prepared else options.corpus)
-    jobs = make_jobs(rows, options.seeds, settings, options.out / table.name / folder)
+    runs = options.out / table.name / folder
+    jobs = make_jobs(rows, options.seeds, settings, runs, width=options.width)
     for job in jobs:
         job.changed()  # what is set must exist
     return jobs
@@ -150,7 +158,8 @@ def run_twins(table: Table, options: argparse.Namespace) -> int:
     prepared = Prepared.open(folder)
     jobs = _twin_jobs(table, options, prepared)
     name = jobs[0].run.parent.name
-    return _run(table, options, prepared, jobs, "cpu", name, jobs[0].settings)
+    settings = _twin_settings(table, options, prepared)
+    return _run(table, options, prepared, jobs, "cpu", name, settings)
 
 
 def _run(
@@ -164,7 +173,7 @@ def _run(
 ) -> int:
     """Runs jobs on one corpus, writes their table and prints it."""
     most = None if options.max_time is None else read_duration(options.max_time)
-    experiment = describe_data(table, prepared, scale, name, settings, options.limit)
+    experiment = describe_data(table, prepared, scale, name, settings, options.width, options.limit)
     results = Results.create(results_folder(options.results), experiment)
     plan = Plan(
         table=table,
@@ -201,7 +210,7 @@ def describe_command(table: Table, options: argparse.Namespace) -> str:
     if options.data is not None:
         words += ["--data", _name(options.data)]
     words += ["--seeds", str(options.seeds)]
-    for option in ("steps", "limit", "name", "processes"):
+    for option in ("steps", "width", "limit", "name", "processes"):
         value = getattr(options, option)
         words += [] if value is None else [f"--{option}", str(value)]
     words += [word for pattern in options.rows for word in ("--rows", pattern)]

@@ -25,6 +25,7 @@ from lightconv.paper.setups import SETUPS, Setup
 from lightconv.paper.sources import ours
 from lightconv.train.config import CosineConfig, TrainConfig
 
+WIDTH = 256
 _ENCODER_KERNELS = (3, 7, 15, 31)
 _DECODER_KERNELS = (3, 7, 15)
 # One layer more would be a quarter of the model here, not a sixteenth.
@@ -35,9 +36,9 @@ def _shrink(attention: Seq2SeqConfig, *, glu: bool) -> Models:
     """The three twins of a self-attention model; a head keeps its width."""
     small = resize(
         attention,
-        dim=256,
-        ffn_dim=256 * attention.ffn_dim // attention.dim,
-        source_heads=256 * attention.source_heads // attention.dim,
+        dim=WIDTH,
+        ffn_dim=WIDTH * attention.ffn_dim // attention.dim,
+        source_heads=WIDTH * attention.source_heads // attention.dim,
         encoder=attention.encoder[:3],
         decoder=attention.decoder[:3],
         dropout=0.1,
@@ -78,8 +79,8 @@ def _narrow_layer(layer: MixerConfig) -> MixerConfig:
 
 _SMALL_LM = replace(
     models.LM_SELFATTENTION,
-    dim=256,
-    ffn_dim=1024,
+    dim=WIDTH,
+    ffn_dim=4 * WIDTH,
     layers=change(models.LM_SELFATTENTION.layers[:4], heads=4),
 )
 # The corpora that anyone can fetch: one vocabulary of 8000 byte pairs each.
@@ -119,7 +120,7 @@ _LM_TRAIN = replace(_TRAIN, label_smoothing=0.0)
 # Sources are several times as long as what is learned to be written.
 _SUMMARY_TRAIN = replace(_TRAIN, tokens_per_update=1024, max_tokens=4096, label_smoothing=0.0)
 _SOURCES = {
-    "model": ours("a small twin: width 256, few layers, the paper's proportions"),
+    "model": ours(f"a small twin: width {WIDTH}, few layers, the paper's proportions"),
     "train": ours("a short run on a processor: Adam and one cosine for every task"),
 }
 

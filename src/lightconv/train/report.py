@@ -54,6 +54,12 @@ def _effective(
     else:
         tokens, batches = effective
         text = f"{tokens:,.0f} target tokens in {batches:,.1f} batches on average"
+        asked = config.tokens_per_update
+        if tokens > 1.25 * asked and batches < 1.5:
+            text += (
+                f", as one batch has more than train.tokens_per_update={asked}: lower "
+                f"train.max_tokens={config.max_tokens}"
+            )
     text += f"; the recipe has {recipe_tokens:,}"
     share = tokens / recipe_tokens
     if not 0.8 <= share <= 1.25:
