@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lightconv.printing import aligned, markdown, print_groups
+from lightconv.printing import aligned, markdown, print_groups, say_waiting
 
 GROUPS = {"One": [["a", "1"], ["long name", "20"]], "Two": [["b", "300"]]}
 HEADER = ("name", "count")
@@ -48,3 +48,13 @@ def test_a_narrow_terminal_loses_nothing(
     out = capsys.readouterr().out
     assert all(cell in out for cell in row)
     assert "Title" in out
+
+
+def test_whoever_watches_is_told_to_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_waiting("counting")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say_waiting("counting")
+    assert capsys.readouterr() == ("", "counting ...\n")

@@ -10,7 +10,7 @@ from lightconv.config import to_json, to_toml
 from lightconv.paper.find import find_recipe, suggest
 from lightconv.paper.params import PAPER_COUNTS, TABLE_TITLES, agrees, count, total
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
-from lightconv.printing import Rows, markdown, print_groups
+from lightconv.printing import Rows, markdown, print_groups, say_waiting
 
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
@@ -52,6 +52,7 @@ def list_recipes(argv: Sequence[str]) -> int:
     right: Sequence[str] = ()
     groups = _by_task(names)
     if options.params or options.write:
+        say_waiting("counting parameters")
         groups, header, right = _by_table(names), PARAMS_HEADER, PARAMS_RIGHT
     if options.write:
         _write_between(options.write, markdown(groups, header, right))

@@ -7,6 +7,12 @@ from typing import Literal
 Rows = Sequence[Sequence[str]]
 
 
+def say_waiting(what: str) -> None:
+    """A line for whoever watches a command that is about to be silent for seconds."""
+    if sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+
 def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
     """One table in parts, each under its title; the columns named in `right` are set to the right.
 

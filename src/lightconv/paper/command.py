@@ -2,14 +2,13 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.cli import Parser
 from lightconv.paper.tables import TABLES, Table, find_table
-from lightconv.printing import print_groups
+from lightconv.printing import print_groups, say_waiting
 
 if TYPE_CHECKING:
     from lightconv.paper.results import Results
@@ -77,9 +76,8 @@ def _show(table: Table, options: argparse.Namespace) -> int:
     found = find_results(root, table.name)
     if options.write:
         return _write(table, found)
-    if sys.stderr.isatty():
-        # They are counted by building every model without its memory, which needs torch.
-        print("counting parameters ...", file=sys.stderr, flush=True)
+    # They are counted by building every model without its memory, which needs torch.
+    say_waiting("counting parameters")
     full: dict[str, list[Result]] = {}
     for results in found:
         if results.experiment.scale == "paper":
