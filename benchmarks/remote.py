@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self
 
 Make = Callable[..., Callable[[], object]]
@@ -25,12 +24,7 @@ class Remote:
         self._other.close()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.join()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
@@ -108,12 +107,7 @@ class Loader(Iterator[list[Batch]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fill(self) -> None:

@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from lightconv.config import differences, from_dict, to_dict
@@ -66,12 +65,7 @@ class Work:
         self._read()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # What the user gave cannot be used: something will be changed, and all of it done again.
         if kind is not None and issubclass(kind, ValueError):
             self.remove()

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Self, TextIO
 
 BLINK = 0.2
@@ -36,13 +35,8 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.end()
         self._ended.set()
         self._thread.join()

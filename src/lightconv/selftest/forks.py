@@ -24,7 +24,6 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 # Where the package is, installed or not.
@@ -53,12 +52,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ import ctypes
 import os
 import platform
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
@@ -49,12 +48,7 @@ class Allocator:
         self._libc.malloc_trim(0)
         return True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.kept and self._libc is not None:
             for item in _USUAL.items():
                 self._libc.mallopt(*item)
