@@ -125,6 +125,7 @@ def test_a_whole_run_learns_to_reverse(name: str, tmp_path: Path) -> None:
     outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=500)
     last = outcome.entries[-1]
     assert last["kind"] == "valid"
+    print(f"reversal, {name}: perplexity {last['perplexity']:.3f}")
     assert last["perplexity"] < 1.2
     # What was exported is what was measured.
     loaded = lightconv.load(tmp_path / "run" / "model")
@@ -162,4 +163,6 @@ def test_a_whole_run_learns(corpus: str, name: str, tmp_path: Path) -> None:
     prepare_text(make(corpus, settings), tmp_path / "data", processes=1)
     data = PreparedData(tmp_path / "data")
     outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=task.steps)
-    assert outcome.entries[-1]["perplexity"] < task.below
+    perplexity = outcome.entries[-1]["perplexity"]
+    print(f"{corpus}, {name}: perplexity {perplexity:.3f}")  # for the table of docs/training.md
+    assert perplexity < task.below
