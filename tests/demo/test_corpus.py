@@ -68,3 +68,13 @@ def test_few_byte_pairs_are_learned() -> None:
     assert config.filters.max_len == 77
     words = make("synthetic-copy", Settings(train=50, valid=5, test=5))
     assert corpus._configure(words, plan).pipeline == words.pipeline
+
+
+def test_only_the_beginnings_of_real_texts_are_read() -> None:
+    made = make("synthetic-summary", Settings(train=50, valid=5, test=5))
+    plan = replace(PLANS["summary"], lead=7)
+    assert corpus._configure(made, plan).pipeline.sides == made.pipeline.sides
+    real = replace(made, task=replace(made.task, corpus=plan.corpora[0]))
+    source, target = corpus._configure(real, plan).pipeline.sides
+    assert source == replace(made.pipeline.sides[0], truncate=7)
+    assert target == made.pipeline.sides[1]

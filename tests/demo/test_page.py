@@ -11,7 +11,7 @@ def results() -> Results:
     score = {"metric": "sacrebleu", "value": 12.3456, "parts": {}, "signature": f"a|{NASTY}"}
     return Results(
         "key",
-        data={"corpus": NASTY, "invented": True, "examples": {"train": 3}, "scored": 2},
+        data={"corpus": NASTY, "invented": True, "lead": 24, "examples": {"train": 3}, "scored": 2},
         training={"parameters": 10, "layers": NASTY, "steps": 5, "tokens": 7, "seconds": 61.0},
         scores={"model": [score], "copy": [{**score, "value": 1.0}]},
         examples=[{"source": NASTY, "output": NASTY, "reference": "word " * 100}],
@@ -36,5 +36,5 @@ def test_figures_of_the_cards() -> None:
     sections = ("learning", "growth", "learned", "dynamic")
     page = make_page("translation", results(), {name: [] for name in sections})
     assert "<b>12.3</b>" in page and "<b>4x</b>" in page
-    assert "1 min 1 s" in page
+    assert "1 min 1 s" in page and "its first 24 words are read. The text is invented." in page
     assert "word …" in page and page.count("word ") < 70  # a long text is cut

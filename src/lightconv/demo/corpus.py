@@ -45,10 +45,13 @@ def find_data(plan: Plan, folder: Path, watch: Watch, corpus: str | None = None)
 
 
 def _configure(corpus: Corpus, plan: Plan) -> PrepareConfig:
-    """How the corpus is prepared: as it says itself, but for byte pairs and long examples."""
+    """How the corpus is prepared: as it says itself, but for byte pairs and long texts."""
     pipeline = corpus.pipeline
     if isinstance(pipeline.subword, BytesConfig):
         pipeline = replace(pipeline, subword=replace(pipeline.subword, vocab=plan.vocab))
+    if plan.lead is not None and corpus.task.corpus == plan.corpora[0]:
+        source, *others = pipeline.sides
+        pipeline = replace(pipeline, sides=(replace(source, truncate=plan.lead), *others))
     filters = replace(corpus.filters, max_len=plan.max_len)
     return PrepareConfig(pipeline=pipeline, filters=filters)
 

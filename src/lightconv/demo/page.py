@@ -153,12 +153,14 @@ def first_value(score: Mapping[str, Any]) -> float:
 
 def _lead(results: Results) -> str:
     data, training = results.data or {}, results.training or {}
-    invented = " The text is invented." * data["invented"]
+    lead = data.get("lead")
+    read = "" if lead is None else f" Of a text, its first {lead} words are read."
+    read += " The text is invented." * data["invented"]
     return (
         f"<p>{training['parameters']:,} parameters, {escape(training['layers'])}, trained for "
         f"{training['steps']:,} updates on {training['tokens']:,} tokens of the corpus "
         f"<code>{escape(data['corpus'])}</code> ({data['examples']['train']:,} training examples) "
-        f"in {_duration(training['seconds'])}.{escape(invented)}</p>"
+        f"in {_duration(training['seconds'])}.{escape(read)}</p>"
     )
 
 

@@ -55,6 +55,7 @@ class Plan:
     corpora  the real one, and the invented one for machines that cannot fetch it
     vocab    how many byte pairs are learned: few, as so little is read
     max_len  longer examples are left out of training, in tokens
+    lead     how many first words of a source of the real corpus are read; None: all
     about    a few words for people
     minutes  what training takes on two cores, roughly
     """
@@ -65,6 +66,7 @@ class Plan:
     size: Size
     vocab: int = 4000
     max_len: int = 250
+    lead: int | None = None
     minutes: float
     decode: DecodeConfig
 
@@ -102,11 +104,14 @@ PLANS: dict[str, Plan] = {
         size=Size(
             encoder=("L7", "D15", "D31"),
             decoder=("L7", "D7"),
-            steps=1200,
-            tokens=420,
-            max_tokens=3600,
+            steps=2400,
+            tokens=600,
+            max_tokens=1000,
         ),
         max_len=500,
+        # What it is about stands at the beginning. With all of it, a model did not learn in this
+        # time to look at the source at all.
+        lead=24,
         minutes=4,
         decode=DecodeConfig(beam=4, alpha=0.9, max_len_plus=30, block_ngrams=3),
     ),

@@ -25,7 +25,7 @@ class Results:
     """Plain values only; what is None has not been done yet.
 
     key       what all of it depends on: recipe, data, sizes
-    data      about the corpus: name, examples of each split, whether it is invented
+    data      about the corpus: name, examples of each split, invented or not, words read
     training  about the run: parameters, tokens, seconds; `log` is its learning curve
     scores    for each system, the model first: scores as `Score.plain` writes them
     examples  texts that were not in training: source, output, reference

@@ -39,6 +39,7 @@ def measure_model(
     results.data = {
         "corpus": prepared.task.corpus,
         "invented": is_invented(prepared),
+        "lead": prepared.pipeline.config.sides[0].truncate,
         "examples": {name: each.examples for name, each in prepared.contents.splits.items()},
         "scored": count_lines(prepared, limit),
     }
