@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lightconv.paper.report import notes
 from lightconv.paper.results import (
     Experiment,
     Measured,
@@ -129,3 +130,12 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=r"result \(.*some-recipe.seed1.json\)"):
         results.all()
+
+
+def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
+    """The table of language models has a column for either."""
+    said = "the data has no split test: validation is scored in its place"
+    lacking = Results.create(tmp_path / "a", experiment(data={"train": "a", "valid": "b"}))
+    assert said in notes(lacking)
+    whole = {"train": "a", "valid": "b", "test": "c"}
+    assert said not in notes(Results.create(tmp_path / "b", experiment(data=whole)))

@@ -18,7 +18,7 @@ from lightconv.paper.results import (
     summarize,
 )
 from lightconv.paper.small import WIDTH
-from lightconv.paper.tables import NONE, Column, Row, Table
+from lightconv.paper.tables import NONE, TABLES, Column, Row, Table
 from lightconv.printing import Rows, markdown, print_groups
 
 if TYPE_CHECKING:
@@ -131,8 +131,12 @@ def notes(results: Results) -> list[str]:
         f"rows have the names of the paper; their twins have width {width or WIDTH} and "
         "about half of its layers (`lightconv show RECIPE`), and are changed by the settings below"
     )
+    # `find_splits` took validation data for them.
+    wanted = TABLES[results.experiment.table].splits
+    absent = [split for split in wanted if split not in results.experiment.data]
     return [
         *([twins] if results.experiment.scale == "cpu" else []),
+        *(f"the data has no split {each}: validation is scored in its place" for each in absent),
         *(f"command: {text}" for text in dict.fromkeys(r.command for r in found)),
         *([f"date: {dates[0]} to {dates[-1]}"] if dates else []),
         *(f"commit: {text}" for text in dict.fromkeys(r.commit for r in found if r.commit)),

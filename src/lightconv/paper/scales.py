@@ -120,8 +120,12 @@ def _twin_settings(
     return [*fitted, *set_steps(options.steps), *options.set]
 
 
-def _twin_jobs(table: Table, options: argparse.Namespace, prepared: Prepared | None) -> list[Job]:
-    settings = _twin_settings(table, options, prepared)
+def _twin_jobs(
+    table: Table,
+    options: argparse.Namespace,
+    prepared: Prepared | None,
+    settings: Sequence[str],
+) -> list[Job]:
     rows = choose_rows(table.twin_rows, options.rows)
     folder = options.name or (prepared.folder.absolute().name if prepared else options.corpus)
     runs = options.out / table.name / folder
@@ -135,7 +139,8 @@ def print_twins(table: Table, options: argparse.Namespace) -> int:
     """Prints the commands of the small twins as a shell script."""
     folder = _data_folder(options)
     prepared = Prepared.open(folder) if is_prepared(folder) or options.data else None
-    jobs = [job for job in _twin_jobs(table, options, prepared) if job.seed == 1]
+    settings = _twin_settings(table, options, prepared)
+    jobs = [job for job in _twin_jobs(table, options, prepared, settings) if job.seed == 1]
     print(f"# {table.title}: small twins. With --run they are run, measured and shown")
     if prepared is None:
         print(f"lightconv prepare {options.corpus} --out {shlex.quote(str(folder))}")
@@ -156,9 +161,9 @@ def run_twins(table: Table, options: argparse.Namespace) -> int:
             return code
         print()
     prepared = Prepared.open(folder)
-    jobs = _twin_jobs(table, options, prepared)
-    name = jobs[0].run.parent.name
     settings = _twin_settings(table, options, prepared)
+    jobs = _twin_jobs(table, options, prepared, settings)
+    name = jobs[0].run.parent.name
     return _run(table, options, prepared, jobs, "cpu", name, settings)
 
 
