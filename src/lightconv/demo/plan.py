@@ -104,7 +104,7 @@ PLANS: dict[str, Plan] = {
         size=Size(
             encoder=("L7", "D15", "D31"),
             decoder=("L7", "D7"),
-            steps=2400,
+            steps=2000,
             tokens=600,
             max_tokens=1000,
         ),
@@ -112,7 +112,7 @@ PLANS: dict[str, Plan] = {
         # What it is about stands at the beginning. With all of it, a model did not learn in this
         # time to look at the source at all.
         lead=24,
-        minutes=4,
+        minutes=6,
         decode=DecodeConfig(beam=4, alpha=0.9, max_len_plus=30, block_ngrams=3),
     ),
 }
