@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.paper.report import notes
+from lightconv.paper.report import notes, own_columns
 from lightconv.paper.results import (
     Experiment,
     Measured,
@@ -18,7 +18,7 @@ from lightconv.paper.results import (
     show_results,
     summarize,
 )
-from lightconv.paper.tables import Column
+from lightconv.paper.tables import TABLES, Column
 
 BLEU = Column(name="BLEU")
 SPEED = Column(name="Sent/sec", measured="sentences/s", digits=1)
@@ -139,3 +139,21 @@ def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
     assert said in notes(lacking)
     whole = {"train": "a", "valid": "b", "test": "c"}
     assert said not in notes(Results.create(tmp_path / "b", experiment(data=whole)))
+
+
+@pytest.mark.parametrize(
+    ("table", "splits", "names"),
+    [
+        ("lm", ("valid", "test"), ["Valid", "Test"]),
+        ("lm", ("valid",), ["Valid"]),
+        ("mt2", ("valid", "test"), ["BLEU"]),
+        ("mt2", ("valid",), ["BLEU, validation"]),
+    ],
+)
+def test_no_column_calls_validation_a_test(
+    table: str, splits: tuple[str, ...], names: list[str]
+) -> None:
+    data = dict.fromkeys(("train", *splits), "digest")
+    columns = own_columns(TABLES[table], experiment(table=table, data=data), {})
+    assert [column.name for column in columns] == names
+    assert {column.split for column in columns} <= set(splits)

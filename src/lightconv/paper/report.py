@@ -4,6 +4,7 @@ A figure of the paper never stands in a column of ours: each column says whose i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,7 +82,7 @@ def rows_of(table: Table, experiment: Experiment) -> dict[str, Row]:
 def show_experiment(table: Table, results: Results) -> Part:
     """What was run of an experiment; rows that were not say so."""
     found = results.all()
-    columns = own_columns(table, found)
+    columns = own_columns(table, results.experiment, found)
     papers = [f"{column.name} (paper, full size)" for column in table.columns]
     ours = [f"{column.name} (ours)" for column in columns]
     header = ["row", "params (ours)", "seeds", *ours, "training (ours)", "tokens/s (ours)", *papers]
@@ -95,9 +96,21 @@ def show_experiment(table: Table, results: Results) -> Part:
     return Part(describe(results.experiment, found), header, rows, header[1:])
 
 
-def own_columns(table: Table, found: Mapping[str, Sequence[Result]]) -> list[Column]:
-    """The table's columns, and sentences per second wherever sentences were decoded."""
-    columns = list(table.columns)
+def own_columns(
+    table: Table, experiment: Experiment, found: Mapping[str, Sequence[Result]]
+) -> list[Column]:
+    """The table's columns, and sentences per second wherever sentences were decoded.
+
+    Where validation stands in for a split the data does not have, the column's name says so; a
+    table that has a column for validation anyway gets no second one.
+    """
+    absent = [s for s in table.splits if s not in experiment.data]
+    columns = [c for c in table.columns if c.measured != "score" or c.split not in absent]
+    if not any(column.measured == "score" for column in columns):
+        columns = [
+            replace(c, name=f"{c.name}, validation", split="valid") if c.split in absent else c
+            for c in table.columns
+        ]
     speeds = [m.speed for m in _measured([r for each in found.values() for r in each]) if m.speed]
     if speeds and all(column.measured == "score" for column in columns):
         columns.append(Column(name="Sent/sec", measured="sentences/s", digits=1))
@@ -165,7 +178,7 @@ def write_markdown(table: Table, results: Results) -> Path:
 def draw(table: Table, results: Results) -> Path | None:
     """Writes table.png: a panel for each column of ours, dots for seeds. None without results."""
     found = results.all()
-    columns = [c for c in own_columns(table, found) if _values(found, c)]
+    columns = [c for c in own_columns(table, results.experiment, found) if _values(found, c)]
     if not columns:
         return None
     try:
