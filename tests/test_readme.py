@@ -56,6 +56,7 @@ ALONE = {
     "lightconv show ": "",
     "lightconv table ablation": "",
     "lightconv table ablation ": "",
+    "lightconv table mt2": "",
     "lightconv import fairseq ": "",
     "lightconv selftest": "--list",
     "lightconv train debian-en-de-": "--dry-run",
