@@ -104,7 +104,7 @@ def own_columns(
     Where validation stands in for a split the data does not have, the column's name says so; a
     table that has a column for validation anyway gets no second one.
     """
-    absent = [s for s in table.splits if s not in experiment.data]
+    absent = _absent(experiment)
     columns = [c for c in table.columns if c.measured != "score" or c.split not in absent]
     if not any(column.measured == "score" for column in columns):
         columns = [
@@ -115,6 +115,11 @@ def own_columns(
     if speeds and all(column.measured == "score" for column in columns):
         columns.append(Column(name="Sent/sec", measured="sentences/s", digits=1))
     return columns
+
+
+def _absent(experiment: Experiment) -> list[str]:
+    """Splits that its data does not have; `find_splits` took validation data for them."""
+    return [s for s in TABLES[experiment.table].splits if s not in experiment.data]
 
 
 def describe(experiment: Experiment, found: Mapping[str, Sequence[Result]]) -> str:
@@ -144,12 +149,12 @@ def notes(results: Results) -> list[str]:
         f"rows have the names of the paper; their twins have width {width or WIDTH} and "
         "about half of its layers (`lightconv show RECIPE`), and are changed by the settings below"
     )
-    # `find_splits` took validation data for them.
-    wanted = TABLES[results.experiment.table].splits
-    absent = [split for split in wanted if split not in results.experiment.data]
     return [
         *([twins] if results.experiment.scale == "cpu" else []),
-        *(f"the data has no split {each}: validation is scored in its place" for each in absent),
+        *(
+            f"the data has no split {each}: validation is scored in its place"
+            for each in _absent(results.experiment)
+        ),
         *(f"command: {text}" for text in dict.fromkeys(r.command for r in found)),
         *([f"date: {dates[0]} to {dates[-1]}"] if dates else []),
         *(f"commit: {text}" for text in dict.fromkeys(r.commit for r in found if r.commit)),
