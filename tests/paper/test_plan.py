@@ -58,7 +58,9 @@ def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.Monke
     table = TABLES[name]
     rows = {row.recipe: row for row in table.rows if row.recipe is not None}
     jobs = make_jobs(rows, 1, [], Path("runs"), tune=name != "lm")
-    script = write_paper_script(table, jobs, Path("data"), seeds=3, processes=None, nodes=nodes)
+    script = write_paper_script(
+        table, jobs, Path("data"), seeds=3, limit=7, processes=None, nodes=nodes
+    )
     real, seen = cli.Parser.parse, []
 
     def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
@@ -75,6 +77,7 @@ def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.Monke
     assert counts["train"] == len(rows)
     assert counts["evaluate"] == len(rows) * len(table.splits)
     assert counts.get("tune", 0) == (0 if name == "lm" else len(rows))
+    assert {options.limit for kind, options in seen if kind == "evaluate"} == {7}
     trained = {options.recipe: options for kind, options in seen if kind == "train"}
     assert set(trained) == set(rows)
     for recipe, options in trained.items():

@@ -49,9 +49,10 @@ class Job:
             grid = ["--grid", "max_len_plus=100,120,140"]
         return ["tune", str(self.run), "--data", str(data), *grid]
 
-    def evaluate(self, data: Path, split: str) -> list[str]:
-        """Those that score it."""
-        return ["evaluate", str(self.run), "--data", str(data), "--split", split]
+    def evaluate(self, data: Path, split: str, limit: int | None) -> list[str]:
+        """Those that score it, or its first lines."""
+        most = [] if limit is None else ["--limit", str(limit)]
+        return ["evaluate", str(self.run), "--data", str(data), "--split", split, *most]
 
     def changed(self) -> Recipe:
         """The recipe with everything set."""
@@ -184,7 +185,14 @@ def describe_data(
 
 
 def write_paper_script(
-    table: Table, jobs: Sequence[Job], data: Path, *, seeds: int, processes: int | None, nodes: int
+    table: Table,
+    jobs: Sequence[Job],
+    data: Path,
+    *,
+    seeds: int,
+    limit: int | None = None,
+    processes: int | None,
+    nodes: int,
 ) -> str:
     """The full-size commands of jobs with one seed; DATA/CORPUS is where their data is."""
     head = [
@@ -200,7 +208,7 @@ def write_paper_script(
         corpus = RECIPES[job.recipe].task.corpus
         gpus = processes or max(1, GPUS.get(corpus, USUAL_GPUS) // nodes)
         train = [f"{_launch(gpus, nodes)} {shlex.join(job.train(data / corpus))}"]
-        score = score_commands(job, data / corpus, table.splits)
+        score = score_commands(job, data / corpus, table.splits, limit)
         trained.append(write_loop(job, train if nodes > 1 else train + score, seeds))
         scored.append(write_loop(job, score, seeds))
     if nodes == 1:
@@ -209,10 +217,10 @@ def write_paper_script(
     return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
 
 
-def score_commands(job: Job, data: Path, splits: Sequence[str]) -> list[str]:
+def score_commands(job: Job, data: Path, splits: Sequence[str], limit: int | None) -> list[str]:
     """What follows a training."""
     tune = [job.choose(data)] if job.tune else []
-    commands = [*tune, *(job.evaluate(data, split) for split in splits)]
+    commands = [*tune, *(job.evaluate(data, split, limit) for split in splits)]
     return [f"lightconv {shlex.join(words)}" for words in commands]
 
 

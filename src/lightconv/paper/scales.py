@@ -55,6 +55,7 @@ def print_paper(table: Table, options: argparse.Namespace) -> int:
         jobs,
         options.data or DATA,
         seeds=options.seeds,
+        limit=options.limit,
         processes=options.processes,
         nodes=options.nodes,
     )
@@ -147,7 +148,7 @@ def print_twins(table: Table, options: argparse.Namespace) -> int:
     splits = find_splits(table, prepared) if prepared else table.splits
     for job in jobs:
         train = f"lightconv {shlex.join(job.train(folder))}"
-        commands = [train, *score_commands(job, folder, splits)]
+        commands = [train, *score_commands(job, folder, splits, options.limit)]
         print(f"\n{write_loop(job, commands, options.seeds)}")
     return 0
 
