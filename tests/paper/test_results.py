@@ -1,6 +1,7 @@
 """Results on the disk, and means over seeds, by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,11 @@ def test_cells(results: list[Result], column: Column, shown: str) -> None:
     assert show_results(results, column) == shown
 
 
-def test_validation_stands_in_for_a_missing_test() -> None:
+def test_validation_is_no_test() -> None:
     found = Measured(machine={}, parameters=1, scores={"valid": score(5.0)})
     mine = Result(row="r", recipe="x", seed=1, status="done", command="c", date="d", measured=found)
-    assert mine.figure(BLEU) == 5.0
+    assert mine.figure(BLEU) is None
+    assert mine.figure(replace(BLEU, split="valid")) == 5.0
 
 
 def test_results_come_back(tmp_path: Path) -> None:

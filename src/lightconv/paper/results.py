@@ -118,8 +118,7 @@ class Result:
                 return None
             count = found.speed.lines if column.measured == "sentences/s" else found.speed.tokens
             return count / max(found.speed.seconds, 1e-9)
-        # A corpus without test split is scored on validation data; signatures say on which.
-        scores = found.scores.get(column.split) or found.scores.get("valid")
+        scores = found.scores.get(column.split)
         if not scores:
             return None
         return scores[0].value if column.part is None else scores[0].parts.get(column.part)
