@@ -92,7 +92,7 @@ def test_gpus_are_the_papers() -> None:
     def launched(name: str, **options: int | None) -> str:
         rows = {row.recipe: row for row in TABLES[name].rows if row.recipe is not None}
         jobs = make_jobs(choose_rows(rows, ["dynamicconv"]), 1, [], Path("runs"))
-        how = {"processes": None, "nodes": 1} | options
+        how = {"limit": None, "processes": None, "nodes": 1} | options
         return write_paper_script(TABLES[name], jobs, Path("data"), seeds=1, **how)  # type: ignore[arg-type]
 
     assert "torchrun --nproc-per-node 32 -m lightconv train billion-word-" in launched("lm")

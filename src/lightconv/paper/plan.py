@@ -190,7 +190,7 @@ def write_paper_script(
     data: Path,
     *,
     seeds: int,
-    limit: int | None = None,
+    limit: int | None,
     processes: int | None,
     nodes: int,
 ) -> str:
