@@ -22,7 +22,7 @@ from lightconv.data.config import (
 )
 from lightconv.data.pipeline import Pipeline, encode_examples
 from lightconv.data.vocabulary import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary
-from lightconv.data.workers import chunked, spread
+from lightconv.processes import chunked, spread
 from tests.data.samples import make_lines, make_words
 
 PLAIN = (SideConfig(lang="de"), SideConfig(lang="en"))

@@ -16,8 +16,8 @@ import torch
 
 import lightconv
 from lightconv import cli
+from lightconv.commands.translate import _writer
 from lightconv.decode.answer import Answer, Output
-from lightconv.decode.command import _writer
 from lightconv.decode.options import TextOptions
 from tests.trained import Trained
 

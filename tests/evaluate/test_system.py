@@ -11,7 +11,7 @@ import torch
 import lightconv
 from lightconv import cli
 from lightconv.config import to_dict
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.text import TextLanguageModel, TextSeq2Seq
