@@ -95,6 +95,7 @@ def merge(shares: list[list[list[int]]]) -> list[list[int]]:
     ),
 )
 def test_the_order_does_not_depend_on_ranks(lengths: list[int], size: dict[str, int]) -> None:
+    """R3."""
     batches = Batches(Numbers(lengths), max_tokens=40)
     name, number = next(iter(size.items()))
     cut = {name.removesuffix("_per_update"): number}

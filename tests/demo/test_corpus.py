@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lightconv.demo.watch import Watch
 
 from lightconv.corpora import Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.corpus import Corpus
 from lightconv.demo import corpus
 from lightconv.demo.plan import PLANS
-from lightconv.demo.watch import Watch
 
 
 @pytest.fixture

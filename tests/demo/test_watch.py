@@ -5,9 +5,9 @@ import re
 import time
 
 import pytest
+from lightconv.demo.watch import Watch
 
 from lightconv.demo import watch
-from lightconv.demo.watch import Watch
 
 
 class Terminal(io.StringIO):

@@ -1,4 +1,4 @@
-"""Files made to do harm: none runs anything, none grows, each is refused with a line."""
+"""R12: files made to do harm: none runs anything, none grows, each is refused with a line."""
 
 import argparse
 import io

@@ -1,14 +1,10 @@
-"""What several test files share."""
-
-from collections.abc import Iterator
+"""Processes that several test files share."""
 
 import pytest
 
-from lightconv.selftest.ranks import RankServer
+from tests.harness.server import RankServer
 
 
 @pytest.fixture(scope="session")
-def rank_server() -> Iterator[RankServer]:
-    server = RankServer("tests.train.rank_cases")
-    yield server
-    server.close()
+def rank_server() -> RankServer:
+    return RankServer()

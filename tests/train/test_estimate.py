@@ -5,7 +5,7 @@ import torch
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.train import NesterovConfig
 from lightconv.train.estimate import LENGTH, estimate
-from tests.train.examples import lm_config, model_config, train_config
+from tests.harness.examples import lm_config, model_config, train_config
 
 
 def kept(model: Seq2Seq | LanguageModel, *inputs: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ from lightconv.data import Batch
 from lightconv.models import Seq2Seq
 from lightconv.train import DivergenceError, Trainer
 from lightconv.train.guard import MOST_IN_A_ROW, Guard
-from tests.train.examples import DATA, model_config, train_config
+from tests.harness.examples import DATA, model_config, train_config
 
 
 def build(**changes: Any) -> Trainer:
@@ -41,10 +41,14 @@ def spoil(model: nn.Module, name: str, value: float, when: Callable[[], bool]) -
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_it_never_reaches_the_parameters(value: float) -> None:
+@pytest.mark.parametrize(
+    "name", [f"{side}.{i}.ffn" for side in ("encoder", "decoder") for i in (0, 1)]
+)
+def test_it_never_reaches_the_parameters(name: str, value: float) -> None:
+    """R8."""
     trainer = build()
     calls = iter([False, True, False])
-    spoil(trainer.model, "decoder.1.ffn", value, lambda: next(calls))
+    spoil(trainer.model, name, value, lambda: next(calls))
     assert not trainer.update([DATA.batch(0)]).skipped
     before = [p.clone() for p in trainer.model.parameters()]
     record = trainer.update([DATA.batch(1)])

@@ -27,7 +27,7 @@ from lightconv.models import (
 )
 from lightconv.train import CosineConfig, Outcome, PreparedData, TrainConfig, Trainer, run
 from lightconv.train.signals import Stop
-from tests.train.examples import prepare
+from tests.harness.examples import prepare
 
 SYMBOLS, LENGTH = 8, 12
 LAYERS: dict[str, MixerConfig] = {

@@ -31,7 +31,7 @@ from lightconv.train.loss import Model
 from lightconv.train.precision import FIRST_SCALE
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Trainer
-from tests.train.examples import fingerprint, prepare, small_config, train_config
+from tests.harness.examples import fingerprint, prepare, small_config, train_config
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lightconv.data import PAD, Batch
 from lightconv.models import AdaptiveConfig, LanguageModel, Seq2Seq
 from lightconv.train import batch_loss, label_smoothed
-from tests.train.examples import DATA, lm_config, model_config
+from tests.harness.examples import DATA, lm_config, model_config
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 

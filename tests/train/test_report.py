@@ -10,7 +10,7 @@ from lightconv.train.estimate import Memory
 from lightconv.train.progress import Progress, Window
 from lightconv.train.report import memory_rows, plan_rows, summary_rows
 from lightconv.train.trainer import Record
-from tests.train.examples import train_config
+from tests.harness.examples import train_config
 
 CONFIG = train_config(tokens_per_update=4000, max_tokens=2048)
 

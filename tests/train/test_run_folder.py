@@ -9,7 +9,7 @@ from lightconv.config import read, to_json
 from lightconv.recipe import Recipe
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.folder import is_regular, keep_files, open_run, remove_run
-from tests.train.examples import model_config, recipe, train_config
+from tests.harness.examples import model_config, recipe, train_config
 
 
 def begin(folder: Path, *, overwrite: bool = False, insist: bool = False, **changes: Any) -> bool:
