@@ -75,5 +75,5 @@ def test_sliced_inputs(op: str) -> None:
 @every_op
 def test_what_it_cannot_do(op: str, options: dict[str, object]) -> None:
     inputs = make_inputs(op, Shape(1, 7, 2, 3, 4, 2))
-    with pytest.raises(ValueError, match="'band' knows neither cu_seqlens nor dropconnect"):
+    with pytest.raises(ValueError, match="'band' supports neither cu_seqlens nor dropconnect"):
         run(op, inputs, 2, backend="band", **options)

@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,6 +39,7 @@ _INTEGERS = (
 class Problem(ctypes.Structure):
     """csrc/problem.h's Problem, field for field."""
 
+    tensors: Any  # keeps alive what the pointers point to
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
         *((name, ctypes.c_int64) for name in _INTEGERS),
@@ -95,6 +96,12 @@ def native() -> Native:
         stacklevel=2,
     )
     return Native(None, "", reason)
+
+
+def call(name: str, problem: Problem | Residual) -> None:
+    """Runs a kernel of the loaded library."""
+    if getattr(native().library, name)(ctypes.byref(problem)) != 0:
+        raise MemoryError(f"{name} could not allocate its scratch memory")
 
 
 def cache_folder() -> Path:
