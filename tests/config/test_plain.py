@@ -187,11 +187,11 @@ def test_each_type_is_read(name: str, value: object, expected: object) -> None:
             {"size": -2},
             "part.size=1 and x.inner.size=-2 are not oversize=3 or 'size=4'",
         ),
-        ("inner", {"sizes": 1}, "unknown field x.inner.sizes=1. Did you mean 'size'? Known: size"),
+        ("inner", {"sizes": 1}, "unknown field x.inner.sizes=1; did you mean 'size'?"),
         ("maybe_inner", 3, "x.maybe_inner=3 must be a table or none"),
-        ("a b\n", 1, r"unknown field x.'a b\n'=1. Known: whole, number, text, "),
-        ("wrods", {}, "unknown field x.wrods=(a table). Did you mean 'word'? Known: whole, "),
-        ("size", 1, "unknown field x.size=1. Did you mean 'x.inner.size'?"),
+        ("a b\n", 1, r"unknown field x.'a b\n'=1; known: whole, number, text, "),
+        ("wrods", {}, "unknown field x.wrods=(a table); did you mean 'word'?"),
+        ("size", 1, "unknown field x.size=1; did you mean 'x.inner.size'?"),
     ],
 )
 def test_each_mistake_names_the_field(name: str, value: object, message: str) -> None:
@@ -227,8 +227,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         (
             "model.encoder.1.head",
             4,
-            "unknown field model.encoder.1.head=4. Did you mean 'heads'? "
-            "Known: kind, heads, window, dropout",
+            "unknown field model.encoder.1.head=4; did you mean 'heads'?",
         ),
         (
             "model.encoder.1.kernel",
@@ -239,16 +238,15 @@ def changed(path: str, value: object) -> dict[str, Any]:
         (
             "model.encoder.0.kind",
             "dynamic",
-            "unknown model.encoder.0.kind='dynamic'. Did you mean 'dynamicconv'? "
-            "Known: attention, conv, lightconv, dynamicconv, average",
+            "unknown model.encoder.0.kind='dynamic'; did you mean 'dynamicconv'?",
         ),
         (
             "model.encoder.0.kind",
             KeyError,
-            "model.encoder.0.kind is missing. Known: attention, conv, lightconv, dynamicconv,",
+            "model.encoder.0.kind is missing; known: attention, conv, lightconv, dynamicconv,",
         ),
-        ("train.optimizer.kind", [], "unknown train.optimizer.kind=(a list of 0). Known: adam, ne"),
-        ("max_steps", 3, "unknown field max_steps=3. Did you mean 'train.max_steps'?"),
+        ("train.optimizer.kind", [], "unknown train.optimizer.kind=(a list of 0); known: adam, ne"),
+        ("max_steps", 3, "unknown field max_steps=3; did you mean 'train.max_steps'?"),
         # What __post_init__ says, with the path before each field.
         ("model.source_heads", 7, "model.source_heads=7 does not divide model.dim=512"),
         ("model.encoder.1.heads", 7, "model.encoder.1.heads=7 does not divide model.dim=512"),
@@ -285,9 +283,9 @@ def test_mistakes_in_a_recipe(path: str, value: object, message: str) -> None:
 
 
 def test_another_kind_than_the_class_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"^m\.kind='language_model' must be 'seq2seq'$"):
+    with pytest.raises(ConfigError, match=r"^unknown m\.kind='language_model'; known: seq2seq$"):
         from_dict(Seq2SeqConfig, {**MODEL, "kind": "language_model"}, "m")
-    with pytest.raises(ConfigError, match=r"^kind is missing\. Known: seq2seq, language_model$"):
+    with pytest.raises(ConfigError, match=r"^kind is missing; known: seq2seq, language_model$"):
         from_dict(ModelConfig, {})
 
 

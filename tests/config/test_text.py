@@ -153,22 +153,26 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
 @pytest.mark.parametrize(
     "name, data, message",
     [
-        ("gone.toml", None, "gone.toml: no such file"),
-        ("gone", None, "gone: no such file"),
-        ("a\0b.toml", None, "cannot be read: embedded null byte"),
-        (".", None, ": is a folder, expected a file"),
+        ("gone.toml", None, "gone.toml: No such file or directory"),
+        ("gone", None, "gone: No such file or directory"),
+        ("a\0b.toml", None, "embedded null byte"),
+        (".", None, ": Is a directory"),
         ("x.toml", b"", "x.toml: is empty, expected a configuration"),
         ("x.json", b" \n", "x.json: is empty, expected a configuration"),
         ("x.yaml", b"a: 1", "x.yaml: suffix '.yaml', expected one of .json, .toml"),
         ("x.toml", b"a = 1\nb = '\xff'", "x.toml: byte 12, in line 2, is not UTF-8. Save the file"),
         ("x.json", "{}".encode("utf-16"), "x.json: byte 1, in line 1, is not UTF-8. Save the fi"),
-        ("x.json", b'{"a": 1', "x.json: not JSON: Expecting ',' delimiter (line 1, column 8)"),
-        ("x.json", b'{"a": 1}\0', "x.json: not JSON: Extra data (line 1, column 9)"),
+        ("x.json", b'{"a": 1', "x.json: not JSON: Expecting ',' delimiter: line 1 column 8"),
+        ("x.json", b'{"a": 1}\0', "x.json: not JSON: Extra data: line 1 column 9"),
         ("x.json", b"[]", "x.json: a configuration=(a list of 0) must be a table"),
         ("x.json", b"{}", "x.json: about is missing, expected text"),
         ("x.toml", b"a = ", "x.toml: not TOML: "),
         ("x.toml", b"a = 1\na = 2", "x.toml: not TOML: Cannot overwrite a value"),
-        ("x.toml", b"#" * 300_000, "x.toml: longer than 262144 bytes, so it is no configuration"),
+        (
+            "x.toml",
+            b"#" * 300_000,
+            "x.toml: longer than 262144 bytes, so it is not a configuration",
+        ),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -186,25 +190,25 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(ConfigError, match=r"x\.toml: cannot be read: Permission denied"):
+    with pytest.raises(ConfigError, match=r"x\.toml: Permission denied"):
         read(tmp_path / "x.toml", Recipe)
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ('{"eps": NaN}', "NaN is no number for a configuration"),
-        ('{"eps": -Infinity}', "-Infinity is no number"),
+        ('{"eps": NaN}', "NaN is not a finite number"),
+        ('{"eps": -Infinity}', "-Infinity is not a finite number"),
         ('{"eps": 1e999}', "eps=inf must be a finite number"),
         ('{"eps": 1, "eps": 2}', "'eps' stands twice in one table"),
         ('{"eps": {"a": 1, "a": 1}}', "'a' stands twice in one table"),
         ('{"eps": 9223372036854775808}', "eps=9223372036854775808 must be a whole number of at"),
-        ('{"eps": ' + "9" * 5000 + "}", "99999999999999999999... is a whole number of more than"),
+        ('{"eps": ' + "9" * 5000 + "}", "a whole number in it has more than 64 bits"),
         ('{"eps": "\\ud800"}', "eps='\\ud800' must be a number"),
         ("[" * 100_000, "nested too deeply to be a configuration"),
         ('{"a":' * 50_000, "nested too deeply to be a configuration"),
         (" " * 300_000, "longer than 262144 characters"),
-        ("", "not JSON: Expecting value (line 1, column 1)"),
+        ("", "not JSON: Expecting value: line 1 column 1"),
     ],
     ids=lambda text: text[:30],
 )

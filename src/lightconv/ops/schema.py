@@ -97,7 +97,7 @@ def make_kernels(
 
 
 def _differentiate(
-    formula: Kernel, grad: Tensor, x: Tensor, weight: Tensor, need: tuple[bool, bool], graph: bool
+    formula: Kernel, grad: Tensor, x: Tensor, weight: Tensor, need: tuple[bool, ...], graph: bool
 ) -> list[Tensor | None]:
     """Gradients of formula(x, weight); None where not needed."""
     wanted = [v for v, needed in zip((x, weight), need, strict=True) if needed]
