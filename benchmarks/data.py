@@ -72,8 +72,8 @@ class Stopwatch:
 
 def measure_bpe(folder: Path, scale: float) -> Iterator[Figure]:
     """Seconds for codes, vocabularies and ids of pairs of words, on all cores."""
+    from lightconv.corpora.own import own_corpus
     from lightconv.data.config import BPEConfig
-    from lightconv.data.corpora.own import own_corpus
     from lightconv.data.origin import PrepareConfig
     from lightconv.data.prepare import prepare
 

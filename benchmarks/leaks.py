@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from unittest import mock
 
 from benchmarks.pages import table
-from lightconv.data.command import cache_folder
-from lightconv.data.corpora import open_corpus
-from lightconv.data.corpora.splits import leaks
+from lightconv.corpora import open_corpus
+from lightconv.corpora.splits import leaks
 from lightconv.data.corpus import SPLITS, Example
+from lightconv.files import cache_folder
 
 
 def measure(name: str) -> list[str]:
     """A row: name, lines of the test set, and three shares."""
-    with mock.patch("lightconv.data.corpora.splits._unleaked", lambda train, test: list(test)):
+    with mock.patch("lightconv.corpora.splits._unleaked", lambda train, test: list(test)):
         by_group = _texts(name)
     texts = _texts(name)
     everything = [text for split in SPLITS for text in by_group[split]]

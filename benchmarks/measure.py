@@ -73,7 +73,7 @@ def _status(field: str) -> int:
 
 def machine() -> str:
     """One line that says what a figure was measured on."""
-    from lightconv.doctor import processor
+    from lightconv.commands.doctor import processor
     from lightconv.ops.library import native
 
     return (

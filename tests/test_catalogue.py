@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from lightconv import cli
-from lightconv.catalogue import BEGIN, END
+from lightconv.commands.recipes import BEGIN, END
 from lightconv.config import parse_json, parse_toml
 from lightconv.paper.recipes import RECIPES, TITLES
 from lightconv.recipe import Recipe

@@ -116,7 +116,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr("lightconv.doctor.main", fail)
+    monkeypatch.setattr("lightconv.commands.doctor.main", fail)
 
 
 @pytest.mark.parametrize(

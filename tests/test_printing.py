@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lightconv.printing import aligned, markdown, print_groups, say_waiting
+from lightconv.console import aligned, markdown, print_groups, tell_waiting
 
 GROUPS = {"One": [["a", "1"], ["long name", "20"]], "Two": [["b", "300"]]}
 HEADER = ("name", "count")
@@ -53,8 +53,8 @@ def test_a_narrow_terminal_loses_nothing(
 def test_whoever_watches_is_told_to_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say_waiting("counting")
+    tell_waiting("counting")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    say_waiting("counting")
+    tell_waiting("counting")
     assert capsys.readouterr() == ("", "counting ...\n")

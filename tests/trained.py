@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from lightconv.config import to_dict
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
 from lightconv.decode.config import DecodeConfig

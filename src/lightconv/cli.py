@@ -1,105 +1,41 @@
-"""The command `lightconv`: a dict of sub-commands, each a function that takes its arguments.
+"""The command `lightconv`: a dict of sub-commands, each a function of its arguments.
 
-Nothing heavy is imported here: a sub-command's module is loaded when it runs, so that --help,
---version and mistyped names answer at once.
+A sub-command's module is imported when it runs, so that --help and mistyped names answer at once.
 """
 
-import argparse
-import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
-from typing import NoReturn
 
 from lightconv import __version__
+from lightconv.console import suggest, tell
+from lightconv.processes import EXIT_INPUT, EXIT_INTERRUPT, PARENT, exit_code, watch_parent
 
-# name -> (module:function, what it does)
+# name -> (module of lightconv.commands:function, purpose)
 COMMANDS = {
-    "list": ("lightconv.catalogue:list_recipes", "list the paper's models by name"),
-    "show": ("lightconv.catalogue:show_recipe", "print a recipe, or its parameters"),
-    "prepare": ("lightconv.data.command:main", "make token data of a corpus or of your own text"),
-    "train": ("lightconv.train.command:main", "train a recipe, or go on with a run"),
-    "average": ("lightconv.train.average.command:main", "make a model of a run's checkpoints"),
-    "plot": ("lightconv.train.command:plot", "draw the curves of runs"),
-    "translate": ("lightconv.decode.command:translate", "translate text, line by line"),
-    "summarize": ("lightconv.decode.command:summarize", "summarise text, one article per line"),
-    "generate": ("lightconv.decode.command:generate", "go on with text"),
-    "interactive": ("lightconv.decode.command:interactive", "answer what is typed"),
-    "score": ("lightconv.decode.score.command:main", "say how likely a model finds given text"),
-    "evaluate": ("lightconv.evaluate.command:main", "score a model, or texts, with a signature"),
-    "tune": ("lightconv.evaluate.tune.command:main", "choose length penalty and checkpoints"),
-    "table": ("lightconv.paper.command:main", "show, print or run the paper's tables"),
-    "demo": ("lightconv.demo.command:main", "train a small model and show what it can do"),
-    "import": ("lightconv.interop.command:main", "make a model folder of a fairseq checkpoint"),
-    "selftest": ("lightconv.selftest.command:main", "check what is promised about failures"),
-    "doctor": ("lightconv.doctor:main", "show which kernels run on this machine, and why"),
+    "list": ("recipes:list_recipes", "list the paper's models by name"),
+    "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
+    "prepare": ("prepare:main", "make token data of a corpus or of your own text"),
+    "train": ("train:main", "train a recipe, or go on with a run"),
+    "average": ("average:main", "make a model of a run's checkpoints"),
+    "plot": ("plot:main", "draw the curves of runs"),
+    "translate": ("translate:translate", "translate text, line by line"),
+    "summarize": ("translate:summarize", "summarise text, one article per line"),
+    "generate": ("translate:generate", "go on with text"),
+    "interactive": ("translate:interactive", "answer what is typed"),
+    "score": ("score:main", "say how likely a model finds given text"),
+    "evaluate": ("evaluate:main", "score a model, or texts, with a signature"),
+    "tune": ("tune:main", "choose length penalty and checkpoints"),
+    "table": ("table:main", "show, print or run the paper's tables"),
+    "demo": ("demo:main", "train a small model and show what it can do"),
+    "import": ("import_checkpoint:main", "make a model folder of a fairseq checkpoint"),
+    "selftest": ("selftest:main", "check what is promised about failures"),
+    "doctor": ("doctor:main", "show which kernels run on this machine, and why"),
 }
-
-EXIT_FAILURE = 1  # the machine or the program failed
-EXIT_INPUT = 2  # what the user gave cannot be used
-EXIT_INTERRUPT = 130
-
-# Of the system's errors, those about a name the user gave.
-_INPUT_ERRORS = (
-    ValueError,
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
-
-
-class Parser(argparse.ArgumentParser):
-    """The arguments of a command; its help ends with examples, its errors are ValueErrors."""
-
-    def __init__(self, command: str, description: str, *examples: str) -> None:
-        super().__init__(
-            prog=f"lightconv {command}",
-            description=description,
-            epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
-            formatter_class=_Help,
-        )
-
-    def add_model(self) -> None:
-        """MODEL, a folder."""
-        self.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
-
-    def add_settings(self, text: str, *, metavar: str = "PATH=VALUE") -> None:
-        """--set, any number of times."""
-        self.add_argument("--set", metavar=metavar, action="append", default=[], help=text)
-
-    def add_device(self) -> None:
-        """--device: where it is computed."""
-        self.add_argument(
-            "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-        )
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The arguments; an unknown option is answered with the nearest one."""
-        known = self._option_string_actions
-        for argument in argv:
-            name = argument.partition("=")[0]
-            if argument == "--":
-                break
-            if name.startswith("--") and name not in known:
-                self.error(f"unknown option '{name}'{_suggest(name, known)}")
-        return self.parse_args(argv)
-
-    def error(self, message: str) -> NoReturn:
-        stop = "" if message.endswith("?") else "."
-        raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
-
-
-class _Help(argparse.HelpFormatter):
-    """Wraps descriptions, leaves examples as they are written."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
+# Commands that `lightconv table` starts; not listed.
+INTERNAL = {"measure": "measure:main"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    if PARENT in os.environ:
+        watch_parent(int(os.environ[PARENT]))
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -118,22 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {_describe(error)}", file=sys.stderr)
+        tell(f"error: {_describe(error)}")
         if isinstance(error, OSError) and error.errno and error.filename is None:
             _drop_output()
         return exit_code(error)
     return code
 
 
-def exit_code(error: BaseException) -> int:
-    """What a command that ends with this error returns."""
-    if isinstance(error, KeyboardInterrupt):
-        return EXIT_INTERRUPT
-    return EXIT_INPUT if isinstance(error, _INPUT_ERRORS) else EXIT_FAILURE
-
-
 def _drop_output() -> None:
-    """What stdout did not take, Python would try to write once more as it ends, and complain."""
+    """Points stdout at /dev/null, or Python fails again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -153,19 +84,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def _find(name: str) -> Callable[[Sequence[str]], int]:
-    if name not in COMMANDS:
-        raise ValueError(f"unknown command '{name}'{_suggest(name, COMMANDS)}")
-    module, function = COMMANDS[name][0].split(":")
-    found: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    if name not in COMMANDS and name not in INTERNAL:
+        raise ValueError(f"unknown command '{name}'{suggest(name, COMMANDS)}")
+    module, function = (INTERNAL.get(name) or COMMANDS[name][0]).split(":")
+    found: Callable[[Sequence[str]], int] = getattr(
+        import_module(f"lightconv.commands.{module}"), function
+    )
     return found
-
-
-def _suggest(name: str, known: Collection[str]) -> str:
-    """The end of an error about a name: the nearest one, else all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    return f"; known: {', '.join(known)}" if known else ""
 
 
 def _describe(error: Exception) -> str:

@@ -1,17 +1,27 @@
-"""Names of a package that are loaded when they are first used: configurations need no torch."""
+"""Lazy names: a package loads a module when one of its names is first used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+# Names that moved to another package and keep working under the old one.
+MOVED = {
+    "lightconv.data.CORPORA": "lightconv.corpora",
+    "lightconv.data.open_corpus": "lightconv.corpora",
+    "lightconv.data.own_corpus": "lightconv.corpora.own",
+    "lightconv.data.verify_manifest": "lightconv.files",
+    "lightconv.data.write_manifest": "lightconv.files",
+}
+
 
 def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package; `homes` lists the names that each of its modules has."""
+    """The `__getattr__` of a package; `homes` lists the names of each of its modules."""
     modules = {name: f"{package}.{module}" for module, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
-        if name in modules:
-            return getattr(import_module(modules[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = modules.get(name) or MOVED.get(f"{package}.{name}")
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(module), name)
 
     return load

@@ -22,7 +22,7 @@ from lightconv.data.config import (
 )
 from lightconv.data.pipeline import Pipeline, encode_examples
 from lightconv.data.vocabulary import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary
-from lightconv.data.workers import chunked, spread
+from lightconv.processes import chunked, spread
 from tests.data.samples import make_lines, make_words
 
 PLAIN = (SideConfig(lang="de"), SideConfig(lang="en"))
@@ -238,7 +238,7 @@ def test_parts_that_do_not_belong_together() -> None:
         (
             '{"format": "lightconv-pipeline", "version": 1, "pipeline": '
             '{"sides": [{"lang": "de", "lowercas": true}], "subword": {"kind": "words"}}}',
-            r"unknown field pipeline\.sides\.0\.lowercas=true\. Did you mean 'lowercase'",
+            r"unknown field pipeline\.sides\.0\.lowercas=true; did you mean 'lowercase'",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_open_gives_what_prepare_gave(tmp_path: Path) -> None:
 MEASURED = """
 import resource, sys
 from pathlib import Path
-from lightconv.data.corpora.own import own_corpus
+from lightconv.corpora.own import own_corpus
 from lightconv.data.prepare import prepare
 corpus = own_corpus("language_model", train=Path(sys.argv[1]), valid=Path(sys.argv[2]))
 prepare(corpus, sys.argv[3], processes=1)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from lightconv import cli
+from lightconv.commands.prepare import _parser
 from lightconv.config import override, to_dict
-from lightconv.data.command import _parser
+from lightconv.corpora import CORPORA
 from lightconv.data.config import (
     BPEConfig,
     BytesConfig,
@@ -24,10 +25,9 @@ from lightconv.data.config import (
     SideConfig,
     WordsConfig,
 )
-from lightconv.data.corpora import CORPORA
 from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepared import Prepared
-from tests.data.corpora.packing import lines, write_folder
+from tests.corpora.packing import lines, write_folder
 
 Ask = Callable[[str], tuple[int, str, str]]
 
@@ -123,11 +123,11 @@ def test_the_recipe_for_a_corpus_is_named(
 ) -> None:
     from dataclasses import replace
 
-    from lightconv.data.corpora.synthetic import Settings, make
+    from lightconv.corpora.synthetic import Settings, make
 
     made = make("synthetic-lm", Settings(train=20, valid=5, test=5))
     corpus = replace(made, task=replace(made.task, corpus="debian-lm"))
-    monkeypatch.setattr("lightconv.data.command.open_corpus", lambda *_: corpus)
+    monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: corpus)
     code, out, _ = ask(f"debian-lm --out {tmp_path / 'data'}")
     assert code == 0
     assert f"next: lightconv train debian-lm-dynamicconv-small --data {tmp_path / 'data'}" in out
@@ -175,7 +175,7 @@ MISTAKES = [
     ),
     (
         "--text train.en --out x --set filter.max_len=9",
-        "unknown field filter=9. Did you mean 'filters'?",
+        "unknown field filter=9; did you mean 'filters'?",
     ),
     ("--text train.en --out dev.en/x", "dev.en/x cannot be made: "),
     ("--text train.en --out dev.en", "dev.en exists. Choose another folder"),
@@ -240,7 +240,7 @@ def test_the_output_exists(ask: Ask, text: Path) -> None:
 def test_nothing_is_fetched_for_an_output_that_exists(
     ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightconv.data.command.open_corpus", lambda *_: pytest.fail("fetched"))
+    monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: pytest.fail("fetched"))
     code, _, err = ask(f"debian-lm --out {text}")
     assert (code, err) == (
         2,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lightconv.data.corpora.synthetic import Settings, make
-from lightconv.data.manifest import write_manifest
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
 from lightconv.data.vocabulary import Vocabulary
+from lightconv.files import write_manifest
 
 SETTINGS = Settings(train=50, valid=10, test=10)
 

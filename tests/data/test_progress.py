@@ -4,9 +4,9 @@ import io
 import re
 
 import pytest
+from lightconv.data.progress import Bar, Lines
 
 from lightconv.data import progress
-from lightconv.data.progress import Bar, Lines
 
 
 class Clock:

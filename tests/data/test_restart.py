@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data import work
 from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
 )
-from lightconv.data.corpora.synthetic import Settings, make
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
@@ -140,7 +140,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
 def test_killed_at_any_time(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
-        "import sys; from lightconv.data.corpora.synthetic import Settings, make\n"
+        "import sys; from lightconv.corpora.synthetic import Settings, make\n"
         "from lightconv.data.prepare import prepare\n"
         "prepare(make('synthetic-translation', Settings(train=3000)), sys.argv[1], processes=1)"
     )

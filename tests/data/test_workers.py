@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightconv.data import workers
-from lightconv.data.workers import chunked, spread
+from lightconv.processes import chunked, spread
 
 
 def double(number: int) -> int:
@@ -54,7 +54,7 @@ def test_the_input_is_read_as_it_is_needed() -> None:
 
 ENDLESS = """
 import itertools, os
-from lightconv.data.workers import spread
+from lightconv.processes import spread
 
 def pid(number):
     return os.getpid()
@@ -144,7 +144,7 @@ def test_a_process_that_cannot_start(tmp_path: Path) -> None:
     """Started anew, the script would run itself again: the processes refuse to."""
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from lightconv.data.workers import spread\nprint(list(spread(abs, range(9), 2)))\n"
+        "from lightconv.processes import spread\nprint(list(spread(abs, range(9), 2)))\n"
     )
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=60, check=False

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.data.corpora import Progress, open_corpus
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora import Progress, open_corpus
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.corpus import Corpus
 from lightconv.demo import corpus
 from lightconv.demo.plan import PLANS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightconv import cli
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.demo import command
 from lightconv.demo.page import PAPER

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lightconv.config import parse_toml, to_toml
+from lightconv.corpora import CORPORA
 from lightconv.data.config import TaskConfig
-from lightconv.data.corpora import CORPORA
 from lightconv.demo.plan import PLANS, make_recipe, quick
 from lightconv.demo.results import RESULTS_FILE, Results, make_key
 from lightconv.models.config import LanguageModelConfig, Seq2SeqConfig

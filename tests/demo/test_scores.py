@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.demo.scores import SHOWN, choose, lead_floor
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lightconv.data.corpora.own import METRICS as DEFAULTS
+from lightconv.corpora.own import METRICS as DEFAULTS
 from lightconv.evaluate.metrics import METRICS, PERPLEXITY, Metric, find_metric
 from lightconv.paper.recipes import RECIPES
 
@@ -93,7 +93,7 @@ def test_odd_characters(metric: Metric) -> None:
 def test_no_torch() -> None:
     code = (
         "import sys; from lightconv.evaluate import METRICS, compute_perplexity, paired_bootstrap;"
-        "import lightconv.evaluate.command; assert 'sacrebleu' not in sys.modules;"
+        "import lightconv.commands.evaluate; assert 'sacrebleu' not in sys.modules;"
         "METRICS['sacrebleu'].score(['a'], ['a']); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import lightconv
+from lightconv.commands.import_checkpoint import main
 from lightconv.data import load_vocabularies
 from lightconv.decode import beam_search
-from lightconv.interop.command import main
 from lightconv.models import Seq2Seq
 
 FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "fairseq"

@@ -1,4 +1,4 @@
-"""In the place of `lightconv.paper.worker`: trains nothing, measures what the environment says.
+"""In the place of `lightconv`: trains nothing, measures what the environment says.
 
 FAKE is JSON: by RECIPE.seedN, what becomes of it; FAKE_LOG a file that gets a line for each call.
 """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from lightconv import cli
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.paper import run
 from lightconv.paper.results import Result, Results

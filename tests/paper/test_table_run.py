@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.data.corpora.synthetic import Settings, make
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 
 ROOT = Path(__file__).parents[2]

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 import lightconv
+from lightconv.commands.average import choose
 from lightconv.config import to_dict
 from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig
 from lightconv.models.folder import build, read_config
 from lightconv.models.weights import parameters
 from lightconv.train.average import average, main
-from lightconv.train.average.command import choose
 from lightconv.train.checkpoint import DamagedError
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.config import InverseSqrtConfig, TrainConfig

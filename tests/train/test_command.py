@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import lightconv
+from lightconv.commands.train import _warn, choose_device, read_duration
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import read_config
 from lightconv.selftest.forks import Answer, Server, shared
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.command import _warn, choose_device, read_duration
 from tests.train.examples import (
     fingerprint,
     lm_config,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from lightconv.commands.train import _warn_idle
 from lightconv.models import DynamicConvConfig
 from lightconv.selftest.ranks import RankServer, Row
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.command import _warn_idle
 from lightconv.train.launch import EXIT_LOST
 from lightconv.train.log import read_log
 from tests.train.examples import fingerprint, model_config, prepare, write_recipe

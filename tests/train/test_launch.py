@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from lightconv.commands.train import _parser
 from lightconv.paper.find import find_recipe
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.command import _parser
 from lightconv.train.launch import (
     EXIT_LOST,
     STORE,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import lightconv
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data import EOS, Batch, Synthetic
-from lightconv.data.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare as prepare_text
 from lightconv.mixers import MIXERS
 from lightconv.models import (

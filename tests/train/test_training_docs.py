@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lightconv import cli
+from lightconv.commands.train import _parser
 from lightconv.config import read
 from lightconv.recipe import Recipe
 from lightconv.train import TrainConfig
-from lightconv.train.command import _parser
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("training.md", "reliability.md")}

@@ -64,7 +64,7 @@ def read_plain(path: str | PathLike[str]) -> Any:
             raise ConfigError(f"suffix {path.suffix!r}, expected one of {', '.join(LOADERS)}")
         return LOADERS[path.suffix.lower()](text)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
     except ValueError as error:  # a ConfigError, or a NUL in the name
         raise ConfigError(f"{path}: {error}") from error
 

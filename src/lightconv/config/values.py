@@ -10,7 +10,6 @@ import re
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,6 +21,8 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+from lightconv.console import suggest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -64,9 +65,8 @@ def join(where: str, name: object) -> str:
     return f"{where}.{part}" if where else part
 
 
-def suggest(name: object, known: list[str]) -> str:
-    near = get_close_matches(name[:LONGEST_VALUE], known, n=1) if isinstance(name, str) else []
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
+def _suggest(name: object, known: list[str]) -> str:
+    return suggest(name[:LONGEST_VALUE] if isinstance(name, str) else "", known)
 
 
 # --- ranges of fields, for __post_init__ ----------------------------------------------------------
@@ -155,9 +155,9 @@ def choose(place: Place, data: dict[str, Any], where: str) -> type:
     if None in by_kind or ("kind" not in data and len(kinds) == 1):
         return place.classes[0]
     if "kind" not in data:
-        raise ConfigError(f"{path} is missing{suggest(None, kinds)}")
+        raise ConfigError(f"{path} is missing{suggest('', kinds)}")
     if data["kind"] not in kinds:
-        raise ConfigError(f"unknown {path}={show(data['kind'])}{suggest(data['kind'], kinds)}")
+        raise ConfigError(f"unknown {path}={show(data['kind'])}{_suggest(data['kind'], kinds)}")
     return by_kind[data["kind"]]
 
 
@@ -171,7 +171,7 @@ def unknown(place: Place, cls: type, name: object, value: object, where: str) ->
     for part, hint in field_hints(cls).items():
         if any(name in field_hints(option) for option in place_of(hint).classes):
             return ConfigError(f"{text}; did you mean '{join(where, join(part, name))}'?")
-    return ConfigError(f"{text}{suggest(name, _known_names(cls))}")
+    return ConfigError(f"{text}{_suggest(name, _known_names(cls))}")
 
 
 def _known_names(cls: type) -> list[str]:

@@ -25,12 +25,9 @@ from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.data.batches import Batch, Batches
-    from lightconv.data.corpora import CORPORA, open_corpus
-    from lightconv.data.corpora.own import own_corpus
     from lightconv.data.corpus import Corpus
     from lightconv.data.examples import Blocks, Pairs, Sentences
     from lightconv.data.loader import Loader
-    from lightconv.data.manifest import verify_manifest, write_manifest
     from lightconv.data.origin import PrepareConfig
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.plan import BatchPlan, Position
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOS",
-    "CORPORA",
     "EOS",
     "PAD",
     "SPECIALS",
@@ -71,22 +67,15 @@ __all__ = [
     "Vocabulary",
     "WordsConfig",
     "load_vocabularies",
-    "open_corpus",
-    "own_corpus",
-    "verify_manifest",
-    "write_manifest",
 ]
 
 __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "Batches"],
-        "corpora": ["CORPORA", "open_corpus"],
-        "corpora.own": ["own_corpus"],
         "corpus": ["Corpus"],
         "examples": ["Blocks", "Pairs", "Sentences"],
         "loader": ["Loader"],
-        "manifest": ["verify_manifest", "write_manifest"],
         "origin": ["PrepareConfig"],
         "pipeline": ["Pipeline"],
         "plan": ["BatchPlan", "Position"],

@@ -17,13 +17,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from lightconv.console import Display
 from lightconv.data.config import FilterConfig, SideConfig
 from lightconv.data.corpus import Example, Reader
 from lightconv.data.filters import before_tokens, count_reasons, find_reasons
-from lightconv.data.progress import Display
 from lightconv.data.words import Steps
-from lightconv.data.workers import spread
 from lightconv.files import sync
+from lightconv.processes import spread
 
 # What a process gets at once: so many examples, or characters.
 MOST_EXAMPLES = 1000

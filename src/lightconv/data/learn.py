@@ -25,7 +25,7 @@ from lightconv.data.subword import (
 )
 from lightconv.data.vocabulary import SPECIAL_TOKENS, SPECIALS, Vocabularies, Vocabulary
 from lightconv.data.words import Steps
-from lightconv.data.workers import chunked, spread
+from lightconv.processes import chunked, spread
 
 # Examples that a process gets at once.
 CHUNK = 1000

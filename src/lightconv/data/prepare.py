@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightconv.console import Display
 from lightconv.data.codes import Codes
 from lightconv.data.config import PipelineConfig, SideConfig
 from lightconv.data.corpus import Corpus
@@ -22,7 +23,6 @@ from lightconv.data.extract import Extraction, extract, words_file
 from lightconv.data.filters import REASONS
 from lightconv.data.layout import PAIR, TEXT
 from lightconv.data.learn import learn
-from lightconv.data.manifest import MANIFEST_FILE, write_manifest
 from lightconv.data.origin import Origin, PrepareConfig, find_origin
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
@@ -33,10 +33,10 @@ from lightconv.data.prepared import (
     is_prepared,
     write_contents,
 )
-from lightconv.data.progress import Display, Silence
 from lightconv.data.tokens import Encoding, encode, read_words, without_steps
 from lightconv.data.words import check_packages
 from lightconv.data.work import Work
+from lightconv.files import MANIFEST_FILE, write_manifest
 
 TRAIN = "train"
 # With fewer examples it takes longer to start processes than to do their work.
@@ -64,7 +64,7 @@ def prepare(
     check_packages(config.pipeline)
     _check_sides(corpus, config.pipeline)
     with Work(out, find_origin(corpus, config)) as work:
-        stages = _Stages(corpus, work, processes or cores(), display or Silence())
+        stages = _Stages(corpus, work, processes or cores(), display or Display(quiet=True))
         stages.tell()
         stages.extract()
         stages.learn()

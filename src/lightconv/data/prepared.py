@@ -19,12 +19,11 @@ from lightconv.data.codes import PAIR_CODES, SHARED_CODES
 from lightconv.data.config import TaskConfig
 from lightconv.data.extract import text_file
 from lightconv.data.layout import PAIR, TEXT, damaged
-from lightconv.data.manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from lightconv.data.origin import Origin
 from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
 from lightconv.data.store import Store
 from lightconv.data.vocabulary import PAIR_FILES, SHARED_FILE
-from lightconv.files import inside, write_file
+from lightconv.files import MANIFEST_FILE, inside, read_manifest, verify_manifest, write_file
 
 FORMAT = "lightconv-prepared"
 VERSION = 1

@@ -13,16 +13,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightconv.console import Display
 from lightconv.data.config import FilterConfig, PipelineConfig
 from lightconv.data.corpus import Example
 from lightconv.data.extract import words_file
 from lightconv.data.filters import count_reasons, find_reasons
 from lightconv.data.pipeline import Pipeline
-from lightconv.data.progress import Display
 from lightconv.data.statistics import Lengths, describe_side, find_edges
 from lightconv.data.store import StoreWriter
 from lightconv.data.vocabulary import UNK
-from lightconv.data.workers import spread
+from lightconv.processes import spread
 
 # What a process gets at once: so many lines of each side, or bytes.
 MOST_LINES = 2000

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightconv.config import differences, from_dict, to_dict
-from lightconv.data.corpora.archives import replace_file
 from lightconv.data.origin import Origin
-from lightconv.files import sync
+from lightconv.files import replace_file, sync
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
@@ -117,4 +116,3 @@ class Work:
     def _write(self) -> None:
         state = {"origin": to_dict(self.origin), "stages": self.stages}
         replace_file(self.folder / STATE_FILE, json.dumps(state, indent=1).encode())
-        sync(self.folder)

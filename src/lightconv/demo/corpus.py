@@ -3,18 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-from lightconv.data.command import cache_folder
+from lightconv.console import Display
+from lightconv.corpora import open_corpus
 from lightconv.data.config import BytesConfig
-from lightconv.data.corpora import open_corpus
 from lightconv.data.corpus import Corpus
 from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.demo.plan import Plan
-from lightconv.demo.watch import Watch
+from lightconv.files import cache_folder
 
 
-def find_data(plan: Plan, folder: Path, watch: Watch, corpus: str | None = None) -> Prepared:
+def find_data(plan: Plan, folder: Path, display: Display, corpus: str | None = None) -> Prepared:
     """The prepared folder, made if it is not there yet.
 
     corpus  the one to take; without it the plan's, and where that cannot be had the invented one
@@ -27,21 +27,21 @@ def find_data(plan: Plan, folder: Path, watch: Watch, corpus: str | None = None)
                 f"{folder} holds {found.task.corpus}, expected {' or '.join(known)}. Choose "
                 "another folder with --out"
             )
-        watch.note(f"using {folder} ({found.task.corpus}), prepared before")
+        display.note(f"using {folder} ({found.task.corpus}), prepared before")
         return found
     real, invented = plan.corpora
     name = corpus or real
-    watch.show(f"fetching and reading {name}")
+    display.show(f"fetching and reading {name}")
     try:
-        opened = open_corpus(name, None, cache_folder() / "corpora", watch.note)
+        opened = open_corpus(name, None, cache_folder() / "corpora", display.note)
     except ValueError as error:
         if corpus is not None:
             raise
-        watch.note(f"{real} cannot be fetched: {error}")
-        watch.note(f"going on with {invented}: the language is invented, everything else is real")
-        opened = open_corpus(invented, None, cache_folder() / "corpora", watch.note)
-    watch.end()
-    return prepare(opened, folder, config=_configure(opened, plan), display=watch)
+        display.note(f"{real} cannot be fetched: {error}")
+        display.note(f"going on with {invented}: the language is invented, everything else is real")
+        opened = open_corpus(invented, None, cache_folder() / "corpora", display.note)
+    display.end()
+    return prepare(opened, folder, config=_configure(opened, plan), display=display)
 
 
 def _configure(corpus: Corpus, plan: Plan) -> PrepareConfig:

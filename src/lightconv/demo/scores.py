@@ -5,10 +5,10 @@ from itertools import islice
 from typing import Any
 
 from lightconv.config import to_dict
+from lightconv.console import Display
 from lightconv.data.prepared import Prepared
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.text import TextLanguageModel, TextModel, TextSeq2Seq
-from lightconv.demo.watch import Watch
 from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
 from lightconv.evaluate.forms import Forms, of_references, of_texts
 from lightconv.evaluate.signature import Score
@@ -53,14 +53,14 @@ def score(
     prepared: Prepared,
     decode: DecodeConfig,
     limit: int | None,
-    watch: Watch,
+    display: Display,
 ) -> Scores:
     """The scores of the model and of each floor on the first `limit` lines of the test set."""
     count = count_lines(prepared, limit)
     if isinstance(model, TextLanguageModel):
-        watch.show("scoring the test set")
+        display.show("scoring the test set")
         found = evaluate_texts(model, prepared, SPLIT, most=limit)
-        watch.show("scoring a model that counts words")
+        display.show("scoring a model that counts words")
         floor = sign_perplexity(prepared, SPLIT, unigram_floor(prepared, SPLIT, limit), count)
         return {"model": [found.plain()], "unigram": [floor.plain()]}
     metrics = find_metrics(prepared)
@@ -71,16 +71,16 @@ def score(
         decode,
         metrics,
         most=limit,
-        show=lambda done: watch.show("decoding the test set", done, count),
+        show=lambda done: display.show("decoding the test set", done, count),
     )
     result = {"model": _plain(scores)}
     references = of_references(prepared, SPLIT).first(count)
     for name, make in FLOORS[task].items():
-        watch.show(f"scoring without a model: {name}")
+        display.show(f"scoring without a model: {name}")
         forms = make(prepared, SPLIT, limit)
         floors = score_forms(prepared, SPLIT, forms, metrics, {"floor": name}, references)
         result[name] = _plain(floors)
-    watch.end()
+    display.end()
     return result
 
 

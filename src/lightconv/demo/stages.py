@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightconv.console import Display
 from lightconv.data.prepared import Prepared
 from lightconv.data.vocabulary import EOS
 from lightconv.demo.corpus import is_invented
@@ -11,7 +12,6 @@ from lightconv.demo.plan import Plan
 from lightconv.demo.plots import Picture, draw_dynamic, draw_growth, draw_learned, draw_learning
 from lightconv.demo.results import Results, plain
 from lightconv.demo.training import RUN_FOLDER, describe_run
-from lightconv.demo.watch import Watch
 from lightconv.recipe import Recipe
 
 # The text whose kernels are drawn has so many tokens at most; one with at least so many is liked.
@@ -20,19 +20,19 @@ FEWEST_TOKENS = 12
 
 
 def measure_model(
-    plan: Plan, out: Path, prepared: Prepared, recipe: Recipe, results: Results, watch: Watch
+    plan: Plan, out: Path, prepared: Prepared, recipe: Recipe, results: Results, display: Display
 ) -> None:
     """Scores, examples and kernels of the trained model."""
     if None not in (results.training, results.scores, results.examples, results.kernels):
-        watch.note("done before")
+        display.note("done before")
         return
-    watch.show("loading torch and the model")
+    display.show("loading torch and the model")
     from lightconv.decode.text import load
     from lightconv.demo.scores import answer_examples, count_lines, score
     from lightconv.paper.machine import describe_processor
 
     model = load(out / RUN_FOLDER)
-    watch.end()
+    display.end()
     limit = plan.size.limit
     results.machine = describe_processor()
     results.training = describe_run(out, recipe)
@@ -43,10 +43,10 @@ def measure_model(
         "examples": {name: each.examples for name, each in prepared.contents.splits.items()},
         "scored": count_lines(prepared, limit),
     }
-    results.scores = score(plan.name, model, prepared, plan.decode, limit, watch)
-    watch.show("answering texts it has never seen")
+    results.scores = score(plan.name, model, prepared, plan.decode, limit, display)
+    display.show("answering texts it has never seen")
     results.examples = answer_examples(plan.name, model, prepared, plan.decode)
-    watch.end()
+    display.end()
     results.kernels = _find_kernels(model, prepared, results.examples)
     results.write(out)
 
@@ -80,20 +80,20 @@ def _label(prepared: Prepared, token: int) -> str:
     )
 
 
-def measure_operator(plan: Plan, out: Path, results: Results, watch: Watch) -> None:
+def measure_operator(plan: Plan, out: Path, results: Results, display: Display) -> None:
     """Time and memory of the operator against attention."""
     if results.growth is not None:
-        watch.note("done before")
+        display.note("done before")
         return
-    watch.show("loading the operators")
+    display.show("loading the operators")
     from lightconv.demo.growth import measure_growth
 
     rows = measure_growth(
         plan.size.lengths,
-        lambda length: watch.show(f"sequences of {length:,} tokens"),
+        lambda length: display.show(f"sequences of {length:,} tokens"),
         plan.size.length_tokens,
     )
-    watch.end()
+    display.end()
     results.growth = plain(rows)
     results.write(out)
 

@@ -28,7 +28,7 @@ def is_trained(folder: Path, recipe: Recipe) -> bool:
 
 def train(folder: Path, prepared: Prepared, recipe: Recipe) -> int:
     """Trains in `folder`/run, or goes on with it: the exit code of `lightconv train`."""
-    from lightconv.train.command import main
+    from lightconv.commands.train import main
 
     path = folder / RECIPE_FILE
     path.write_text(to_toml(recipe), encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.config import override
+from lightconv.console import print_groups
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import read_lines
 from lightconv.decode.config import DecodeConfig
@@ -31,7 +32,6 @@ from lightconv.evaluate.system import (
 )
 from lightconv.files import write_file
 from lightconv.models import LanguageModel, Seq2Seq
-from lightconv.printing import print_groups
 
 if TYPE_CHECKING:
     import torch
@@ -319,10 +319,10 @@ def _engine(outputs: Outputs, text: TextOptions) -> str:
 
 @contextmanager
 def _progress(what: str, prepared: Prepared, request: Request) -> Iterator[Show]:
-    from lightconv.data.progress import open_display
+    from lightconv.console import Display
 
     total = len(prepared.store(request.split))
     total = total if request.limit is None else min(total, request.limit)
-    with open_display() as display:
+    with Display() as display:
         yield lambda done: display.show(f"{what}: lines", done, total)
         display.end()

@@ -14,15 +14,15 @@ import ctypes
 import functools
 import os
 import shutil
-import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from lightconv import files
+from lightconv.console import tell
 from lightconv.ops import build
 
 # How csrc/problem.h numbers them.
@@ -104,56 +104,31 @@ def call(name: str, problem: Problem | Residual) -> None:
         raise MemoryError(f"{name} could not allocate its scratch memory")
 
 
-def cache_folder() -> Path:
-    """Where a library built at first use is kept."""
-    if chosen := os.environ.get("LIGHTCONV_CACHE"):
-        return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "lightconv"
-    try:
-        return Path.home() / ".cache" / "lightconv"
-    except RuntimeError as error:  # a user without an entry in the system's list and without $HOME
-        raise OSError(str(error)) from None
-
-
 def _find_or_build() -> Path:
     name = build.library_name()
     installed = Path(__file__).parent / name
     if installed.exists():
         return installed
     try:
-        cached = cache_folder() / name
+        cached = files.cache_folder() / name
         if not build.is_sealed(cached):
-            with _lock(cached.parent):
+            with files.lock(cached.parent / ".lock", busy=None, inherited=True):
                 if not build.is_sealed(cached):  # another process may have built it meanwhile
                     why = "damaged" if cached.exists() else "missing"
-                    _say(f"compiling the CPU kernels, once (40 s on two cores): {cached} is {why}")
+                    tell(
+                        f"lightconv: {cached} is {why}, compiling the CPU kernels once (about 40 s)"
+                    )
                     build.build(cached)
         return cached
     except OSError as error:
         folder = Path(tempfile.mkdtemp(prefix="lightconv-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        _say(
-            f"the cache cannot be used ({error}); compiling the CPU kernels into {folder} for this "
-            "process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
+        tell(
+            f"lightconv: the cache cannot be used ({error}); compiling the CPU kernels into "
+            f"{folder} for this process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
         )
         build.build(folder / name)
         return folder / name
-
-
-def _say(text: str) -> None:
-    print(f"lightconv: {text}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One builder at a time; the lock goes with the process that holds it."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _prepare(library: ctypes.CDLL) -> str:

@@ -16,6 +16,8 @@ from collections import deque
 import torch
 from torch import Tensor
 
+from lightconv.device import machine_bytes
+
 SMALLEST = 8 << 20  # bytes; malloc keeps smaller blocks by itself
 _PAGE = 2 << 20  # sizes are rounded up to this, so that nearly equal shapes share memory
 _SLACK = 1.25  # a piece serves requests down to its size divided by this
@@ -32,11 +34,7 @@ def _most_idle() -> int:
                 f"LIGHTCONV_KEEP_MB={setting!r} must be a whole number of megabytes, 0 for none"
             )
         return int(setting) << 20
-    try:
-        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        machine = 8 << 30
-    return min(machine // 16, 1 << 30)
+    return min(machine_bytes() // 16, 1 << 30)
 
 
 class Pool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from lightconv.console import Rows, markdown, print_groups
 from lightconv.paper.params import total
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.results import (
@@ -20,7 +21,6 @@ from lightconv.paper.results import (
 )
 from lightconv.paper.small import WIDTH
 from lightconv.paper.tables import NONE, TABLES, Column, Row, Table
-from lightconv.printing import Rows, markdown, print_groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

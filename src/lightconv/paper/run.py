@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lightconv.config import read
-from lightconv.data.progress import Display
+from lightconv.console import Display
 from lightconv.paper.machine import find_commit
 from lightconv.paper.plan import Job
 from lightconv.paper.results import Measured, Result, Results, Status
 from lightconv.paper.tables import Table
-from lightconv.train.launch import PARENT
+from lightconv.processes import PARENT
 from lightconv.train.log import LOG_FILE, read_log
 from lightconv.train.signals import EXIT_INTERRUPT, Stop
 
@@ -33,7 +33,7 @@ PAUSE = 0.2
 # Processes of a table that was killed save and end by themselves, within this time.
 PATIENCE = 45.0
 LOCK_FILE = ".lock"
-WORKER = "lightconv.paper.worker"
+WORKER = "lightconv"
 
 
 @dataclass(frozen=True, kw_only=True)

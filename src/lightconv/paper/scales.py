@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightconv.data.command import main as prepare_command
-from lightconv.data.corpora import find_entry
+from lightconv.commands.prepare import main as prepare_command
+from lightconv.console import Display, read_duration
+from lightconv.corpora import find_entry
 from lightconv.data.prepared import Prepared, is_prepared
-from lightconv.data.progress import open_display
 from lightconv.paper.plan import (
     Job,
     check_kind,
@@ -28,7 +28,6 @@ from lightconv.paper.report import draw, notes, print_part, show_experiment, wri
 from lightconv.paper.results import Results, Scale, results_folder
 from lightconv.paper.run import EXIT_DIVERGED, Plan, run
 from lightconv.paper.tables import Table
-from lightconv.train.command import read_duration
 from lightconv.train.signals import EXIT_INTERRUPT, EXIT_STOPPED, Stop
 
 # Where prepared data is, by corpus, unless told otherwise.
@@ -195,7 +194,7 @@ def _run(
     def after() -> None:
         write_markdown(table, results)
 
-    with Stop(most) as stop, open_display() as display:
+    with Stop(most) as stop, Display() as display:
         code = run(plan, stop, display, after)
         display.end()
     print_part(show_experiment(table, results), as_markdown=options.markdown)

@@ -28,7 +28,7 @@ def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
     import torch._dynamo  # noqa: F401 - or every worker would import it
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    import lightconv.train.command
+    import lightconv.commands.train
     import lightconv.train.distributed
     import lightconv.train.runner  # noqa: F401
 

@@ -91,8 +91,8 @@ def serve() -> None:
     """Answers one line after the other."""
     import torch._dynamo  # noqa: F401 - an optimiser's first step would import it, in every fork
 
+    import lightconv.commands.train
     import lightconv.selftest.crash
-    import lightconv.train.command
     import lightconv.train.runner
     import lightconv.train.sharded  # noqa: F401
 

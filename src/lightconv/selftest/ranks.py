@@ -65,8 +65,8 @@ def serve(modules: list[str]) -> None:
     import torch._dynamo
     import torch.distributed.fsdp  # noqa: F401
 
+    import lightconv.commands.train
     import lightconv.selftest.together
-    import lightconv.train.command
     import lightconv.train.runner  # noqa: F401
 
     for module in modules:

@@ -13,8 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from lightconv.data.manifest import FORMAT, MANIFEST_FILE, VERSION, read_manifest
-from lightconv.files import inside
+from lightconv.files import (
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    MANIFEST_VERSION,
+    inside,
+    read_manifest,
+)
 from lightconv.train.tensors import Entry, check_tensors, read_tensors, write_tensors, write_views
 
 STATE_FILE = "state.json"
@@ -84,7 +89,10 @@ def write_checkpoint(
     # NaN and infinity, which Python writes and reads, are not worth losing a checkpoint for.
     state = {"step": step, "score": score, "values": values}
     files[STATE_FILE] = _write_json(folder / STATE_FILE, state)
-    _write_json(folder / MANIFEST_FILE, {"format": FORMAT, "version": VERSION, "files": files})
+    _write_json(
+        folder / MANIFEST_FILE,
+        {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files},
+    )
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -10,6 +10,7 @@ from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, S
 from lightconv.data.layout import PAIR
 from lightconv.data.prepared import PIPELINE_FILES, Prepared, is_prepared
 from lightconv.files import inside
+from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.train.config import TrainConfig
 from lightconv.train.group import Group
 
@@ -142,3 +143,26 @@ class PreparedData:
 
     def _examples(self, store: Store) -> Pairs | Sentences:
         return Pairs(store) if self.pairs else Sentences(store)
+
+
+def check_vocabulary(model: ModelConfig, data: TrainingData, where: Path) -> None:
+    """Raises ValueError unless the model has exactly the ids of the data."""
+    pairs = isinstance(model, Seq2SeqConfig)
+    if pairs != data.pairs:
+        kinds = ("texts", "pairs of source and target")
+        raise ValueError(
+            f"{where} holds {kinds[data.pairs]}, expected {kinds[pairs]} by the recipe. Give the "
+            "data that it was made for"
+        )
+    if isinstance(model, Seq2SeqConfig):
+        wanted = {"source_vocab": model.source_vocab, "target_vocab": model.target_vocab}
+    else:
+        wanted = {"vocab": model.vocab}
+    found = dict(zip(wanted, data.sizes, strict=False))
+    if found != wanted:
+        remedy = " ".join(f"--set model.{name}={size}" for name, size in found.items())
+        raise ValueError(
+            f"vocabulary ({where}): {' and '.join(map(str, found.values()))} ids, expected "
+            f"{' and '.join(map(str, wanted.values()))} by the recipe. Give the data that it was "
+            f"made for, or {remedy}"
+        )

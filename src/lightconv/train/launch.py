@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from lightconv.processes import PARENT
 from lightconv.train.signals import EXIT_INTERRUPT, EXIT_STOPPED
 
 # What the launcher tells its processes besides torchrun's variables.
 STORE = "LIGHTCONV_STORE"  # the file in which they find each other
-PARENT = "LIGHTCONV_PARENT"  # the launcher's process
 # A rank's exit code when the others are gone: the launcher knows who went first, and says it.
 EXIT_LOST = 76
 EXIT_FAILURE = 1

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.train.average.command import main
     from lightconv.train.average.mean import average
 
-__all__ = ["average", "main"]
+__all__ = ["average"]
 
-__getattr__ = lazy(__name__, {"mean": ["average"], "command": ["main"]})
+__getattr__ = lazy(__name__, {"mean": ["average"]})

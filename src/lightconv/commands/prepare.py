@@ -1,0 +1,256 @@
+"""`lightconv prepare`: text becomes ids on the disk, with all that is needed to undo it."""
+
+import argparse
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightconv.commands.parser import Parser
+from lightconv.console import print_groups
+from lightconv.corpora import CORPORA, find_entry, open_corpus
+from lightconv.data.config import TaskKind
+from lightconv.files import cache_folder
+
+if TYPE_CHECKING:
+    from lightconv.console import Display
+    from lightconv.corpora.own import Given
+    from lightconv.data.corpus import Corpus
+    from lightconv.data.prepared import Prepared
+
+    # A task and its training files.
+    Own = tuple[TaskKind, Given]
+
+# Which options say what one's own files are: (task, options that are all needed).
+OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
+    ("translation", ("train",)),
+    ("language_model", ("text",)),
+    ("summarization", ("jsonl",)),
+    ("summarization", ("articles", "summaries")),
+)
+BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
+SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
+# What a corpus needs is printed in lines of this width.
+WIDTH = 74
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prepares a corpus, prints what became of it."""
+    parser = _parser()
+    options = parser.parse(argv)
+    if options.list:
+        return list_corpora()
+    if options.out is None:
+        parser.error("--out DIR is needed")
+    own = _find_own(parser, options)
+    if own is None:
+        find_entry(options.name)
+    if options.processes is not None and options.processes < 1:
+        parser.error(f"--processes {options.processes} must be at least 1")
+
+    # These load numpy and more: mistakes above are answered at once.
+    from lightconv.config import override
+    from lightconv.console import Display
+    from lightconv.data.origin import PrepareConfig
+    from lightconv.data.prepare import check_free, prepare
+    from lightconv.data.work import work_folder
+
+    check_free(options.out, overwrite=options.overwrite)
+    with Display() as display, _warnings_on(display):
+        corpus = _open_own(own, options, display) if own else _open_named(options, display)
+        config = override(
+            PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters), options.set
+        )
+        try:
+            prepared = prepare(
+                corpus,
+                options.out,
+                config=config,
+                overwrite=options.overwrite,
+                processes=options.processes,
+                display=display,
+            )
+        except BaseException as error:
+            folder = work_folder(options.out)
+            if folder.exists():  # it is removed where what was given is wrong
+                display.note("not finished: the same command goes on from here")
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                error.filename = str(folder)  # a full disk does not say where
+            raise
+    report(prepared)
+    return 0
+
+
+def list_corpora() -> int:
+    """Prints the corpora that are known by name, and what each needs."""
+    groups: dict[str, list[list[str]]] = {}
+    for name, entry in CORPORA.items():
+        if entry.takes_source:
+            rows = groups.setdefault("Read from what its owners ship, given with --from", [])
+            needs = textwrap.wrap(f"from {entry.needs}", WIDTH)
+            rows += [[name, entry.about], *(["", f"  {line}"] for line in needs)]
+        else:
+            groups.setdefault(f"Needs {entry.needs}", []).append([name, entry.about])
+    print_groups(groups, ("", ""), ())
+    return 0
+
+
+def report(prepared: "Prepared") -> None:
+    """Prints counts, drops, lengths and a histogram."""
+    from lightconv.data.statistics import count_rows, draw_histogram, length_rows
+
+    task, vocabularies = prepared.task, prepared.pipeline.vocabularies()
+    sizes = [f"{len(each):,}" for each in dict.fromkeys(vocabularies)]
+    languages = [lang for lang in (task.source_lang, task.target_lang) if lang]
+    rows = [
+        ["corpus", task.corpus + (f" ({' to '.join(languages)})" if languages else "")],
+        ["task", task.kind.replace("_", " ")],
+        [
+            "vocabulary",
+            f"{' and '.join(sizes)} {SUBWORDS[prepared.pipeline.config.subword.kind]}",
+        ],
+        ["folder", str(prepared.folder)],
+    ]
+    splits = prepared.statistics()["splits"]
+    print_groups({"": rows}, ("", ""), ())
+    for header, table in (count_rows(splits), length_rows(splits)):
+        print()
+        print_groups(
+            {"": table}, header, [name for name in header if name not in ("split", "side")]
+        )
+    print("\nlengths of train, in tokens\n")
+    print("\n".join(draw_histogram(splits["train"])))
+    if recipe := _recipe(task.corpus):
+        print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
+
+
+def _recipe(corpus: str) -> str | None:
+    """A recipe for this corpus that an ordinary machine can train."""
+    from lightconv.paper.recipes import RECIPES
+
+    names = [name for name, recipe in RECIPES.items() if recipe.task.corpus == corpus]
+    small = [name for name in names if name.endswith("dynamicconv-small")]
+    return next(iter(small or names), None)
+
+
+def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
+    """The task and the training files of one's own; None if a corpus is named."""
+    known = {name: getattr(options, name) for _, names in OWN for name in names}
+    given = [name for name, value in known.items() if value is not None]
+    if options.name is not None:
+        beside = [name for name in (*given, *BESIDE_OWN) if getattr(options, name) is not None]
+        if beside:
+            parser.error(f"{_option(beside[0])} is for files of your own, not for {options.name}")
+        return None
+    if options.source is not None:
+        parser.error("--from needs the NAME of a corpus before it; --list shows them")
+    for kind, names in OWN:
+        if set(given) == set(names):
+            files = [known[name] for name in names]
+            return kind, _pair(_option(names[0]), files[0] if names == ("train",) else files)
+    got = " and ".join(map(_option, given)) or "nothing to prepare"
+    parser.error(
+        f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: --train, "
+        "--text, --jsonl, or --articles with --summaries"
+    )
+    return None  # not reached
+
+
+def _open_named(options: argparse.Namespace, display: "Display") -> "Corpus":
+    return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
+
+
+def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "Corpus":
+    from lightconv.corpora.own import is_json, own_corpus
+
+    kind, train = own
+    if options.jsonl is not None and not is_json(options.jsonl):
+        raise ValueError(
+            f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
+            "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
+        )
+    return own_corpus(
+        kind,
+        train=train,
+        valid=_pair("--valid", options.valid) if options.valid else None,
+        test=_pair("--test", options.test) if options.test else None,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+        progress=display.note,
+    )
+
+
+def _pair(option: str, paths: Sequence[Path]) -> "Given":
+    """A prefix or a file, or source and target."""
+    if len(paths) > 2:
+        raise ValueError(f"{option} has {len(paths)} files, expected one prefix or two files")
+    return paths[0] if len(paths) == 1 else (paths[0], paths[1])
+
+
+@contextmanager
+def _warnings_on(display: "Display") -> Iterator[None]:
+    """Each warning once, as a line for people."""
+    seen = set()
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            display.note(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "prepare",
+        "Makes a prepared folder of a corpus: text is normalised, cut into subwords and stored as "
+        "ids, with everything that turns ids into text again. A corpus is one of --list, or files "
+        "of your own. Stopped or killed, the same command goes on where it was.",
+        "lightconv prepare --list",
+        "lightconv prepare debian-en-de --out data/debian",
+        "lightconv prepare iwslt14-de-en --from de-en.tgz --out data/iwslt",
+        "lightconv prepare --source-lang de --target-lang en --train train --valid dev --out data/"
+        "mine    # train.de, train.en, ...",
+        "lightconv prepare --text train.txt --valid valid.txt --out data/lm --set "
+        "pipeline.subword.vocab=16000",
+        "lightconv prepare --articles a.txt --summaries s.txt --valid va.txt vs.txt --out data/sum",
+        "lightconv prepare --jsonl train.jsonl --valid dev.jsonl --out data/sum --set "
+        "filters.max_len=1000",
+    )
+    path: dict[str, Any] = {"metavar": "FILE", "type": Path}
+    parts: dict[str, Any] = {"metavar": ("PREFIX", "FILE"), "type": Path, "nargs": "+"}
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a corpus of --list")
+    parser.add_argument("--list", action="store_true", help="list the corpora and what each needs")
+    parser.add_argument(
+        "--from", dest="source", metavar="PATH", type=Path, help="the archive or folder of NAME"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the prepared folder to write")
+    own = parser.add_argument_group(
+        "files of your own",
+        "UTF-8, one example per line, perhaps packed with gzip, bzip2 or xz. Without --valid a "
+        "part of the training text is held out",
+    )
+    own.add_argument("--source-lang", metavar="LANG", help="ending of source files, such as de")
+    own.add_argument("--target-lang", metavar="LANG", help="ending of target files, such as en")
+    own.add_argument("--train", help="translation: PREFIX.de and PREFIX.en, or two files", **parts)
+    own.add_argument("--text", help="language modelling: a text file", **path)
+    own.add_argument("--jsonl", help='summarisation: {"document": ..., "summary": ...}', **path)
+    own.add_argument("--articles", help="summarisation: articles, with --summaries", **path)
+    own.add_argument("--summaries", help="summarisation: their summaries, line by line", **path)
+    own.add_argument("--valid", help="validation: as for training", **parts)
+    own.add_argument("--test", help="test: as for training", **parts)
+    parser.add_settings(
+        "change steps, subwords or filters: pipeline.subword.vocab=16000, filters.max_len=100"
+    )
+    parser.add_argument("--processes", metavar="N", type=int, help="default: one per core")
+    parser.add_argument("--overwrite", action="store_true", help="replace a prepared folder")
+    return parser

@@ -1,0 +1,145 @@
+"""`lightconv list` and `lightconv show`: which recipes there are, and what is in one."""
+
+import json
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from lightconv.commands.parser import Parser
+from lightconv.config import to_json, to_toml
+from lightconv.console import Rows, markdown, print_groups, tell_waiting
+from lightconv.paper.find import find_recipe, suggest
+from lightconv.paper.params import PAPER_COUNTS, TABLE_TITLES, agrees, count, total
+from lightconv.paper.recipes import RECIPES, TITLES, task_of
+
+BEGIN = "<!-- lightconv list --params: begin -->"
+END = "<!-- lightconv list --params: end -->"
+UNLISTED = "In no table of the paper"
+PARAMS_HEADER = ("row", "recipe", "paper", "ours", "agree")
+PARAMS_RIGHT = ("paper", "ours")
+
+
+def list_recipes(argv: Sequence[str]) -> int:
+    """The names of all recipes, or the paper's Param columns beside our counts."""
+    parser = Parser(
+        "list",
+        "Lists the recipes: every model of the paper, and small twins that two processor cores "
+        "train. With --params, the rows of the paper's tables with the number of parameters it "
+        "prints, the exact number here, and whether they agree (cut or rounded to millions).",
+        "lightconv list",
+        "lightconv list iwslt              # names that contain iwslt",
+        "lightconv list 'wmt-*-lightconv'  # a pattern",
+        "lightconv list ablation --params  # a table of the paper, with parameters",
+    )
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        metavar="PATTERN",
+        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLE_TITLES)}",
+    )
+    parser.add_argument("--params", action="store_true", help="parameters: the paper's and ours")
+    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=Path,
+        help="put the tables between the markers of a Markdown page, as in docs/paper.md",
+    )
+    options = parser.parse(argv)
+    names = _matching(options.pattern)
+    # Names and words need no header, except in Markdown.
+    header: Sequence[str] = ("recipe", "about") if options.markdown else ("", "")
+    right: Sequence[str] = ()
+    groups = _by_task(names)
+    if options.params or options.write:
+        tell_waiting("counting parameters")
+        groups, header, right = _by_table(names), PARAMS_HEADER, PARAMS_RIGHT
+    if options.write:
+        _write_between(options.write, markdown(groups, header, right))
+    elif options.markdown:
+        print(markdown(groups, header, right))
+    else:
+        print_groups(groups, header, right)
+    return 0
+
+
+def show_recipe(argv: Sequence[str]) -> int:
+    """One recipe as TOML or JSON, or its parameters part by part."""
+    parser = Parser(
+        "show",
+        "Prints a recipe as TOML: task, model, training, decoding, and where each value comes from "
+        "that the paper does not print. What it prints can be changed and read again.",
+        "lightconv show iwslt-de-en-dynamicconv > my.toml",
+        "lightconv show my.toml",
+        "lightconv show wmt-en-de-lightconv --set train.max_steps=100 --set model.dropout=0.2",
+        "lightconv show wmt-en-de-lightconv --set 'model.encoder.*.glu=false' --params",
+    )
+    parser.add_argument("recipe", metavar="NAME_OR_FILE", help="a recipe, or a .toml or .json file")
+    parser.add_settings("change a value, as often as you like; * stands for every layer")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    parser.add_argument("--params", action="store_true", help="count parameters, part by part")
+    options = parser.parse(argv)
+    recipe = find_recipe(options.recipe, options.set)
+    if not options.params:
+        print((to_json if options.json else to_toml)(recipe).rstrip("\n"))
+        return 0
+    parts = count(recipe.model)
+    all_parts = {**parts, "total": sum(parts.values())}
+    if options.json:
+        print(json.dumps(all_parts, indent=2))
+        return 0
+    rows = [[part, f"{n:,}", f"{n / all_parts['total']:.1%}"] for part, n in all_parts.items()]
+    print_groups({"": rows}, ("part", "parameters", "share"), ("parameters", "share"))
+    return 0
+
+
+def _matching(pattern: str | None) -> list[str]:
+    """The names a pattern means, in order; without one, all."""
+    if pattern is None:
+        return list(RECIPES)
+    if pattern in TABLE_TITLES:
+        members = {row.recipe for row in PAPER_COUNTS if row.table == pattern}
+    else:
+        wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+        members = {name for name in RECIPES if fnmatchcase(name, wild.lower())}
+    if not members:
+        raise ValueError(f"no recipe matches '{pattern[:60]}': {suggest(pattern)}")
+    return [name for name in RECIPES if name in members]
+
+
+def _by_task(names: Iterable[str]) -> dict[str, Rows]:
+    """Names and what they are, under the titles of their tasks."""
+    groups: dict[str, list[list[str]]] = {title: [] for title in TITLES.values()}
+    for name in names:
+        groups[TITLES[task_of(name)]].append([name, RECIPES[name].about])
+    return {title: rows for title, rows in groups.items() if rows}
+
+
+def _by_table(names: Sequence[str]) -> dict[str, Rows]:
+    """The paper's rows and figures beside ours, table by table; then what is in none."""
+    groups: dict[str, list[list[str]]] = {title: [] for title in TABLE_TITLES.values()}
+    for paper in PAPER_COUNTS:
+        if paper.recipe in names:
+            ours = total(RECIPES[paper.recipe].model)
+            printed, agree = "-", "-"
+            if paper.millions is not None:
+                printed = f"{paper.millions}M"
+                agree = "yes" if agrees(paper.millions, ours) else "NO"
+            row = [paper.row, paper.recipe, printed, f"{ours:,}", agree]
+            groups[TABLE_TITLES[paper.table]].append(row)
+    listed = {paper.recipe for paper in PAPER_COUNTS}
+    groups[UNLISTED] = [
+        [RECIPES[name].about, name, "-", f"{total(RECIPES[name].model):,}", "-"]
+        for name in names
+        if name not in listed
+    ]
+    return {title: rows for title, rows in groups.items() if rows}
+
+
+def _write_between(page: Path, text: str) -> None:
+    """Replaces what stands between the markers of a page."""
+    old = page.read_text(encoding="utf-8")
+    if BEGIN not in old or END not in old:
+        raise ValueError(f"{page} has no tables to replace: put {BEGIN} and {END} into it")
+    head, rest = old.split(BEGIN, 1)
+    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")

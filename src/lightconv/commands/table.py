@@ -1,0 +1,174 @@
+"""`lightconv table`: the paper's tables, what was run of them here, and how to run them."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightconv.commands.parser import Parser
+from lightconv.console import print_groups, tell_waiting
+from lightconv.paper.tables import TABLES, Table, find_table
+
+if TYPE_CHECKING:
+    from lightconv.paper.results import Results
+
+SEEDS = 3
+MOST_SEEDS = 1000
+# Options that say how something is run, and mean nothing where nothing is.
+RUN_OPTIONS = (
+    *("run", "corpus", "data", "seeds", "steps", "rows", "set", "limit", "name"),
+    *("width", "max_time", "processes"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Shows a table, prints the commands that make it, or runs them."""
+    parser = _parser()
+    options = parser.parse(argv)
+    if options.table is None:
+        rows = [[table.name, table.title, f"{len(table.rows)} rows"] for table in TABLES.values()]
+        print_groups({"": rows}, ("", "", ""), ())
+        return 0
+    table = find_table(options.table)
+    _check(parser, options)
+    if options.scale is None:
+        return _show(table, options)
+
+    from lightconv.paper import scales
+
+    if options.scale == "paper":
+        return (scales.run_paper if options.run else scales.print_paper)(table, options)
+    return (scales.run_twins if options.run else scales.print_twins)(table, options)
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    if options.scale is None:
+        given = [name for name in RUN_OPTIONS if getattr(options, name) not in (None, [], False)]
+        if given:
+            parser.error(f"--{given[0].replace('_', '-')} needs --scale paper or --scale cpu")
+    if options.scale == "paper":
+        for name in ("corpus", "steps", "width"):
+            if getattr(options, name) is not None:
+                parser.error(f"--{name} is for --scale cpu; the paper has its own")
+    if options.corpus is not None and options.data is not None:
+        parser.error("--corpus and --data are two sources of data, expected one of them")
+    if options.name is not None and not re.fullmatch(r"\w[\w.-]*", options.name):
+        parser.error(f"--name {options.name[:60]!r}, expected letters, digits, dots and hyphens")
+    if options.nodes > 1 and options.run:
+        parser.error("--run is for one machine; without it, the commands for several are printed")
+    for name in ("seeds", "steps", "width", "limit", "nodes", "processes"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} {value} must be at least 1")
+    options.seeds = SEEDS if options.seeds is None else options.seeds
+    if options.seeds > MOST_SEEDS:
+        parser.error(f"--seeds {options.seeds} must be at most {MOST_SEEDS}")
+
+
+def _show(table: Table, options: argparse.Namespace) -> int:
+    from lightconv.paper.report import notes, print_part, show_cited, show_experiment, show_paper
+    from lightconv.paper.results import Result, find_results, results_folder
+
+    root = results_folder(options.results)
+    if options.results is not None and not root.is_dir():
+        raise ValueError(f"--results {root}: no such folder, expected one of results")
+    found = find_results(root, table.name)
+    if options.write:
+        return _write(table, found)
+    # They are counted by building every model without its memory, which needs torch.
+    tell_waiting("counting parameters")
+    full: dict[str, list[Result]] = {}
+    for results in found:
+        if results.experiment.scale == "paper":
+            full = results.all() | full  # of two such experiments the first; both are below
+    print_part(show_paper(table, full), as_markdown=options.markdown)
+    if table.cited:
+        print_part(show_cited(table), as_markdown=options.markdown)
+    for results in found:
+        print_part(show_experiment(table, results), as_markdown=options.markdown)
+        print("\n".join(f"- {line}" for line in notes(results)) + "\n")
+    if not any(results.experiment.scale == "cpu" for results in found):
+        print(
+            f"No small twins were run (no results in {root / table.name}); for example:\n"
+            f"  lightconv table {table.name} --scale cpu --corpus {_example(table)} --run"
+        )
+    return 0
+
+
+def _example(table: Table) -> str:
+    return {"lm": "debian-lm", "summarization": "debian-summary"}.get(table.name, "debian-en-de")
+
+
+def _write(table: Table, found: "Sequence[Results]") -> int:
+    from lightconv.paper.report import draw, write_markdown
+
+    if not found:
+        raise ValueError(f"nothing of the table {table.name} was run, expected results to write")
+    for results in found:
+        for path in (write_markdown(table, results), draw(table, results)):
+            if path is not None:
+                print(path)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "table",
+        "Shows a table of the paper: what each row is, the paper's figures, the exact number of "
+        "parameters here, and what was really run. --scale paper prints the commands that train "
+        "and score every row at full size, as a shell script; --scale cpu those of small twins, "
+        "the same rows and steps, on a corpus that can be fetched or given. --run runs them: row "
+        "by row and seed by seed, each result in a file of its own. Stopped or killed, the same "
+        "command goes on.",
+        "lightconv table                    # the names of the tables",
+        "lightconv table ablation",
+        "lightconv table ablation --scale paper > ablation.sh",
+        "lightconv table mt1 --scale paper --data data --processes 8 --run",
+        "lightconv table ablation --scale cpu --corpus debian-en-de --seeds 3 --run",
+        "lightconv table lm --scale cpu --data data/mine --steps 1000 --rows dynamicconv --run",
+        "lightconv table ablation --write   # table.md and table.png beside the results",
+    )
+    parser.add_argument("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
+    parser.add_argument("--scale", choices=["paper", "cpu"], help="full size, or small twins")
+    parser.add_argument("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        type=Path,
+        help="twins: a folder of `prepare`; full size: where such folders are, by their corpora",
+    )
+    parser.add_argument("--seeds", metavar="N", type=int, help=f"1 to N (default: {SEEDS})")
+    parser.add_argument("--steps", metavar="N", type=int, help="updates of a twin (default: 3,000)")
+    parser.add_argument("--width", metavar="N", type=int, help="of a twin (default: 256)")
+    parser.add_argument(
+        "--rows",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="only rows whose recipe has this in its name; may be given several times",
+    )
+    parser.add_settings("change a value of every row's recipe, as often as you like")
+    parser.add_argument("--limit", metavar="N", type=int, help="score the first N lines only")
+    parser.add_argument("--run", action="store_true", help="run what is not done yet")
+    parser.add_argument(
+        "--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs"
+    )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        help="folder of the results (default: docs/results if it is there, else results)",
+    )
+    parser.add_argument("--name", help="of the experiment (default: that of its data)")
+    parser.add_argument("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, help="GPUs, or processes, per machine"
+    )
+    parser.add_argument(
+        "--nodes", metavar="N", type=int, default=1, help="print commands for so many machines"
+    )
+    parser.add_device()
+    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
+    parser.add_argument("--write", action="store_true", help="write table.md and table.png anew")
+    return parser

@@ -1,0 +1,265 @@
+"""`lightconv train`."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightconv.commands.parser import Parser
+from lightconv.config import to_dict
+from lightconv.console import print_rows, read_duration, tell
+from lightconv.device import choose_device
+from lightconv.paper.find import find_recipe
+from lightconv.processes import EXIT_DIVERGED, exit_code
+from lightconv.recipe import Recipe
+from lightconv.train.launch import (
+    Place,
+    check_processes,
+    find_place,
+    is_restarted,
+    launch,
+)
+from lightconv.train.report import Rows, memory_rows, plan_rows, summary_rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightconv.train.loop import Metric
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains a recipe, or goes on with it."""
+    parser = _parser()
+    options = parser.parse(argv)
+    settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
+    recipe = find_recipe(options.recipe, settings)
+    wanted = find_recipe(options.recipe).train.tokens_per_update
+    check_smoothing(recipe)
+    max_seconds = None if options.max_time is None else read_duration(options.max_time)
+    if not options.dry_run and (options.data is None or options.out is None):
+        parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
+
+    place = find_place(os.environ)
+    if options.processes is not None:
+        check_processes(options.processes, place, os.environ)
+    processes = place.size if place is not None else options.processes or 1
+    check_shard(recipe, processes, shard=options.shard)
+    if processes > 1 and place is None and not options.dry_run:
+        return launch(["train", *argv], processes)
+
+    # These load torch, which takes its time: mistakes above are answered at once.
+    from lightconv.paper.params import total
+    from lightconv.train.allocator import most_kept
+    from lightconv.train.estimate import estimate
+
+    device = choose_device(
+        options.device, *(() if place is None else (place.local_rank, place.local_size))
+    )
+    plan = partial(
+        plan_rows,
+        recipe.train,
+        parameters=total(recipe.model),
+        device=str(device),
+        recipe_tokens=wanted,
+        kept=most_kept(device.type, processes),
+        processes=processes,
+    )
+    if options.dry_run:
+        print_rows([*plan(), *memory_rows(estimate(recipe.model, recipe.train))])
+        return 0
+    return _train(options, recipe, device, place, plan, max_seconds)
+
+
+def _train(
+    options: argparse.Namespace,
+    recipe: Recipe,
+    device: "torch.device",
+    place: Place | None,
+    plan: Callable[..., Rows],
+    max_seconds: float | None,
+) -> int:
+    """Trains as this rank, alone or with others; the first one prints."""
+    from lightconv.train.data import PreparedData, check_vocabulary
+    from lightconv.train.distributed import Replicas, join
+    from lightconv.train.folder import model_folder, open_run
+    from lightconv.train.guard import DivergenceError
+    from lightconv.train.runner import run
+    from lightconv.train.signals import Stop
+
+    first = place is None or place.rank == 0
+    kind: type[Replicas] = Replicas
+    if options.shard:
+        from lightconv.train.sharded import Shards
+
+        kind = Shards
+
+    def code_of(error: BaseException) -> int:
+        return EXIT_DIVERGED if isinstance(error, DivergenceError) else exit_code(error)
+
+    try:
+        with (
+            Stop(max_seconds, quiet=not first, hard=True) as stop,
+            join(
+                place, device, os.environ, kind=kind, stop=lambda: stop.code, exit_code=code_of
+            ) as group,
+        ):
+            data = PreparedData(options.data)
+            check_vocabulary(recipe.model, data, options.data)
+            if place is None or place.local_rank == 0:
+                data.verify()
+            effective = data.tokens_per_update(recipe.train)
+            metric = find_metric(options, recipe)
+            if first:
+                open_run(
+                    options.out,
+                    recipe,
+                    overwrite=options.overwrite and not is_restarted(os.environ),
+                    allow_changes=options.allow_changes,
+                )
+                print_rows(plan(effective=effective))
+                _warn(recipe, device)
+                _warn_idle(recipe, effective[1], group.size)
+            group.agree(0)  # the folder is there
+            outcome = run(
+                options.out,
+                data,
+                recipe.model,
+                recipe.train,
+                device=device,
+                stop=stop,
+                group=group,
+                metric=metric,
+                tables={"task": to_dict(recipe.task), "decode": to_dict(recipe.decode)},
+                tensorboard=options.tensorboard,
+            )
+    except DivergenceError as error:
+        tell(f"error: {error}")
+        return EXIT_DIVERGED
+    if first and outcome.code:
+        tell(
+            f"stopped at step {outcome.step:,}, saved as {outcome.checkpoint}. The same command "
+            "goes on from there"
+        )
+    elif first:
+        print_rows(summary_rows(outcome, model_folder(options.out)))
+    return outcome.code
+
+
+def find_metric(options: argparse.Namespace, recipe: Recipe) -> "Metric | None":
+    """What validation measures besides the loss; ValueError if the run was begun with another."""
+    from lightconv.train.log import LOG_FILE, read_log
+    from lightconv.train.loop import Metric
+
+    found = None
+    if options.metric is not None:
+        from lightconv.evaluate.validation import validation_metric
+
+        found = Metric(*validation_metric(options.data, recipe.decode, options.metric))
+    path = options.out / LOG_FILE
+    log = read_log(path) if path.exists() and not options.overwrite else []
+    before = [list(entry.get("metric", {})) for entry in log if entry.get("kind") == "valid"]
+    now = [] if found is None else [found.name]
+    if before and before[-1] != now:
+        # Which checkpoint is best is decided by one measure only.
+        raise ValueError(
+            f"{options.out} was begun with {' '.join(before[-1]) or 'no --metric'}, expected the "
+            f"same, got {' '.join(now) or 'no --metric'}. Set it back, or choose another folder"
+        )
+    return found
+
+
+def check_smoothing(recipe: Recipe) -> None:
+    """Raises ValueError for a loss that does not exist."""
+    smoothing = recipe.train.label_smoothing
+    if smoothing > 0.0 and recipe.model.adaptive is not None:
+        raise ValueError(
+            f"train.label_smoothing={smoothing} must be 0 with model.adaptive, which scores no "
+            "words but those of the target's band. Say --set train.label_smoothing=0"
+        )
+
+
+def check_shard(recipe: Recipe, processes: int, *, shard: bool) -> None:
+    """Raises ValueError where a model cannot be spread over processes."""
+    if shard and processes == 1:
+        raise ValueError("--shard needs several processes: say --processes N, or use torchrun")
+    if shard and recipe.train.compile:
+        raise ValueError(
+            "--shard and train.compile=true do not go together, expected one of them. Say --set "
+            "train.compile=false"
+        )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "train",
+        "Trains a model as its recipe says and leaves it in RUN/model. A run that exists already "
+        "goes on where it was, bit for bit: after a crash, after Ctrl-C (which saves first), after "
+        "SIGTERM. Exit codes: 0 done, 2 something given cannot be used, 3 training diverged, 75 "
+        "stopped and saved, 130 Ctrl-C.",
+        "lightconv train debian-en-de-dynamicconv-small --data data/debian --out runs/first",
+        "lightconv train my.toml --data data/mine --out runs/mine --set train.max_steps=5000",
+        "lightconv train wmt-en-de-dynamicconv --dry-run",
+        "lightconv train my.toml --data data/mine --out runs/mine --processes 2",
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a name of `lightconv list`, or a file")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
+    parser.add_argument("--out", metavar="RUN", type=Path, help="the folder of the run")
+    parser.add_settings("change a value of the recipe, as often as you like")
+    parser.add_device()
+    parser.add_argument(
+        "--compile", action="store_true", help="use torch.compile; the same as train.compile=true"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print parameters, memory and steps, and read no data",
+    )
+    parser.add_argument(
+        "--max-time", metavar="TIME", help="stop and save after that time: 90s, 30m, 8h, 2d"
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="decode a slice of validation data too, and let this choose the best: bleu, chrf, ...",
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard files into RUN/tensorboard"
+    )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        type=int,
+        help="train in so many processes on this machine; for several machines use torchrun",
+    )
+    parser.add_argument(
+        "--shard",
+        action="store_true",
+        help="spread a model that is too large for one device over the processes (FSDP2)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="remove an older run first")
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="go on with another length, rate, ... of train or decode; the model stays",
+    )
+    return parser
+
+
+def _warn(recipe: Recipe, device: "torch.device") -> None:
+    if recipe.train.precision == "fp16" and device.type == "cpu":
+        tell("note: processors compute fp16 very slowly; --set train.precision=fp32 is much faster")
+    if recipe.train.compile:
+        tell("note: torch.compile works during the first updates, which take minutes")
+
+
+def _warn_idle(recipe: Recipe, batches: float, processes: int) -> None:
+    """Says so if an update has not enough batches for all processes."""
+    if processes == 1 or batches >= 0.9 * processes:
+        return
+    fitting = max(1, int(recipe.train.max_tokens * batches / processes))
+    tell(
+        f"note: an update has {batches:.1f} batches for {processes} processes, of which some have "
+        f"nothing to do; in a new run --set train.max_tokens={fitting} makes smaller batches"
+    )

@@ -1,0 +1,291 @@
+"""Text for people: tables, notes and progress. Rich on a terminal, plain lines elsewhere."""
+
+import difflib
+import re
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+Rows = Sequence[Sequence[str]]
+
+# Seconds between two lines about the same work, and between two redraws of a live line.
+PAUSE = 10.0
+BLINK = 0.2
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def tell(text: str) -> None:
+    """Prints a line to stderr; a closed stderr is not an error."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def tell_waiting(what: str) -> None:
+    """Announces seconds of silence on a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        tell(f"{what} ...")
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """The end of an error about an unknown name: the nearest known one, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def show_duration(seconds: float) -> str:
+    """`0:07`, `3:07`, `2:03:07`, `5 days 2:03:07`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    return clock if not days else f"{days} day{'s' if days > 1 else ''} {clock}"
+
+
+def read_duration(text: str) -> float:
+    """`90s`, `30m`, `8h`, `1.5d`, or a number of seconds."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", text.strip())
+    if found is None or float(found[1]) == 0.0:
+        raise ValueError(f"--max-time {text[:60]!r}, expected a time such as 90s, 30m, 8h or 2d")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
+    """Prints one table in titled parts; an empty title is not printed.
+
+    right  names of the columns that are aligned to the right
+    """
+    if sys.stdout.isatty():
+        _print_rich(groups, header, right)
+    else:
+        print(aligned(groups, header, right))
+
+
+def print_rows(rows: Rows) -> None:
+    """Prints names and values without a header."""
+    print_groups({"": rows}, ("", ""), ())
+    sys.stdout.flush()
+
+
+def aligned(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> str:
+    """Plain text; all parts share their column widths."""
+    rows = [header, *(row for part in groups.values() for row in part)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    parts = []
+    for title, part in groups.items():
+        top = [title, ""] if title else []
+        parts.append("\n".join([*top, *([line(header)] if any(header) else []), *map(line, part)]))
+    return "\n\n".join(parts)
+
+
+def markdown(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> str:
+    """A heading and a Markdown table for each part."""
+    rule = ["---:" if name in right else "---" for name in header]
+    parts = []
+    for title, part in groups.items():
+        lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *part)]
+        parts.append("\n".join([f"### {title}", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def _print_rich(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
+    """A table that is too wide for the terminal folds the text of its left-aligned columns."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    rows = [header, *(row for part in groups.values() for row in part)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    fits = sum(widths) + 2 * len(widths) <= console.width
+    for title, part in groups.items():
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(header))
+        for name, width in zip(header, widths, strict=True):
+            side: Literal["right", "left"] = "right" if name in right else "left"
+            fixed = width if fits or side == "right" else None
+            table.add_column(
+                name, justify=side, width=fixed, no_wrap=fixed is not None, overflow="fold"
+            )
+        for row in part:
+            table.add_row(*map(Text, row))
+        if title:
+            console.print(Text(title, style="bold"))
+        console.print(table)
+        console.print()
+
+
+class Display:
+    """Progress on stderr: a live line on a terminal, occasional lines elsewhere.
+
+    A context manager.
+
+    quiet  show nothing
+    idle   text to show while nothing is counted; the line is then redrawn by a thread
+    pause  seconds between two lines where stderr is not a terminal
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        idle: str = "",
+        pause: float = PAUSE,
+        file: TextIO | None = None,
+    ) -> None:
+        self._file = file or sys.stderr
+        self._quiet = quiet or self._file is None
+        self._idle = idle
+        self._pause = pause
+        self._live: Live | None = None
+        self._work: _Work | None = None
+        self._text = ""
+        self._begin = self._shown = time.monotonic()
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if not self._quiet and self._file.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self._file), auto_refresh=False, transient=True)
+            self._live.start()
+        if self._idle and not self._quiet:
+            self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if kind is None:
+            self.end()
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._live is not None:
+            with suppress(OSError):
+                self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Prints a line that stays."""
+        with self._lock:
+            self._print(text)
+
+    def show(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Shows how much of some work is done; another `what` ends the work before it."""
+        with self._lock:
+            if self._work is None or self._work.what != what:
+                self.end()
+                self._work = _Work(what, done)
+                self._begin = self._work.begin
+                if not self._idle:
+                    self._shown = self._begin
+            self._work.done, self._work.total = done, total
+            self._refresh(self._work.describe())
+
+    def line(self, text: str, *, keep: bool = False) -> None:
+        """Redraws the live line; without a terminal it is printed if `keep`."""
+        with self._lock:
+            if self._live is not None:
+                self._refresh(text)
+            elif keep:
+                self._print(text)
+
+    def end(self) -> None:
+        """Ends the work shown last; a line says how long it took."""
+        with self._lock:
+            if self._work is not None:
+                self._print(self._work.describe_end())
+                self._work, self._text = None, ""
+                self._begin = time.monotonic()
+
+    def _refresh(self, text: str) -> None:
+        self._text = text
+        now = time.monotonic()
+        if self._quiet or now - self._shown < (self._pause if self._live is None else BLINK):
+            return
+        self._shown = now
+        if self._live is None:
+            self._print(text)
+        else:
+            with suppress(OSError):
+                self._live.update(self._picture(), refresh=True)
+
+    def _tick(self) -> None:
+        """Redraws while the work itself reports nothing."""
+        while not self._ended.wait(BLINK):
+            with self._lock:
+                spent = f"{time.monotonic() - self._begin:.0f} s so far"
+                work = self._work
+                if work is None:
+                    self._refresh(f"{self._idle}: {spent}")
+                else:
+                    self._refresh(work.describe() if work.done else f"{work.what}: {spent}")
+
+    def _picture(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        text = Text(self._text, overflow="ellipsis", no_wrap=True)
+        if self._work is None or not self._work.total:
+            return text
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(ProgressBar(self._work.total, self._work.done, width=24), text)
+        return grid
+
+    def _print(self, text: str) -> None:
+        if self._quiet:
+            return
+        self._shown = time.monotonic()
+        with suppress(OSError, ValueError):
+            if self._live is not None:
+                self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(text, file=self._file, flush=True)
+
+
+class _Work:
+    """Counts of one piece of work, its rate and its remaining time."""
+
+    def __init__(self, what: str, done: int) -> None:
+        self.what = what
+        self.begin = time.monotonic()
+        self._first = done
+        self.done = done
+        self.total: int | None = None
+
+    def describe(self) -> str:
+        """`encoding train: 120,000 of 160,000 (75%), 52,000/s, 0.8 s left`."""
+        rate = (self.done - self._first) / max(time.monotonic() - self.begin, 1e-9)
+        parts = [f"{self.what}: {self.done:,}"]
+        if self.total:
+            parts[0] += f" of {self.total:,} ({min(self.done / self.total, 1):.0%})"
+        parts.append(f"{rate:,.0f}/s")
+        if self.total and rate:
+            parts.append(f"{_short(max(self.total - self.done, 0) / rate)} left")
+        return ", ".join(parts)
+
+    def describe_end(self) -> str:
+        """`encoding train: 160,000 in 3.1 s`."""
+        took = _short(time.monotonic() - self.begin)
+        return f"{self.what}: {self.done:,} in {took}" if self.done else f"{self.what}: {took}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else show_duration(seconds)

@@ -1,0 +1,199 @@
+"""The package client: what is asked of it, what is kept, and what is said when it cannot."""
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from lightconv.corpora.apt import fetch_indices, fetch_packages
+from tests.corpora.fake_apt import FakeApt
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "a cache"
+
+
+def verbs(fake: FakeApt) -> list[str]:
+    return [next(word for word in call[1:] if not word.startswith("-")) for call in fake.calls()]
+
+
+def test_indices_are_plain_text_in_the_cache(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "english é\n")
+    apt.publish("en", "more\n", release="stable-updates")
+    apt.publish("de", "deutsch\n")
+    found = fetch_indices(cache, ["en", "de"], quiet)
+    texts = {file.name: file.read_text() for files in found.values() for file in files}
+    assert texts == {
+        "0_stable-updates_main_i18n_Translation-en": "more\n",
+        "1_stable_main_i18n_Translation-en": "english é\n",
+        "0_stable_main_i18n_Translation-de": "deutsch\n",
+    }
+    assert all(file.is_relative_to(cache) for files in found.values() for file in files)
+    assert verbs(apt) == ["update", "indextargets"]
+    assert {call[-1] for call in apt.calls()} == {"C.UTF-8"}
+
+
+def test_what_was_fetched_needs_no_apt(
+    apt: FakeApt, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apt.publish("en", "english\n")
+    first = fetch_indices(cache, ["en"], quiet)
+    monkeypatch.setenv("PATH", "/nowhere")
+    said: list[str] = []
+    assert fetch_indices(cache, ["en"], said.append) == first
+    assert len(said) == 1 and "remove it to fetch it anew" in said[0]
+
+
+def test_only_what_is_missing_is_fetched(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "old\n")
+    apt.publish("de", "deutsch\n")
+    fetch_indices(cache, ["en"], quiet)
+    apt.publish("en", "new\n")
+    found = fetch_indices(cache, ["en", "de"], quiet)
+    assert found["en"][0].read_text() == "old\n"
+    assert found["de"][0].read_text() == "deutsch\n"
+
+
+def test_everything_apt_writes_is_below_the_cache(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "english\n")
+    fetch_indices(cache, ["en"], quiet)
+    config = (cache / "apt" / "apt.conf").read_text()
+    folders = dict(re.findall(r'^(Dir::\S+) "(.*)";$', config, re.MULTILINE))
+    assert {"Dir::State", "Dir::State::lists", "Dir::State::status", "Dir::Cache"} <= set(folders)
+    assert {"Dir::Cache::archives", "Dir::Log"} <= set(folders)
+    assert all(Path(folder).is_relative_to(cache) for folder in folders.values())
+    # Hooks of the system would change it; its sources, keys and checks are used as they are.
+    assert "#clear APT::Update;" in config
+    assert not re.search(
+        r"Dir::Etc|AllowInsecure|AllowUnauthenticated|trusted|Verify", config, re.I
+    )
+    assert not re.search("allow|unauthenticated|force", str(apt.calls()), re.I)
+
+
+def test_languages_are_those_asked_for(apt: FakeApt, cache: Path) -> None:
+    apt.publish("da", "dansk\n")
+    fetch_indices(cache, ["da"], quiet)
+    config = (cache / "apt" / "apt.conf").read_text()
+    cleared, set_to = config.index("#clear Acquire::Languages;"), config.index("Languages {")
+    assert cleared < set_to
+    assert 'Acquire::Languages { "da"; };' in config
+    assert 'Packages::DefaultEnabled "false"' in config
+
+
+@pytest.mark.parametrize("trouble", ["no-network", None])
+def test_a_missing_language_names_reason_and_remedy(
+    apt: FakeApt, cache: Path, trouble: str | None
+) -> None:
+    apt.publish("en", "english\n")
+    if trouble:
+        (apt.mirror / trouble).touch()
+    said: list[str] = []
+    with pytest.raises(ValueError, match="synthetic-translation") as caught:
+        fetch_indices(cache, ["en", "xx"], said.append)
+    missing = "Translation-en" if trouble else "Translation-xx"
+    assert missing in str(caught.value)
+    assert ("Temporary failure resolving" in str(caught.value)) == bool(trouble)
+    assert any("Temporary failure" in line for line in said) == bool(trouble)
+    assert not list((cache / "apt").glob("indices/*"))
+
+
+def test_a_machine_without_apt(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for fetch in (fetch_indices, fetch_packages):
+        with pytest.raises(ValueError, match=r"no apt-get on this machine.*synthetic"):
+            fetch(cache, ["en"], quiet)
+
+
+def test_one_broken_source_of_several_is_reported_and_survived(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "english\n")
+    (apt.mirror / "broken-source").touch()
+    said: list[str] = []
+    assert fetch_indices(cache, ["en"], said.append)["en"][0].read_text() == "english\n"
+    assert "E: The repository 'third' is not signed." in said
+    assert not any("unsandboxed" in line for line in said)
+
+
+def test_a_broken_index_leaves_nothing_half_written(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "english\n")
+    (apt.mirror / "broken-index").touch()
+    with pytest.raises(ValueError, match=r"apt-helper .* failed with code 100 \(Read error\)"):
+        fetch_indices(cache, ["en"], quiet)
+    assert not list((cache / "apt" / "indices").iterdir())
+    (apt.mirror / "broken-index").unlink()
+    assert fetch_indices(cache, ["en"], quiet)["en"][0].read_text() == "english\n"
+
+
+def test_packages_are_downloaded_once(
+    apt: FakeApt, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (apt.mirror / "one.deb").write_bytes(b"1")
+    (apt.mirror / "two.deb").write_bytes(b"2")
+    found = fetch_packages(cache, ["one", "two"], quiet)
+    assert {name: file.read_bytes() for name, file in found.items()} == {"one": b"1", "two": b"2"}
+    assert verbs(apt) == ["update", "download", "download"]
+    config = (cache / "apt" / "apt.conf").read_text()
+    assert 'Packages::DefaultEnabled "true"' in config
+    assert 'Acquire::Languages { "none"; };' in config
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert fetch_packages(cache, ["one", "two"], quiet) == found
+
+
+def test_an_unknown_package(apt: FakeApt, cache: Path) -> None:
+    with pytest.raises(ValueError, match=r"download nix. failed .*Unable to locate package nix"):
+        fetch_packages(cache, ["nix"], quiet)
+    assert not list((cache / "apt" / "packages").iterdir())
+
+
+def test_a_cache_that_apt_cannot_name(apt: FakeApt, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without quotes"):
+        fetch_indices(tmp_path / 'a"b', ["en"], quiet)
+
+
+def test_another_process_is_waited_for(apt: FakeApt, cache: Path) -> None:
+    apt.publish("en", "english\n")
+    (cache / "apt").mkdir(parents=True)
+    waiting = threading.Event()
+    found: list[str] = []
+
+    def progress(line: str) -> None:
+        if line.startswith("waiting for another process"):
+            waiting.set()
+
+    def fetch() -> None:
+        found.append(fetch_indices(cache, ["en"], progress)["en"][0].read_text())
+
+    with (cache / "apt" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        assert waiting.wait(30) and not found and not apt.calls()
+    thread.join(30)
+    assert found == ["english\n"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt on this machine")
+def test_the_real_client_touches_nothing_of_the_system(cache: Path) -> None:
+    before = _state()
+    try:
+        found = fetch_indices(cache, ["de"], quiet)
+    except ValueError as error:
+        pytest.skip(str(error))
+    assert b"Description-de: " in found["de"][0].read_bytes()[:1000]
+    assert _state() == before
+
+
+def _state() -> dict[str, tuple[int, int]]:
+    """Size and time of every file that apt and dpkg keep."""
+    folders = ("/var/lib/apt", "/var/cache/apt", "/var/lib/dpkg", "/var/log/apt", "/etc/apt")
+    files = (Path(root, name) for top in folders for root, _, ns in os.walk(top) for name in ns)
+    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}

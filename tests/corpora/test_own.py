@@ -1,0 +1,183 @@
+"""One's own files: three kinds, what is held out, and every bad file of the table."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from lightconv.corpora.own import own_corpus
+from lightconv.data.config import BPEConfig, BytesConfig, FilterConfig, PipelineConfig, SideConfig
+from lightconv.data.corpus import Corpus
+from tests.corpora.packing import lines, write_folder
+
+
+def translation(folder: Path, **options: object) -> Corpus:
+    given = {"train": folder / "train", "valid": folder / "valid", "source_lang": "de"}
+    return own_corpus("translation", **(given | {"target_lang": "en"} | options))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(
+        tmp_path / "text",
+        {
+            "train.de": lines("eins", "zwei", ""),
+            "train.en": lines("one", "two", "three"),
+            "valid.de": lines("vier"),
+            "valid.en": "four",
+            "test.v2.de": lines("fünf"),
+            "test.v2.en": lines("five"),
+        },
+    )
+
+
+def test_parallel_files(folder: Path) -> None:
+    corpus = translation(folder, test=folder / "test.v2")
+    assert {split: list(read()) for split, read in corpus.splits.items()} == {
+        "train": [("eins", "one"), ("zwei", "two"), ("", "three")],
+        "valid": [("vier", "four")],
+        "test": [("fünf", "five")],
+    }
+    assert list(corpus.splits) == ["train", "valid", "test"]
+    assert (corpus.task.kind, corpus.task.source_lang, corpus.task.target_lang) == (
+        "translation",
+        "de",
+        "en",
+    )
+    assert corpus.digests["train/train.de"] == hashlib.sha256(b"eins\nzwei\n\n").hexdigest()
+    assert len(corpus.digests) == 6
+
+
+def test_what_is_not_said_is_chosen(folder: Path) -> None:
+    corpus = translation(folder)
+    assert "test" not in corpus.splits
+    assert corpus.pipeline.subword == BytesConfig(vocab=8000)
+    assert [side.lang for side in corpus.pipeline.sides] == ["de", "en"]
+    pipeline = PipelineConfig(sides=(SideConfig(lang="de"),) * 2, subword=BPEConfig(merges=10))
+    filters = FilterConfig(max_len=7)
+    chosen = translation(folder, pipeline=pipeline, filters=filters)
+    assert (chosen.pipeline, chosen.filters) == (pipeline, filters)
+
+
+def test_compressed_files(folder: Path) -> None:
+    for name in ("train.de", "valid.en"):
+        path = folder / name
+        (folder / f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert list(translation(folder).splits["train"]())[1] == ("zwei", "two")
+    assert list(translation(folder).splits["valid"]()) == [("vier", "four")]
+
+
+def test_text_for_language_modelling(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a.txt": "one\u2028line\n\nthree", "b.txt": "x\n"})
+    corpus = own_corpus("language_model", train=tmp_path / "a.txt", valid=tmp_path / "b.txt")
+    assert list(corpus.splits["train"]()) == [("one\u2028line",), ("",), ("three",)]
+    assert len(corpus.pipeline.sides) == 1
+    assert corpus.task.metric == "perplexity"
+
+
+def test_summaries_as_json_lines_and_as_two_files(tmp_path: Path) -> None:
+    record = json.dumps({"document": "A text.\nMore.", "summary": ["Short.", "Shorter."]})
+    write_folder(
+        tmp_path,
+        {
+            "train.jsonl": f"{record}\n",
+            "dev.source": "A text. More.\n",
+            "dev.target": "Short. ¶ S\n",
+        },
+    )
+    corpus = own_corpus("summarization", train=tmp_path / "train.jsonl", valid=tmp_path / "dev")
+    assert list(corpus.splits["train"]()) == [("A text. More.", "Short. ¶ Shorter.")]
+    assert list(corpus.splits["valid"]()) == [("A text. More.", "Short. ¶ S")]
+    assert [side.truncate for side in corpus.pipeline.sides] == [400, None]
+
+
+# --- Nothing to validate on
+
+
+def test_held_out_lines(tmp_path: Path) -> None:
+    text = [f"line {n % 4000}" for n in range(8000)]
+    write_folder(tmp_path, {"a.txt": lines(*text)})
+    messages: list[str] = []
+    corpus = own_corpus("language_model", train=tmp_path / "a.txt", progress=messages.append)
+    train = [line for (line,) in corpus.splits["train"]()]
+    valid = [line for (line,) in corpus.splits["valid"]()]
+    assert sorted(train + valid) == sorted(text)
+    assert not set(train) & set(valid), "equal lines stay together"
+    assert 300 <= len(valid) <= 500, "a twentieth"
+    assert "held out 5.0%" in messages[0]
+
+
+def test_of_a_long_text_about_two_thousand_are_held_out(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a.txt": lines(*map(str, range(200_000)))})
+    corpus = own_corpus("language_model", train=tmp_path / "a.txt")
+    assert 1800 <= sum(1 for _ in corpus.splits["valid"]()) <= 2200
+
+
+# --- Bad input
+
+
+def test_missing_files_are_named_with_what_the_prefix_means(folder: Path) -> None:
+    (folder / "train.en").unlink()
+    with pytest.raises(
+        ValueError,
+        match=r"train\.en does not exist, expected a text file: prefix .*/train stands for "
+        r"train\.de and train\.en",
+    ):
+        translation(folder)
+    with pytest.raises(ValueError, match=r"dev\.source does not exist.*or a \.jsonl file"):
+        own_corpus("summarization", train=folder / "dev")
+    with pytest.raises(ValueError, match=r"nothing\.txt does not exist"):
+        own_corpus("language_model", train=folder / "nothing.txt")
+
+
+def test_empty_files_and_folders(folder: Path) -> None:
+    (folder / "valid.en").write_text("")
+    with pytest.raises(ValueError, match=r"valid\.en is empty, expected lines of text"):
+        translation(folder)
+    with pytest.raises(ValueError, match="text is a folder, expected a text file"):
+        own_corpus("language_model", train=folder)
+
+
+def test_files_of_different_length(folder: Path) -> None:
+    (folder / "train.en").write_text(lines("one", "two"))
+    with pytest.raises(ValueError, match=r"train\.de has 3 lines and .*train\.en has 2, expected"):
+        translation(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\ntw\xff\nthree\n", r"train\.en, line 2: byte 0xff is not UTF-8 .*iconv"),
+        (b"one\ntw\0\nthree\n", r"train\.en, line 2: a NUL character"),
+        ("one\ntwo\nthree\n".encode("utf-16"), r"train\.en is UTF-16"),
+    ],
+)
+def test_what_is_no_text(folder: Path, content: bytes, message: str) -> None:
+    (folder / "train.en").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(translation(folder).splits["train"]())
+
+
+def test_marks_of_other_systems_are_counted_in_one_warning(folder: Path) -> None:
+    (folder / "train.en").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
+    read = translation(folder).splits["train"]
+    with pytest.warns(UserWarning, match=r"mark of 1 file and .* of 3 lines") as warned:
+        assert [target for _, target in read()] == ["one", "two", "three"]
+    assert len(warned) == 1
+
+
+def test_languages(folder: Path) -> None:
+    with pytest.raises(ValueError, match="translation needs --source-lang and --target-lang"):
+        translation(folder, target_lang=None)
+    with pytest.raises(ValueError, match="source and target language are both 'de'"):
+        translation(folder, target_lang="de")
+
+
+def test_bad_json(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a.jsonl": '{"article": 1}\n'})
+    corpus = own_corpus("summarization", train=tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: fields article, expected"):
+        list(corpus.splits["train"]())
