@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from lightconv.config.text import load_toml
+from lightconv.config.text import parse_plain
 from lightconv.config.values import (
     ConfigError,
     Hint,
@@ -44,51 +44,45 @@ def _assign(hint: Hint, node: Any, parts: list[str], text: str, where: str) -> A
     place = place_of(hint)
     if not parts:
         return _parse(place, text)
+    if not place.classes and place.origin not in (tuple, dict):
+        raise ConfigError(f"{where} is {place.expected}, it has no {show(parts[0])} in it")
+    if place.classes and place.optional and node is None:
+        node = {}
+    held: type = list if place.origin is tuple else dict
+    if not isinstance(node, held):  # an earlier setting replaced it
+        raise ConfigError(f"{where}={show(node)} must be {place.expected.removesuffix(' or none')}")
     if place.classes:
-        return _assign_field(
-            place, {} if node is None and place.optional else node, parts, text, where
-        )
+        return _assign_field(place, node, parts, text, where)
     if place.origin is tuple:
         return _assign_item(place, node, parts, text, where)
-    if place.origin is dict:
-        # All parts together are one name, dots included: the paths in a recipe's `sources`.
-        value = _parse(place_of(place.args[1]), text)
-        return {**_as(dict, node, place, where), ".".join(parts): value}
-    raise ConfigError(f"{where} is {place.expected}, it has no {show(parts[0])} in it")
+    # All parts together are one name, dots included: the paths in a recipe's `sources`.
+    return node | {".".join(parts): _parse(place_of(place.args[1]), text)}
 
 
-def _as(type_: type[T], node: Any, place: Place, where: str) -> T:
-    if not isinstance(node, type_):  # an earlier setting may have changed it
-        raise ConfigError(f"{where}={show(node)} must be {place.expected.removesuffix(' or none')}")
-    return node
-
-
-def _assign_field(place: Place, node: Any, parts: list[str], text: str, where: str) -> Any:
-    data: dict[str, Any] = _as(dict, node, place, where)
+def _assign_field(place: Place, data: Any, parts: list[str], text: str, where: str) -> Any:
     name, *rest = parts
     if name == "kind" and not rest and own_kind(place.classes[0]) is not None:
-        return _start_anew(place, data, _parse(place_of(str), text), where)
+        return _change_kind(place, data, _parse(place_of(str), text), where)
     cls = choose(place, data, where)
     if name not in field_hints(cls):
         raise unknown(place, cls, name, _parse(place_of(object), text), where)
     if name not in data and rest:
         raise ConfigError(f"{join(where, name)} is missing, set it before a part of it")
     hint = field_hints(cls)[name]
-    return {**data, name: _assign(hint, data.get(name), rest, text, join(where, name))}
+    return data | {name: _assign(hint, data.get(name), rest, text, join(where, name))}
 
 
-def _start_anew(place: Place, data: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+def _change_kind(place: Place, data: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     """A table of another kind, with the fields that are the same in both."""
-    new = choose(place, {"kind": kind}, where)
-    if "kind" not in data:
-        return {**data, "kind": kind}
-    old = field_hints(choose(place, data, where))
-    kept = [name for name, type_ in field_hints(new).items() if old.get(name) == type_]
-    return {"kind": kind, **{name: data[name] for name in kept if name in data}}
+    new = field_hints(choose(place, {"kind": kind}, where))
+    if "kind" in data:
+        old = field_hints(choose(place, data, where))
+        data = {name: data[name] for name in data if name in new and old.get(name) == new[name]}
+    return {**data, "kind": kind}
 
 
-def _assign_item(place: Place, node: Any, parts: list[str], text: str, where: str) -> Any:
-    items, (name, *rest) = list(_as(list, node, place, where)), parts
+def _assign_item(place: Place, node: list[Any], parts: list[str], text: str, where: str) -> Any:
+    items, (name, *rest) = list(node), parts
     if name == "*" and items:
         numbers = range(len(items))
     elif name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(items):
@@ -111,7 +105,7 @@ def _parse(place: Place, text: str) -> Any:
     if place.origin is Literal and text in place.args:
         return text
     try:
-        found = load_toml(f"value = {text}")
+        found = parse_plain(f"value = {text}", ".toml")
     except ConfigError:
         return text
     return found["value"] if len(found) == 1 else text

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 # Fifty times the largest recipe; a longer file is not a configuration.
 LARGEST_FILE = 256 * 1024
+SUFFIXES = (".json", ".toml")
 # tomllib needs quadratic time for a key of many parts, a.a.a.a: minutes for a file of that size.
 MOST_DOTS = 256
 STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*""")
@@ -38,12 +39,12 @@ def to_toml(config: object) -> str:
 
 def parse_json(text: str, cls: "TypeForm[T]") -> T:
     """The configuration that JSON text describes."""
-    return from_dict(cls, LOADERS[".json"](text))
+    return from_dict(cls, parse_plain(text, ".json"))
 
 
 def parse_toml(text: str, cls: "TypeForm[T]") -> T:
     """The configuration that TOML text describes."""
-    return from_dict(cls, load_toml(text))
+    return from_dict(cls, parse_plain(text, ".toml"))
 
 
 def read(path: str | PathLike[str], cls: "TypeForm[T]") -> T:
@@ -60,12 +61,12 @@ def read_plain(path: str | PathLike[str]) -> Any:
     path = Path(path)
     try:
         text = _read_text(path)
-        if path.suffix.lower() not in LOADERS:
-            raise ConfigError(f"suffix {path.suffix!r}, expected one of {', '.join(LOADERS)}")
-        return LOADERS[path.suffix.lower()](text)
+        if path.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        return parse_plain(text, path.suffix.lower())
     except OSError as error:
         raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
-    except ValueError as error:  # a ConfigError, or a NUL in the name
+    except ValueError as error:  # a ConfigError, bytes that are not UTF-8, or a NUL in the name
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -74,34 +75,28 @@ def _read_text(path: Path) -> str:
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is not a configuration")
-    if not data.strip():
-        raise ConfigError("is empty, expected a configuration")
-    try:
-        return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"byte {error.start + 1}, in line {line}, is not UTF-8. Save the file as UTF-8"
-        ) from None
+    return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
 
 
-def _load(language: str, loads: Callable[[str], Any], text: str) -> Any:
+def parse_plain(text: str, suffix: str) -> Any:
+    """The plain values of JSON or TOML text."""
     if len(text) > LARGEST_FILE:
         raise ConfigError(f"longer than {LARGEST_FILE} characters, so it is not a configuration")
     try:
-        return loads(text)
+        if suffix == ".json":
+            return json.loads(text, object_pairs_hook=_unique)
+        rest = STRINGS_AND_COMMENTS.sub("", text)
+        if any(line.count(".") > MOST_DOTS for line in rest.split("\n")):
+            raise ConfigError(f"more than {MOST_DOTS} dots in a line, so it is not a configuration")
+        return tomllib.loads(text)
     except ConfigError:
         raise
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"not {language}: {error}") from error
+        raise ConfigError(f"not {suffix[1:].upper()}: {error}") from error
     except RecursionError:
         raise ConfigError("nested too deeply to be a configuration") from None
     except ValueError:  # the only other one: Python refuses to read thousands of digits
         raise ConfigError("a whole number in it has more than 64 bits") from None
-
-
-def _loads_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -111,29 +106,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ConfigError(f"{show(name)} stands twice in one table")
         found[name] = value
     return found
-
-
-def _refuse_constant(name: str) -> float:
-    raise ConfigError(f"{name} is not a finite number")
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """The plain values of TOML text."""
-    values: dict[str, Any] = _load("TOML", _loads_toml, text)
-    return values
-
-
-def _loads_toml(text: str) -> dict[str, Any]:
-    rest = STRINGS_AND_COMMENTS.sub("", text)
-    if any(line.count(".") > MOST_DOTS for line in rest.split("\n")):
-        raise ConfigError(f"a line with more than {MOST_DOTS} dots, so it is not a configuration")
-    return tomllib.loads(text)
-
-
-LOADERS: dict[str, Callable[[str], Any]] = {
-    ".json": lambda text: _load("JSON", _loads_json, text),
-    ".toml": load_toml,
-}
 
 
 def _sections(table: dict[str, Any], header: str) -> list[str]:

@@ -183,27 +183,23 @@ def _known_names(cls: type) -> list[str]:
 
 def to_dict(config: object) -> dict[str, Any]:
     """A configuration as plain values; a class told apart by `kind` carries it first."""
-    plain = _to_plain(config, "")
-    if not is_dataclass(config) or not isinstance(plain, dict):
+    if not is_dataclass(config) or isinstance(config, type):
         raise ConfigError(f"{show(config)} is not a configuration")
+    plain: dict[str, Any] = _to_plain(config)
+    from_dict(type(config), plain)  # names a field that no file can hold
     return plain
 
 
-def _to_plain(value: object, where: str) -> Any:
+def _to_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = own_kind(type(value))
-        items = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {**({} if kind is None else {"kind": kind}), **_to_plain(items, where)}
-    if isinstance(value, dict):
-        return {
-            _check_name(key, where): _to_plain(item, join(where, key))
-            for key, item in value.items()
+        plain = {} if kind is None else {"kind": kind}
+        return plain | {
+            field.name: _to_plain(getattr(value, field.name)) for field in fields(value)
         }
-    if isinstance(value, list | tuple):
-        return [_to_plain(item, join(where, place)) for place, item in enumerate(value)]
-    if value is None or isinstance(value, str | int | float):
-        return _check_scalar(value, where)
-    raise ConfigError(f"{where}={show(value)} cannot be written")
+    if isinstance(value, dict):
+        return {key: _to_plain(item) for key, item in value.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def from_dict(cls: "TypeForm[T]", data: object, where: str = "") -> T:
@@ -238,17 +234,10 @@ def _from_plain(hint: Hint, value: Any, where: str) -> Any:
     elif kind in SCALARS:
         fits = isinstance(value, int | float if kind is float else kind)
         if fits and isinstance(value, bool) == (kind is bool):
-            return _convert(kind, _check_scalar(value, where), where)
+            return kind(_check_scalar(value, where, kind))
     elif kind not in (dict, tuple) and not place.classes:
         raise TypeError(f"{where}: a configuration cannot have a field of type {place.hint}")
     raise ConfigError(f"{where or 'a configuration'}={show(value)} must be {place.expected}")
-
-
-def _convert(kind: type, value: Any, where: str) -> Any:
-    converted = kind(value)
-    if converted != value:
-        raise ConfigError(f"{where}={show(value)} must be a number that float64 holds exactly")
-    return converted
 
 
 def _read_table(place: Place, data: dict[Any, Any], where: str) -> Any:
@@ -280,21 +269,23 @@ def _locate(message: str, where: str, names: list[str]) -> str:
     return located if count else f"{where}: {message}"
 
 
-def _check_scalar(value: Any, where: str) -> Any:
-    """Refuses what JSON and TOML cannot both hold: wide integers, NaN, infinity, bad text."""
-    problem = ""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        problem = "a whole number of at most 64 bits"
+def _check_scalar(value: Any, where: str, kind: type) -> Any:
+    """Refuses values that JSON, TOML and `kind` cannot all hold."""
+    wanted = ""
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+        wanted = "text that UTF-8 can hold"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        wanted = "a whole number of at most 64 bits"
     elif isinstance(value, float) and not math.isfinite(value):
-        problem = "a finite number"
-    elif isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-        problem = "text that UTF-8 can hold"
-    if problem:
-        raise ConfigError(f"{where}={show(value)} must be {problem}")
+        wanted = "a finite number"
+    elif kind(value) != value:
+        wanted = "a number that float64 holds exactly"
+    if wanted:
+        raise ConfigError(f"{where}={show(value)} must be {wanted}")
     return value
 
 
 def _check_name(name: object, where: str) -> str:
     if not isinstance(name, str):
         raise ConfigError(f"{join(where, name)}: a name must be text")
-    return str(_check_scalar(name, where))
+    return str(_check_scalar(name, where, str))

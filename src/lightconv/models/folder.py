@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lightconv.config import from_dict, to_dict
-from lightconv.config.text import LARGEST_FILE, LOADERS
+from lightconv.config.text import LARGEST_FILE, parse_plain
 from lightconv.files import inside, new_folder, sync, write_file
 from lightconv.models.card import card
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
@@ -155,7 +155,7 @@ def read_config(folder: str | Path) -> FolderConfig:
     if path.stat().st_size > LARGEST_FILE:
         raise ValueError(f"{path} is longer than {LARGEST_FILE} bytes, so it is no configuration")
     try:
-        data = LOADERS[".json"](path.read_bytes().decode())
+        data = parse_plain(path.read_bytes().decode(), ".json")
         return _parse(data)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start + 1} is not UTF-8") from None
