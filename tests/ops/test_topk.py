@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightconv import ops
-from lightconv.ops.topk import topk
+from lightconv.ops.vocabulary import topk
 
 
 def by_sorting(row: list[float], k: int) -> list[int]:

@@ -6,14 +6,14 @@ from typing import Any, Literal, TypeVar
 from lightconv.config.text import parse_plain
 from lightconv.config.values import (
     ConfigError,
+    FieldType,
     Hint,
-    Place,
     choose,
     field_hints,
+    field_type,
     from_dict,
     join,
     own_kind,
-    place_of,
     show,
     to_dict,
     unknown,
@@ -41,14 +41,14 @@ def override(config: T, settings: Iterable[str]) -> T:
 
 def _assign(hint: Hint, node: Any, parts: list[str], text: str, where: str) -> Any:
     """`node`, a plain value of type `hint`, with the value at the end of `parts` set."""
-    place = place_of(hint)
+    place = field_type(hint)
     if not parts:
         return _parse(place, text)
     if not place.classes and place.origin not in (tuple, dict):
         raise ConfigError(f"{where} is {place.expected}, it has no {show(parts[0])} in it")
     if place.classes and place.optional and node is None:
         node = {}
-    held: type = list if place.origin is tuple else dict
+    held: Any = list if place.origin is tuple else dict
     if not isinstance(node, held):  # an earlier setting replaced it
         raise ConfigError(f"{where}={show(node)} must be {place.expected.removesuffix(' or none')}")
     if place.classes:
@@ -56,23 +56,23 @@ def _assign(hint: Hint, node: Any, parts: list[str], text: str, where: str) -> A
     if place.origin is tuple:
         return _assign_item(place, node, parts, text, where)
     # All parts together are one name, dots included: the paths in a recipe's `sources`.
-    return node | {".".join(parts): _parse(place_of(place.args[1]), text)}
+    return node | {".".join(parts): _parse(field_type(place.args[1]), text)}
 
 
-def _assign_field(place: Place, data: Any, parts: list[str], text: str, where: str) -> Any:
+def _assign_field(place: FieldType, data: Any, parts: list[str], text: str, where: str) -> Any:
     name, *rest = parts
     if name == "kind" and not rest and own_kind(place.classes[0]) is not None:
-        return _change_kind(place, data, _parse(place_of(str), text), where)
+        return _change_kind(place, data, _parse(field_type(str), text), where)
     cls = choose(place, data, where)
     if name not in field_hints(cls):
-        raise unknown(place, cls, name, _parse(place_of(object), text), where)
+        raise unknown(place, cls, name, _parse(field_type(object), text), where)
     if name not in data and rest:
         raise ConfigError(f"{join(where, name)} is missing, set it before a part of it")
     hint = field_hints(cls)[name]
     return data | {name: _assign(hint, data.get(name), rest, text, join(where, name))}
 
 
-def _change_kind(place: Place, data: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+def _change_kind(place: FieldType, data: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     """A table of another kind, with the fields that are the same in both."""
     new = field_hints(choose(place, {"kind": kind}, where))
     if "kind" in data:
@@ -81,7 +81,7 @@ def _change_kind(place: Place, data: dict[str, Any], kind: str, where: str) -> d
     return {**data, "kind": kind}
 
 
-def _assign_item(place: Place, node: list[Any], parts: list[str], text: str, where: str) -> Any:
+def _assign_item(place: FieldType, node: list[Any], parts: list[str], text: str, where: str) -> Any:
     items, (name, *rest) = list(node), parts
     if name == "*" and items:
         numbers = range(len(items))
@@ -96,7 +96,7 @@ def _assign_item(place: Place, node: list[Any], parts: list[str], text: str, whe
     return items
 
 
-def _parse(place: Place, text: str) -> Any:
+def _parse(place: FieldType, text: str) -> Any:
     """The plain value that `text` means at a place; the text itself if it means none."""
     if place.optional and text == "none":
         return None

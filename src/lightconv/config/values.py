@@ -96,7 +96,7 @@ check_names = _make_check(
 # --- type hints -----------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class FieldType(NamedTuple):
     """A type hint taken apart: X | None is X and optional, `classes` are the dataclasses in X."""
 
     hint: Hint
@@ -117,12 +117,12 @@ class Place(NamedTuple):
 
 
 @functools.cache
-def place_of(hint: Hint) -> Place:
+def field_type(hint: Hint) -> FieldType:
     origin: Any = get_origin(hint)
     is_union = origin in (Union, types.UnionType)
     options = [arg for arg in get_args(hint) if arg is not type(None)] if is_union else [hint]
     inner = functools.reduce(operator.or_, options)
-    return Place(
+    return FieldType(
         inner,
         is_union and type(None) in get_args(hint),
         get_origin(inner) or inner,
@@ -136,7 +136,7 @@ def field_hints(cls: type) -> dict[str, Hint]:
     """The type of each field, in order."""
     hints = get_type_hints(cls)
     for field in fields(cls):
-        if place_of(hints[field.name]).optional and field.default is not None:
+        if field_type(hints[field.name]).optional and field.default is not None:
             # TOML has no null: a field left out must read as None again.
             raise TypeError(f"{cls.__name__}.{field.name} may be None, so that must be its default")
     return {field.name: hints[field.name] for field in fields(cls)}
@@ -148,7 +148,7 @@ def own_kind(cls: type) -> str | None:
     return kind if isinstance(kind, str) and "kind" not in field_hints(cls) else None
 
 
-def choose(place: Place, data: dict[str, Any], where: str) -> type:
+def choose(place: FieldType, data: dict[str, Any], where: str) -> type:
     """The one of the place's classes that the `kind` of a table names."""
     by_kind = {own_kind(cls): cls for cls in place.classes}
     path, kinds = join(where, "kind"), [str(kind) for kind in by_kind]
@@ -161,7 +161,7 @@ def choose(place: Place, data: dict[str, Any], where: str) -> type:
     return by_kind[data["kind"]]
 
 
-def unknown(place: Place, cls: type, name: object, value: object, where: str) -> ConfigError:
+def unknown(place: FieldType, cls: type, name: object, value: object, where: str) -> ConfigError:
     """The error for a name that `cls` does not have, with the place it may belong to."""
     text = f"unknown field {join(where, name)}={show(value)}"
     for other in place.classes:
@@ -169,7 +169,7 @@ def unknown(place: Place, cls: type, name: object, value: object, where: str) ->
             kind = f"{join(where, 'kind')}='{own_kind(cls)}'"
             return ConfigError(f"{text} of {kind}, it belongs to '{own_kind(other)}'")
     for part, hint in field_hints(cls).items():
-        if any(name in field_hints(option) for option in place_of(hint).classes):
+        if any(name in field_hints(option) for option in field_type(hint).classes):
             return ConfigError(f"{text}; did you mean '{join(where, join(part, name))}'?")
     return ConfigError(f"{text}{_suggest(name, _known_names(cls))}")
 
@@ -212,7 +212,7 @@ def from_dict(cls: "TypeForm[T]", data: object, where: str = "") -> T:
 
 
 def _from_plain(hint: Hint, value: Any, where: str) -> Any:
-    place = place_of(hint)
+    place = field_type(hint)
     kind, args = place.origin, place.args
     if value is None and place.optional:
         return None
@@ -240,7 +240,7 @@ def _from_plain(hint: Hint, value: Any, where: str) -> Any:
     raise ConfigError(f"{where or 'a configuration'}={show(value)} must be {place.expected}")
 
 
-def _read_table(place: Place, data: dict[Any, Any], where: str) -> Any:
+def _read_table(place: FieldType, data: dict[Any, Any], where: str) -> Any:
     cls = choose(place, data, where)
     known, hints = _known_names(cls), field_hints(cls)
     for name, value in data.items():
@@ -248,7 +248,7 @@ def _read_table(place: Place, data: dict[Any, Any], where: str) -> Any:
             raise unknown(place, cls, name, value, where)
     for field in fields(cls):
         if field.name not in data and field.default is field.default_factory is MISSING:
-            wanted = place_of(hints[field.name]).expected
+            wanted = field_type(hints[field.name]).expected
             raise ConfigError(f"{join(where, field.name)} is missing, expected {wanted}")
     given = [name for name in hints if name in data]
     values = {name: _from_plain(hints[name], data[name], join(where, name)) for name in given}

@@ -1,7 +1,7 @@
 """The operators on CUDA: the Triton kernels of gpu_kernels.py, launched and registered.
 
 gpu_kernels.py describes what is parallel, what is looped over and what stays in registers;
-`choose_blocks` alone decides the sizes of the tiles. Importing this module does not import Triton:
+`choose_tile` alone decides the sizes of the tiles. Importing this module does not import Triton:
 the first CUDA call does. docs/gpu.md says what has been run and what has not.
 """
 
@@ -37,8 +37,8 @@ def available() -> tuple[bool, str]:
 PROGRAMS = 1024
 
 
-class Blocks(NamedTuple):
-    """A tile: BT positions x BH heads x BR channels, BK taps at a time, warps that share it."""
+class Tile(NamedTuple):
+    """BT positions x BH heads x BR channels, BK taps at a time, warps that share it."""
 
     BT: int
     BH: int
@@ -52,7 +52,7 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def choose_blocks(T: int, H: int, R: int, K: int) -> Blocks:
+def choose_tile(T: int, H: int, R: int, K: int) -> Tile:
     """32 positions x 64 channels (128 in wider heads), 8 elements a thread.
 
     With 16 elements a thread some kernels spill registers, with 8 none does. 64 channels are whole
@@ -63,7 +63,7 @@ def choose_blocks(T: int, H: int, R: int, K: int) -> Blocks:
     BH = min(_power_of_two(H), max(1, 64 // BR))
     BT = min(_power_of_two(max(T, 16)), 32)
     BK = min(_power_of_two(K), 64, 2048 // (BT * BH))
-    return Blocks(BT, BH, BR, BK, warps=max(1, BT * BH * BR // 256))
+    return Tile(BT, BH, BR, BK, warps=max(1, BT * BH * BR // 256))
 
 
 def launch(kernel: Any, programs: int, warps: int, arguments: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def _sequence_bounds(cu_seqlens: Tensor, T: int) -> tuple[Tensor, Tensor]:
 
 
 class _Call:
-    """One call's blocks and kernel arguments. x [B, T, D], weight [B, T, H, K] or [H, K]."""
+    """Tile and kernel arguments. x [B, T, D], weight [B, T, H, K] or [H, K]."""
 
     def __init__(self, x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras) -> None:
         from lightconv.ops import gpu_kernels
@@ -102,8 +102,8 @@ class _Call:
         self.x, self.weight = x.contiguous(), weight.contiguous()
         B, T, D = x.shape
         H, K = weight.shape[-2:]
-        self.blocks = choose_blocks(T, H, D // H, K)
-        BT, BH, BR, BK, _ = self.blocks
+        self.tile = choose_tile(T, H, D // H, K)
+        BT, BH, BR, BK, _ = self.tile
         self.time_blocks = B * -(-T // BT)
         self.head_blocks = -(-H // BH)
         begin, end = (None, None) if cu_seqlens is None else _sequence_bounds(cu_seqlens, T)
@@ -134,12 +134,12 @@ class _Call:
     ) -> Tensor:
         """Launches with all arguments and returns out."""
         arguments = {**self.arguments, "out": out, **arguments}
-        launch(kernel, programs, warps or self.blocks.warps, arguments)
+        launch(kernel, programs, warps or self.tile.warps, arguments)
         return out
 
     def convolve(self, x: Tensor, flip: bool, lse: Tensor | None) -> Tensor:
         """The output from x, or with `flip` the gradient of x from the output's."""
-        pieces = -(-self.arguments["R"] // self.blocks.BR)
+        pieces = -(-self.arguments["R"] // self.tile.BR)
         programs = self.time_blocks * self.head_blocks * pieces
         out = x.new_empty(x.shape)
         return self.run(self.kernels.convolve, programs, out, x=x, FLIP=flip, lse=lse)
@@ -150,7 +150,7 @@ class _Call:
 
     def log_sum_exp(self) -> Tensor:
         """The normaliser of each softmax: [B, T, H]."""
-        BT, BH, _, BK, _ = self.blocks
+        BT, BH, _, BK, _ = self.tile
         programs, warps = self.time_blocks * self.head_blocks, max(1, BT * BH * BK // 256)
         return self.run(self.kernels.log_sum_exp, programs, self.empty_lse(), warps)
 
@@ -163,7 +163,7 @@ class _Call:
                 self.kernels.dynamicconv_taps, programs, out, grad=grad, x=self.x, lse=lse
             )
         H, K = self.weight.shape
-        columns = self.head_blocks * -(-K // self.blocks.BK)
+        columns = self.head_blocks * -(-K // self.tile.BK)
         partials = max(1, min(self.time_blocks, PROGRAMS // columns))
         out = self.x.new_empty((partials, H, K), dtype=accumulate_dtype(self.x.dtype))
         counts = {"blocks": self.time_blocks, "partials": partials}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.ops.check import accumulate_dtype, check_residual
-from lightconv.ops.library import DTYPE_NUMBERS, Residual, call, native
+from lightconv.ops.library import DTYPE_NUMBERS, ResidualProblem, call, native
 from lightconv.ops.memory import POOL
 from lightconv.ops.random import as_seed, drop_scale, drop_threshold
 from lightconv.ops.schema import LIBRARY, SCHEMAS
@@ -34,8 +34,8 @@ for _name, _schema in _SCHEMAS.items():
     LIBRARY.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
 SCHEMAS.update(_SCHEMAS)
 
-Results = tuple[Tensor, Tensor, Tensor]  # out, and if normalised the sum and the statistics
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]  # of x, inner, weight and bias
+_Results = tuple[Tensor, Tensor, Tensor]  # out, and if normalised the sum and the statistics
+_Gradients = tuple[Tensor, Tensor, Tensor, Tensor]  # of x, inner, weight and bias
 
 
 def dropout(inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
@@ -112,7 +112,7 @@ def formula(
     eps: float,
     p: float,
     seed: Tensor | None,
-) -> Results:
+) -> _Results:
     """The result [..., D]; if normalised, the sum [..., D] and each row's (mean, 1 / deviation)."""
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
@@ -138,7 +138,7 @@ def formula_backward(
     p: float,
     seed: Tensor | None,
     *need: bool,
-) -> Gradients:
+) -> _Gradients:
     """Gradients of x and inner [..., D], weight and bias [D]; empty if not needed."""
     need_x, need_inner, need_weight = need
     exact = stats.dtype
@@ -161,9 +161,11 @@ LIBRARY.impl("residual_backward", formula_backward, "CompositeExplicitAutograd")
 # --- the C++ kernel -------------------------------------------------------------------------------
 
 
-def _frame(like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None) -> Residual:
+def _frame(
+    like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None
+) -> ResidualProblem:
     D = like.shape[-1]
-    frame = Residual(
+    frame = ResidualProblem(
         rows=like.numel() // max(D, 1),
         D=D,
         dtype=DTYPE_NUMBERS[like.dtype],
@@ -183,7 +185,7 @@ def _cpu(
     eps: float,
     p: float,
     seed: Tensor | None,
-) -> Results:
+) -> _Results:
     if native().library is None:
         return formula(x, inner, weight, bias, eps, p, seed)
     check_residual(x, inner, weight, bias, p, seed)
@@ -217,7 +219,7 @@ def _cpu_backward(
     p: float,
     seed: Tensor | None,
     *need: bool,
-) -> Gradients:
+) -> _Gradients:
     if native().library is None:
         return formula_backward(grad, total, stats, weight, inner_dtype, p, seed, *need)
     need_x, need_inner, need_weight = need
@@ -251,7 +253,7 @@ def _fake(
     eps: float,
     p: float,
     seed: Tensor | None,
-) -> Results:
+) -> _Results:
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     exact = accumulate_dtype(like.dtype)
@@ -263,7 +265,7 @@ def _fake(
 
 def _fake_backward(
     grad: Tensor, total: Tensor, stats: Tensor, weight: Tensor, inner_dtype: torch.dtype, *rest: Any
-) -> Gradients:
+) -> _Gradients:
     need_x, need_inner, need_weight = rest[-3:]
     return (
         total.new_empty(total.shape if need_x else 0),
@@ -277,7 +279,7 @@ torch.library.register_fake("lightconv::residual", _fake, lib=LIBRARY)
 torch.library.register_fake("lightconv::residual_backward", _fake_backward, lib=LIBRARY)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: _Results) -> None:
     _, inner, weight, bias, eps, p, seed = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:], weight, bias, seed)
