@@ -40,7 +40,8 @@ def dynamicconv(
     `dropconnect` drops single weights (scaled by 1 / (1 - p)), by `seed` or a seed drawn from
     torch's generator.
     """
-    return _dynamicconv(x, weight, left, False, (cu_seqlens, dropconnect, seed), backend)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, weight, left, False, options, backend)
 
 
 def dynamicconv_softmax(
@@ -59,7 +60,8 @@ def dynamicconv_softmax(
     logits  [B, T, H, K]
     returns [B, T, D]
     """
-    return _dynamicconv(x, logits, left, True, (cu_seqlens, dropconnect, seed), backend)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, logits, left, True, options, backend)
 
 
 def lightconv(
@@ -79,8 +81,8 @@ def lightconv(
     cu_seqlens [S + 1], optional: x is [1, N, D], S sequences laid end to end without padding
     returns    [B, T, D]
     """
-    x, weight = _autocast(x, weight)
-    return _lightconv(x, weight, left, (cu_seqlens, dropconnect, seed), backend)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, options, backend)
 
 
 def lightconv_softmax(
@@ -103,44 +105,29 @@ def lightconv_softmax(
     check_conv("lightconv", x, logits, left)
     # H x K numbers: a softmax before the kernel costs nothing and stays in float32.
     weight = logits.softmax(-1, dtype=accumulate_dtype(x.dtype))
-    return _lightconv(x, weight, left, (cu_seqlens, dropconnect, seed), backend)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, options, backend)
 
 
-def _dynamicconv(
-    x: Tensor, weight: Tensor, left: int, softmax: bool, options: Options, backend: str
+def _convolve(
+    op: str, x: Tensor, weight: Tensor, left: int, softmax: bool, options: Options, backend: str
 ) -> Tensor:
     x, weight = _autocast(x, weight)
-    extras = _extras(x, options)
-    if backend != "auto":
-        return _formula("dynamicconv", backend, x, weight, left, softmax, extras)
-    out: Tensor = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
-    return out
-
-
-def _lightconv(x: Tensor, weight: Tensor, left: int, options: Options, backend: str) -> Tensor:
-    extras = _extras(x, options)
-    if backend != "auto":
-        return _formula("lightconv", backend, x, weight, left, False, extras)
-    out: Tensor = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
-    return out
-
-
-def _extras(x: Tensor, options: Options) -> Extras:
     cu_seqlens, dropconnect, seed = options
-    if dropconnect == 0.0:
-        return Extras(cu_seqlens)
-    return Extras(cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device))
-
-
-def _formula(
-    op: str, backend: str, x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras
-) -> Tensor:
+    extras = Extras(cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device))
+    if backend == "auto":
+        out: Tensor
+        if op == "dynamicconv":
+            out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
+        else:
+            out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
+        return out
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     check_conv(op, x, weight, left, extras)
     if backend == "reference":
         return reference.convolve(x, weight, left, softmax, extras)
-    if extras.cu_seqlens is not None or extras.dropconnect > 0.0:
+    if cu_seqlens is not None or dropconnect > 0.0:
         raise ValueError("backend 'band' supports neither cu_seqlens nor dropconnect; use 'auto'")
     return band.convolve(x, weight, left, softmax)
 
@@ -195,9 +182,9 @@ def _step(
 
 def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Under autocast, x takes the autocast dtype; weight may stay in float32, which is finer."""
-    for name, value in (("x", x), ("weight", weight)):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
+        name, value = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
     kind = x.device.type
     # A device without autocast (meta) must not be asked whether it is enabled.
     if (

@@ -137,10 +137,11 @@ def formula_backward(
     inner_dtype: torch.dtype,
     p: float,
     seed: Tensor | None,
-    *need: bool,
+    need_x: bool,
+    need_inner: bool,
+    need_weight: bool,
 ) -> _Gradients:
     """Gradients of x and inner [..., D], weight and bias [D]; empty if not needed."""
-    need_x, need_inner, need_weight = need
     exact = stats.dtype
     grad, normal = grad.to(exact), (total.to(exact) - stats[..., :1]) * stats[..., 1:]
     rows = tuple(range(grad.dim() - 1))
@@ -161,11 +162,9 @@ LIBRARY.impl("residual_backward", formula_backward, "CompositeExplicitAutograd")
 # --- the C++ kernel -------------------------------------------------------------------------------
 
 
-def _frame(
-    like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None
-) -> ResidualProblem:
+def _make_problem(like: Tensor, inner_dtype: Any, p: float, seed: Tensor | None) -> ResidualProblem:
     D = like.shape[-1]
-    frame = ResidualProblem(
+    problem = ResidualProblem(
         rows=like.numel() // max(D, 1),
         D=D,
         dtype=DTYPE_NUMBERS[like.dtype],
@@ -173,68 +172,56 @@ def _frame(
     )
     if p > 0.0:
         assert seed is not None
-        frame.drop, frame.keep_scale, frame.seed = drop_threshold(p), 1.0 / (1.0 - p), int(seed)
-    return frame
+        problem.drop, problem.keep_scale, problem.seed = (
+            drop_threshold(p),
+            1.0 / (1.0 - p),
+            int(seed),
+        )
+    return problem
 
 
-def _cpu(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | None,
-) -> _Results:
+def _cpu(*arguments: Any) -> _Results:
     if native().library is None:
-        return formula(x, inner, weight, bias, eps, p, seed)
+        return formula(*arguments)
+    x, inner, weight, bias, eps, p, seed = arguments
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     inner = inner.contiguous()
-    frame = _frame(like, inner.dtype, p, seed)
+    problem = _make_problem(like, inner.dtype, p, seed)
     out = POOL.empty(like.shape, like.dtype)
-    frame.inner, frame.out = inner.data_ptr(), out.data_ptr()
+    problem.inner, problem.out = inner.data_ptr(), out.data_ptr()
     if x is not None:
         x = x.contiguous()
-        frame.x = x.data_ptr()
+        problem.x = x.data_ptr()
     total = like.new_empty(0)
     stats = like.new_empty(0, dtype=accumulate_dtype(like.dtype))
-    if weight is not None and bias is not None:
+    if weight is not None:
         weight, bias = weight.contiguous(), bias.contiguous()
         total = POOL.empty(like.shape, like.dtype)
         stats = stats.new_empty(*like.shape[:-1], 2)
-        frame.weight, frame.bias = weight.data_ptr(), bias.data_ptr()
-        frame.weight_dtype, frame.eps = DTYPE_NUMBERS[weight.dtype], eps
-        frame.sum, frame.stats = total.data_ptr(), stats.data_ptr()
-    call("lightconv_residual_forward", frame)
+        problem.weight, problem.bias = weight.data_ptr(), bias.data_ptr()
+        problem.weight_dtype, problem.eps = DTYPE_NUMBERS[weight.dtype], eps
+        problem.sum, problem.stats = total.data_ptr(), stats.data_ptr()
+    call("lightconv_residual_forward", problem)
     return out, total, stats
 
 
-def _cpu_backward(
-    grad: Tensor,
-    total: Tensor,
-    stats: Tensor,
-    weight: Tensor,
-    inner_dtype: torch.dtype,
-    p: float,
-    seed: Tensor | None,
-    *need: bool,
-) -> _Gradients:
+def _cpu_backward(*arguments: Any) -> _Gradients:
     if native().library is None:
-        return formula_backward(grad, total, stats, weight, inner_dtype, p, seed, *need)
-    need_x, need_inner, need_weight = need
+        return formula_backward(*arguments)
+    grad, total, stats, weight, inner_dtype, p, seed, need_x, need_inner, need_weight = arguments
     grad, total, stats, weight = (t.contiguous() for t in (grad, total, stats, weight))
-    frame = _frame(total, inner_dtype, p, seed)
-    frame.grad, frame.sum, frame.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
-    frame.weight, frame.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
+    problem = _make_problem(total, inner_dtype, p, seed)
+    problem.grad, problem.sum, problem.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
+    problem.weight, problem.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
     of_x = POOL.empty(total.shape, total.dtype) if need_x else total.new_empty(0)
     of_inner = POOL.empty(total.shape, inner_dtype) if need_inner else total.new_empty(0)
     of_weight, of_bias = (weight.new_empty(weight.shape if need_weight else 0) for _ in range(2))
-    frame.grad_x = of_x.data_ptr() if need_x else None
-    frame.grad_inner = of_inner.data_ptr() if need_inner else None
+    problem.grad_x = of_x.data_ptr() if need_x else None
+    problem.grad_inner = of_inner.data_ptr() if need_inner else None
     if need_weight:
-        frame.grad_weight, frame.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
-    call("lightconv_residual_backward", frame)
+        problem.grad_weight, problem.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
+    call("lightconv_residual_backward", problem)
     return of_x, of_inner, of_weight, of_bias
 
 
@@ -245,15 +232,8 @@ LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
 # --- fake kernels and the gradient ----------------------------------------------------------------
 
 
-def _fake(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | None,
-) -> _Results:
+def _fake(*arguments: Any) -> _Results:
+    x, inner, weight, bias, _, p, seed = arguments
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     exact = accumulate_dtype(like.dtype)
