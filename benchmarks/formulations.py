@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.mixers.attend import attend, attend_band
+from lightconv.mixers.attention import attend, attend_band
 from lightconv.ops import band
 
 
