@@ -26,11 +26,15 @@ FIRST, SECOND = MODEL.encoder
 TRAIN = TRANSLATION.train
 
 
-def with_model(**changes: object) -> Recipe:
+def model(**changes: object) -> Recipe:
     return replace(TRANSLATION, model=replace(MODEL, **changes))
 
 
-def with_train(**changes: object) -> Recipe:
+def task(**changes: object) -> Recipe:
+    return replace(TRANSLATION, task=replace(TRANSLATION.task, **changes))
+
+
+def train(**changes: object) -> Recipe:
     return replace(TRANSLATION, train=replace(TRAIN, **changes))
 
 
@@ -38,82 +42,64 @@ def with_train(**changes: object) -> Recipe:
     "settings, expected",
     [
         ([], TRANSLATION),
-        (["model.dim=256"], with_model(dim=256)),
-        ([" model.dim = 1_024 "], with_model(dim=1024)),
-        (["train.clip_norm=1"], with_train(clip_norm=1.0)),
-        (["train.clip_norm=1e-1"], with_train(clip_norm=0.1)),
-        (["model.pre_norm=true"], with_model(pre_norm=True)),
+        (["model.dim=256"], model(dim=256)),
+        ([" model.dim = 1_024 "], model(dim=1024)),
+        (["train.clip_norm=1"], train(clip_norm=1.0)),
+        (["train.clip_norm=1e-1"], train(clip_norm=0.1)),
+        (["model.pre_norm=true"], model(pre_norm=True)),
         (["about=all = mine "], replace(TRANSLATION, about="all = mine")),
         (['about="two words\\n"'], replace(TRANSLATION, about="two words\n")),
         (["about='"], replace(TRANSLATION, about="'")),
         (["about="], replace(TRANSLATION, about="")),
         (["about=none"], replace(TRANSLATION, about="none")),
         (["about=3"], replace(TRANSLATION, about="3")),
-        (["model.share_embeddings=decoder"], with_model(share_embeddings="decoder")),
-        (["model.share_embeddings=none"], with_model(share_embeddings="none")),
-        (['train.precision="bf16"'], with_train(precision="bf16")),
-        (
-            ["task.source_lang=none"],
-            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang=None)),
-        ),
-        (
-            ["task.source_lang='none'"],
-            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang="none")),
-        ),
-        (
-            ["model.encoder.0.kernel=5"],
-            with_model(encoder=(replace(FIRST, kernel=5), SECOND)),
-        ),
+        (["model.share_embeddings=decoder"], model(share_embeddings="decoder")),
+        (["model.share_embeddings=none"], model(share_embeddings="none")),
+        (['train.precision="bf16"'], train(precision="bf16")),
+        (["task.source_lang=none"], task(source_lang=None)),
+        (["task.source_lang='none'"], task(source_lang="none")),
+        (["model.encoder.0.kernel=5"], model(encoder=(replace(FIRST, kernel=5), SECOND))),
         (
             ["model.encoder.*.heads=8", "model.encoder.1.window=5"],
-            with_model(encoder=(replace(FIRST, heads=8), AttentionConfig(heads=8, window=5))),
+            model(encoder=(replace(FIRST, heads=8), AttentionConfig(heads=8, window=5))),
         ),
         (
             ["model.encoder.*={kind='conv', kernel=3}"],
-            with_model(encoder=(ConvConfig(kernel=3), ConvConfig(kernel=3))),
+            model(encoder=(ConvConfig(kernel=3), ConvConfig(kernel=3))),
         ),
         (
             ["model.encoder=[{kind='average', ffn_dim=3}]", "model.encoder.0.ffn_dim=4"],
-            with_model(encoder=(AverageConfig(ffn_dim=4),)),
+            model(encoder=(AverageConfig(ffn_dim=4),)),
         ),
         (
             ["train.optimizer={kind='nesterov', momentum=0.5}"],
-            with_train(optimizer=NesterovConfig(momentum=0.5)),
+            train(optimizer=NesterovConfig(momentum=0.5)),
         ),
         (
             ["train.optimizer.betas=[0.8, 0.9]"],
-            with_train(optimizer=AdamConfig(betas=(0.8, 0.9), weight_decay=1e-4)),
+            train(optimizer=AdamConfig(betas=(0.8, 0.9), weight_decay=1e-4)),
         ),
         (
             ["train.optimizer.betas.1=0.9"],
-            with_train(optimizer=AdamConfig(betas=(0.9, 0.9), weight_decay=1e-4)),
+            train(optimizer=AdamConfig(betas=(0.9, 0.9), weight_decay=1e-4)),
         ),
         # Another kind: the fields of both stay.
-        (
-            ["train.optimizer.kind=nesterov"],
-            with_train(optimizer=NesterovConfig(weight_decay=1e-4)),
-        ),
-        (
-            ["train.optimizer.kind=adam"],
-            TRANSLATION,
-        ),
+        (["train.optimizer.kind=nesterov"], train(optimizer=NesterovConfig(weight_decay=1e-4))),
+        (["train.optimizer.kind=adam"], TRANSLATION),
         (
             ["train.schedule.kind=cosine", "train.schedule.period=7"],
-            with_train(schedule=CosineConfig(peak=5e-4, warmup=4000, period=7)),
+            train(schedule=CosineConfig(peak=5e-4, warmup=4000, period=7)),
         ),
         (
             ["model.decoder.*.kind='dynamicconv'"],
-            with_model(decoder=(DynamicConvConfig(kernel=7, heads=4, normalize="none"),)),
+            model(decoder=(DynamicConvConfig(kernel=7, heads=4, normalize="none"),)),
         ),
         (
             ["model.encoder.1.kind=lightconv", "model.encoder.1.kernel=3"],
-            with_model(encoder=(FIRST, LightConvConfig(kernel=3, heads=4))),
+            model(encoder=(FIRST, LightConvConfig(kernel=3, heads=4))),
         ),
         # A part that was absent.
-        (
-            ["model.adaptive.cutoffs=[10, 20]"],
-            with_model(adaptive=AdaptiveConfig(cutoffs=(10, 20))),
-        ),
+        (["model.adaptive.cutoffs=[10, 20]"], model(adaptive=AdaptiveConfig(cutoffs=(10, 20)))),
         # Names with dots in them.
         (
             ["sources.model.encoder.0=a guess", 'sources.model="1"'],
@@ -131,14 +117,14 @@ def with_train(**changes: object) -> Recipe:
                 "model.encoder.*.heads=3",
                 "model.decoder.0.heads=6",
             ],
-            with_model(
+            model(
                 dim=6,
                 source_heads=3,
                 encoder=(replace(FIRST, heads=3), AttentionConfig(heads=3)),
                 decoder=(LightConvConfig(kernel=7, heads=6, normalize="none"),),
             ),
         ),
-        (["model.dim=x", "model.dim=8"], with_model(dim=8)),
+        (["model.dim=x", "model.dim=8"], model(dim=8)),
     ],
     ids=str,
 )
@@ -152,8 +138,7 @@ def test_the_model_of_a_recipe_changes_its_kind() -> None:
         "model.vocab=9",
         "model.layers=[{kind='conv',kernel=3}]",
     ]
-    model = override(TRANSLATION, settings).model
-    assert model == LanguageModelConfig(
+    assert override(TRANSLATION, settings).model == LanguageModelConfig(
         dim=512,
         ffn_dim=1024,
         layers=(ConvConfig(kernel=3),),

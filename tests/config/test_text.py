@@ -1,8 +1,9 @@
-"""JSON and TOML: the text itself, exact round trips, and files that are none."""
+"""JSON and TOML: the text itself, exact round trips, bad files, differences."""
 
 import json
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 
 from lightconv.config import (
     ConfigError,
+    differences,
+    override,
     parse_json,
     parse_toml,
     read,
@@ -21,88 +24,7 @@ from lightconv.config import (
 from lightconv.models.config import ModelConfig
 from lightconv.recipe import Recipe
 from lightconv.train.config import AdamConfig
-from tests.config.examples import LANGUAGE_MODEL, TRANSLATION, recipes
-
-# fmt: off
-TOML = '''about = "Two layers"
-
-[task]
-kind = "translation"
-corpus = "toy"
-source_lang = "de"
-target_lang = "en"
-metric = "bleu"
-
-[model]
-kind = "seq2seq"
-dim = 512
-ffn_dim = 1024
-source_heads = 4
-encoder = [
-    { kind = "dynamicconv", kernel = 3, heads = 4, glu = true, normalize = "softmax", dropconnect = 0.1 },
-    { kind = "attention", heads = 4, dropout = 0.0 },
-]
-decoder = [
-    { kind = "lightconv", kernel = 7, heads = 4, glu = false, normalize = "none", dropconnect = 0.0 },
-]
-source_vocab = 8848
-target_vocab = 6632
-share_embeddings = "none"
-dropout = 0.3
-input_dropout = 0.0
-activation_dropout = 0.0
-attention_dropout = 0.0
-pre_norm = false
-final_norm = true
-pad = 1
-
-[train]
-max_steps = 50000
-tokens_per_update = 4000
-max_tokens = 4096
-clip_norm = 0.0
-label_smoothing = 0.1
-precision = "fp32"
-compile = false
-validate_every = 1000
-patience = 0
-save_every = 1000
-log_every = 100
-keep_last = 10
-keep_best = 1
-average_last = 0
-ema = 0.0
-seed = 1
-
-[train.optimizer]
-kind = "adam"
-betas = [0.9, 0.98]
-eps = 1e-08
-weight_decay = 0.0001
-
-[train.schedule]
-kind = "inverse_sqrt"
-peak = 0.0005
-warmup = 4000
-start = 1e-07
-
-[decode]
-beam = 4
-length_penalty = "power"
-alpha = 1.0
-coverage = 0.0
-min_len = 1
-min_len_ratio = 0.0
-max_len_ratio = 0.0
-max_len_plus = 200
-block_ngrams = 0
-allow_unknown = true
-
-[sources]
-"train.optimizer.eps" = "its README"
-model = "the table"
-'''  # noqa: E501
-# fmt: on
+from tests.config.examples import LANGUAGE_MODEL, TOML, TRANSLATION, recipes
 
 
 def test_toml_is_what_one_would_write() -> None:
@@ -259,10 +181,59 @@ def test_dots_in_strings_and_comments_are_no_keys() -> None:
     assert parse_toml(text, Recipe).about == dots
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_without_a_text_are_not_written(value: float) -> None:
-    config = AdamConfig()
-    object.__setattr__(config, "eps", value)
-    for write in (to_json, to_toml):
-        with pytest.raises(ConfigError, match=r"eps=.* must be a finite number"):
-            write(config)
+# --- differences ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, lines",
+    [
+        ([], []),
+        (["model.dim=8"], ["model.dim: 512 -> 8"]),
+        (
+            ["train.max_steps=3", "model.encoder.1.heads=2"],
+            ["model.encoder.1.heads: 4 -> 2", "train.max_steps: 50000 -> 3"],
+        ),
+        (["task.source_lang=none"], ['task.source_lang: "de" -> none']),
+        (["model.encoder.1.window=3"], ["model.encoder.1.window: none -> 3"]),
+        (["train.optimizer.betas.0=0.5"], ["train.optimizer.betas: [0.9, 0.98] -> [0.5, 0.98]"]),
+        (
+            ["train.optimizer.kind=nesterov"],
+            [
+                'train.optimizer.kind: "adam" -> "nesterov"',
+                "train.optimizer.betas: [0.9, 0.98] -> absent",
+                "train.optimizer.eps: 1e-08 -> absent",
+                "train.optimizer.momentum: absent -> 0.99",
+            ],
+        ),
+        (
+            ["model.encoder=[{kind='dynamicconv',kernel=3,heads=4,glu=true,dropconnect=0.1}]"],
+            ['model.encoder.1: { kind = "attention", heads = 4, dropout = 0.0 } -> absent'],
+        ),
+        (
+            ["model.adaptive.cutoffs=[5]"],
+            [
+                "model.adaptive: none -> { cutoffs = [5], factor = 4, tie_words = true, "
+                "tie_projections = false, dropout = 0.0 }"
+            ],
+        ),
+        (
+            ["sources={'model'='the table', 'a.b'='c'}"],
+            ['sources.train.optimizer.eps: "its README" -> absent', 'sources.a.b: absent -> "c"'],
+        ),
+    ],
+)
+def test_lines_of_differences(changes: list[str], lines: list[str]) -> None:
+    assert differences(TRANSLATION, override(TRANSLATION, changes)) == lines
+
+
+def test_equal_numbers_are_no_difference() -> None:
+    train = replace(TRANSLATION.train, clip_norm=0)
+    assert differences(TRANSLATION, replace(TRANSLATION, train=train)) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=recipes, b=recipes)
+def test_no_difference_if_and_only_if_equal(a: Recipe, b: Recipe) -> None:
+    assert differences(a, a) == []
+    assert (differences(a, b) == []) == (a == b)
+    assert differences(a, LANGUAGE_MODEL)

@@ -143,10 +143,7 @@ def test_plain_causal_attention_needs_no_mask() -> None:
 def test_beyond_max_len(sizes: list[int]) -> None:
     mixer = Attention(DIM, heads=2, causal=True)
     state = mixer.start(1, 4)
-    with (
-        torch.no_grad(),
-        pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"),
-    ):
+    with torch.no_grad(), pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"):
         for size in sizes:
             _, state = mixer.step(torch.zeros(1, size, DIM), state)
 
