@@ -84,7 +84,7 @@ def parse_plain(text: str, suffix: str) -> Any:
         raise ConfigError(f"longer than {LARGEST_FILE} characters, so it is not a configuration")
     try:
         if suffix == ".json":
-            return json.loads(text, object_pairs_hook=_unique)
+            return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
         rest = STRINGS_AND_COMMENTS.sub("", text)
         if any(line.count(".") > MOST_DOTS for line in rest.split("\n")):
             raise ConfigError(f"more than {MOST_DOTS} dots in a line, so it is not a configuration")
@@ -106,6 +106,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ConfigError(f"{show(name)} stands twice in one table")
         found[name] = value
     return found
+
+
+def _refuse_constant(name: str) -> float:
+    raise ConfigError(f"{name} is not a finite number")
 
 
 def _sections(table: dict[str, Any], header: str) -> list[str]:
