@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.config import from_dict, read_plain
-from lightconv.config.errors import ConfigError
+from lightconv.config import ConfigError, from_dict, read_plain
 from lightconv.console import print_groups
 from lightconv.models.config import ModelConfig
 from lightconv.train.config import TrainConfig
