@@ -20,7 +20,7 @@ from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig
 from lightconv.models.folder import ModelFolder, build
 from lightconv.models.tensors import parameters
-from lightconv.train.average import average, main
+from lightconv.train.checkpoints import average, main
 from lightconv.train.checkpoint import DamagedError
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.config import InverseSqrtConfig, TrainConfig
