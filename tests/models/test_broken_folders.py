@@ -163,7 +163,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "config of a megabyte": (write("config.json", b" " * 2**20), r"longer than \d+ bytes"),
     "config nested": (write("config.json", b"[" * 10**5), r"nested too deeply|not JSON"),
     "config of latin1": (write("config.json", b'{"a": "\xe4"}'), r"is not UTF-8"),
-    "config empty": (write("config.json", b""), r"config\.json: is empty"),
+    "config empty": (write("config.json", b""), r"config\.json: not JSON"),
     "config of others": (write("config.json", b'{"model_type": "bert"}'), r"not a model of light"),
     "config no table": (write("config.json", b"[1]"), r"not a model of lightconv"),
     "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),

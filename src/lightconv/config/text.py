@@ -75,7 +75,13 @@ def _read_text(path: Path) -> str:
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is not a configuration")
-    return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
+    try:
+        return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"byte {error.start + 1}, in line {line}, is not UTF-8. Save the file as UTF-8"
+        ) from None
 
 
 def parse_plain(text: str, suffix: str) -> Any:
