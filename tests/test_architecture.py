@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and the tree agree: reading path, levels, packages, files; nothing stands twice."""
+"""ARCHITECTURE.md and the tree agree: reading path, levels, files; nothing stands twice."""
 
 import re
 from pathlib import Path
