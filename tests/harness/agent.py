@@ -26,7 +26,8 @@ def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     import lightconv.commands.train
-    import lightconv.train.distributed  # noqa: F401
+    import lightconv.train.distributed
+    import lightconv.train.loop  # noqa: F401
 
     config = LaunchConfig(
         min_nodes=1,

@@ -15,7 +15,7 @@ from lightconv.train import Group
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.distributed import join, meet, pieces
 from lightconv.train.launch import Place
-from lightconv.train.runner import find_checkpoint
+from lightconv.train.run import find_checkpoint
 from tests.harness.server import RankServer
 from tests.train.rank_cases import difference, exchange, out_of_memory, overflow, updates
 

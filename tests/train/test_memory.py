@@ -9,7 +9,7 @@ from torch import Tensor
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
 from lightconv.train import Trainer
-from lightconv.train.memory import halve, is_out_of_memory, positions
+from lightconv.train.guard import halve, is_out_of_memory, positions
 from tests.harness.examples import DATA, model_config, train_config
 
 STILL = {

@@ -12,7 +12,7 @@ from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
 from lightconv.models.tensors import parameters
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.loss import batch_loss, empty_batch
+from lightconv.train.optim import batch_loss, empty_batch
 from tests.harness.examples import lm_config, model_config, prepare
 from tests.harness.server import RankServer
 from tests.train.rank_cases import difference, updates, whole_run, without_key_biases
