@@ -30,6 +30,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+# Imported before the first fork; an optimiser's first step would import the first one.
+MODULES = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "lightconv.commands.train",
+    "lightconv.train.loop",
+    "tests.harness.crash",
+    "tests.train.rank_cases",
+)
 LONGEST = 300.0  # seconds; then all ranks are killed
 # Time during which the machine itself stood still does not count as stopping.
 LONGEST_PAUSE = 0.1
@@ -120,12 +129,8 @@ def shared() -> Server:
 
 
 def serve() -> None:
-    import torch._dynamo  # an optimiser's first step would import it, in every fork
-    import torch.distributed.fsdp  # noqa: F401
-
-    import tests.harness.crash
-    import tests.train.rank_cases  # noqa: F401
-
+    for name in MODULES:
+        importlib.import_module(name)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
