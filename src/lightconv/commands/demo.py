@@ -51,14 +51,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_packages(task: str) -> None:
     """Raises ValueError before minutes are spent, if a package is missing that comes later."""
-    from lightconv.demo.plots import check_matplotlib
-
-    check_matplotlib()
-    if task == "summary" and find_spec("rouge_score") is None:
-        raise ValueError(
-            "summaries are scored by the package rouge-score. Install it with "
-            "pip install 'lightconv[rouge]'"
-        )
+    needed = [("matplotlib", "plot", "the demo's plots need")]
+    if task == "summary":
+        needed.append(("rouge_score", "rouge", "scores of summaries need"))
+    for package, extra, what in needed:
+        if find_spec(package) is None:
+            raise ValueError(
+                f"{what} the package {package}, expected it to be installed. Install it with "
+                f"pip install 'lightconv[{extra}]'"
+            )
 
 
 def _run(demo: "Demo") -> int:
@@ -97,14 +98,14 @@ def _head(stage: int) -> None:
 
 
 def _summarize(demo: "Demo") -> None:
-    from lightconv.demo.page import METRICS, PARTS, headline
+    from lightconv.demo.page import METRICS, SOURCES, headline
 
     task, results = demo.task, demo.results
     print()
     for example in results["examples"]:
-        for name, part in zip(PARTS[task], ("source", "output", "reference"), strict=True):
-            print(f"{name:<10} {example[part]}")
-        print()
+        print(f"{SOURCES[task]:<10} {example['source']}")
+        print(f"{'model':<10} {example['output']}")
+        print(f"{'reference':<10} {example['reference']}\n")
     scores = [[who, f"{value:.1f}"] for who, value in headline(task, results)]
     print_groups({"": scores}, ("on the test set", METRICS[task]), (METRICS[task],))
     print()

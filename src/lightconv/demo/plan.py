@@ -110,11 +110,7 @@ def quick(plan: Plan) -> Plan:
 
 
 def make_recipe(plan: Plan, task: TaskConfig, vocab: tuple[int, ...], *, shared: bool) -> Recipe:
-    """The recipe for data of this task.
-
-    vocab   number of ids of source and target
-    shared  source and target have one vocabulary
-    """
+    """The recipe for data with these vocabulary sizes, `shared` or not."""
     warmup, fifth = max(1, plan.steps // 16), max(1, plan.steps // 5)
     train = TrainConfig(
         max_steps=plan.steps,

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from lightconv import __version__
@@ -26,7 +26,6 @@ from lightconv.data.vocabulary import EOS
 from lightconv.demo.plan import Plan, make_recipe
 from lightconv.device import count_cores, processor_name
 from lightconv.files import cache_folder, replace_file
-from lightconv.models.config import Seq2SeqConfig
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe
 from lightconv.train.log import LOG_FILE, read_log
@@ -36,14 +35,12 @@ RESULTS_FILE = "results.json"
 VERSION = 2
 SPLIT = "test"
 # Texts that are shown, and the words of their sources.
-SHOWN = 6
-FEWEST_WORDS = 6
+SHOWN, FEWEST_WORDS = 6, 6
 MOST_WORDS = {"translation": 18, "lm": 24, "summary": 60}
 # A language model continues so many words with at most so many tokens.
-PROMPT = 4
-CONTINUES = 30
-# Tokens of the text whose kernels are drawn.
-FEWEST_TOKENS, MOST_TOKENS = 12, 24
+PROMPT, CONTINUES = 4, 30
+# Tokens of the text whose kernels are drawn, about.
+TOKENS = 18
 
 
 class Demo:
@@ -60,16 +57,14 @@ class Demo:
     def prepare(self, display: Display) -> None:
         """Opens the prepared folder, and makes it first if it is missing."""
         self.prepared = find_data(self.plan, self.out / "data", display, self.corpus)
-        if self.prepared.task.kind != self.plan.kind:
+        if (kind := self.prepared.task.kind) != self.plan.kind:
             raise ValueError(
-                f"--corpus {self.corpus} is for {self.prepared.task.kind}, expected one for "
-                f"{self.plan.kind}. `lightconv prepare --list` shows them; choose another folder "
-                "with --out"
+                f"--corpus {self.corpus} is for {kind}, expected one for {self.plan.kind}. "
+                "`lightconv prepare --list` shows them; choose another folder with --out"
             )
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The plan's recipe for the prepared data."""
         source, target = self.prepared.pipeline.vocabularies()
         sizes = self.prepared.vocab_sizes
         return make_recipe(self.plan, self.prepared.task, sizes, shared=source is target)
@@ -86,38 +81,35 @@ class Demo:
             found = None
         return found if isinstance(found, dict) and found.get("key") == key else {"key": key}
 
-    def add(self, **results: Any) -> None:
-        """Adds to the results and writes their file."""
+    def _add(self, **results: Any) -> None:
         self.results.update(results)
-        text = json.dumps(self.results, ensure_ascii=False)
-        replace_file(self.out / RESULTS_FILE, text.encode())
+        replace_file(self.out / RESULTS_FILE, json.dumps(self.results).encode())
 
     @property
-    def trained(self) -> bool:
-        """The run of this recipe has ended."""
-        return (self.run / "model" / "config.json").is_file() and self._is_same_run()
-
-    @property
-    def done(self) -> bool:
-        """Nothing is left to do."""
-        whole = {"scores", "growth"} <= self.results.keys()
-        return whole and self.report.is_file() and self.trained
-
-    def _is_same_run(self) -> bool:
+    def same(self) -> bool:
+        """The run folder holds a run of this recipe."""
         try:
             return read(self.run / "config.json", Recipe) == self.recipe
         except (ConfigError, OSError):
             return False
 
+    @property
+    def trained(self) -> bool:
+        return self.same and (self.run / "model" / "config.json").is_file()
+
+    @property
+    def done(self) -> bool:
+        return (
+            {"scores", "growth"} <= self.results.keys() and self.report.is_file() and self.trained
+        )
+
     def train(self) -> int:
         """Trains or resumes the run by `lightconv train`; its exit code."""
         path = self.out / "recipe.toml"
         path.write_text(to_toml(self.recipe), encoding="utf-8")
-        # The run may be that of another version or size.
-        other = (self.run / "config.json").is_file() and not self._is_same_run()
         options: list[object] = ["--data", self.prepared.folder, "--out", self.run]
-        code, _ = run_command("train", path, *options, "--device", "cpu", *["--overwrite"] * other)
-        return code
+        options += ["--device", "cpu", *([] if self.same else ["--overwrite"])]
+        return run_command("train", path, *options)[0]
 
     def measure_model(self) -> int:
         """Scores, examples and kernels of the trained model; an exit code."""
@@ -130,24 +122,25 @@ class Demo:
             loaded = load(self.run)
             examples = self._answer(loaded)
         model = getattr(loaded, "model", loaded)
-        contents = self.prepared.contents.splits
-        self.add(
+        splits, log = self.prepared.contents.splits, read_log(self.run / LOG_FILE)
+        last = next((entry for entry in reversed(log) if entry["kind"] == "train"), {})
+        self._add(
             data={
                 "corpus": self.prepared.task.corpus,
-                "invented": self.prepared.task.corpus.startswith("synthetic-"),
                 "lead": self.prepared.pipeline.config.sides[0].truncate,
-                "examples": {name: each.examples for name, each in contents.items()},
-                "scored": min(self.plan.limit or sys.maxsize, contents[SPLIT].examples),
+                "examples": {name: each.examples for name, each in splits.items()},
+                "scored": min(self.plan.limit or sys.maxsize, splits[SPLIT].examples),
             },
-            training=self._describe_run(sum(p.numel() for p in model.parameters())),
+            training={
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "tokens": last.get("tokens", 0),
+                "seconds": last.get("seconds", 0.0),
+                "log": [{name: each.get(name) for name in ("kind", "step", "nll")} for each in log],
+            },
             scores=scores,
             examples=examples,
             kernels=self._find_kernels(model, examples),
-            machine={
-                "processor": processor_name(),
-                "processors": str(count_cores()),
-                "python": platform.python_version(),
-            },
+            machine=f"{processor_name()}, {count_cores()} cores, Python {python_version()}",
         )
         return 0
 
@@ -174,7 +167,6 @@ class Demo:
     def _answer(self, model: Any) -> list[dict[str, str]]:
         """Answers of the model to texts of the test set."""
         sources = list(self.prepared.texts(SPLIT, self.prepared.sides[0]))
-        references = self.prepared.references(SPLIT)
         rows = choose(sources, MOST_WORDS[self.task])
         texts = [sources[row] for row in rows]
         if self.task == "lm":
@@ -184,42 +176,23 @@ class Demo:
         else:
             say = model.summarize if self.task == "summary" else model.translate
             outputs = say(texts, **to_dict(self.plan.decode))
+        references = self.prepared.references(SPLIT)
         found = zip(texts, outputs, (references[row] for row in rows), strict=True)
-        return [{"source": a, "output": b, "reference": c} for a, b, c in found]
-
-    def _describe_run(self, parameters: int) -> dict[str, Any]:
-        log = read_log(self.run / LOG_FILE)
-        last = next((entry for entry in reversed(log) if entry["kind"] == "train"), {})
-        model = self.recipe.model
-        layers = (
-            f"{len(model.encoder)} + {len(model.decoder)}"
-            if isinstance(model, Seq2SeqConfig)
-            else f"{len(model.layers)}"
-        )
-        return {
-            "parameters": parameters,
-            "layers": f"{layers} layers of width {model.dim}",
-            "steps": self.recipe.train.max_steps,
-            "tokens": last.get("tokens", 0),
-            "seconds": last.get("seconds", 0.0),
-            "log": [{name: entry.get(name) for name in ("kind", "step", "nll")} for entry in log],
-        }
+        return [dict(zip(("source", "output", "reference"), row, strict=True)) for row in found]
 
     def _find_kernels(self, model: Any, examples: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        """Kernels of all LightConv layers, and of the DynamicConv layers for one text."""
         from lightconv.demo.measure import dynamic_kernels, learned_kernels
 
         pipeline, pairs = self.prepared.pipeline, len(self.prepared.sides) == 2
         texts = [example["source" if pairs else "reference"] for example in examples]
         encoded = pipeline.encode(0, texts)
-        fitting = [ids for ids in encoded if FEWEST_TOKENS <= len(ids) < MOST_TOKENS]
-        ids = (fitting or [min(encoded, key=len)])[0][: MOST_TOKENS - 1]
+        ids = min(encoded, key=lambda ids: abs(len(ids) - TOKENS))[: TOKENS + 5]
         tokens = pipeline.vocabularies()[0].tokens
         labels = [pipeline.decode(0, [token]).strip() or tokens[token] for token in ids]
         # A source ends with EOS, a text of a language model begins with it.
-        ids, labels = (
-            ([*ids, EOS], [*labels, "</s>"]) if pairs else ([EOS, *ids], ["</s>", *labels])
-        )
+        place = len(ids) if pairs else 0
+        ids.insert(place, EOS)
+        labels.insert(place, "</s>")
         learned, dynamic = learned_kernels(model), dynamic_kernels(model, ids)
         return {"text": labels, "learned": learned, "dynamic": dynamic}
 
@@ -228,25 +201,20 @@ class Demo:
         display.show("loading the operators")
         from lightconv.demo.measure import measure_growth
 
-        growth = []
+        growth, tokens = [], self.plan.length_tokens
         for length in self.plan.lengths:
             display.show(f"sequences of {length:,} tokens")
-            growth.append(measure_growth(length, self.plan.length_tokens))
-        display.end()
-        self.add(growth=growth)
+            growth.append(measure_growth(length, tokens))
+        self._add(growth=growth)
 
     def write_page(self) -> None:
-        """Writes the report."""
         from lightconv.demo.page import make_page
 
-        replace_file(self.report, make_page(self.task, self.results).encode())
+        replace_file(self.report, make_page(self.task, self.plan, self.results).encode())
 
 
 def run_command(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
-    """Runs lightconv in a process that ends with this one: exit code, JSON lines of `evaluate`.
-
-    Ctrl-C is passed on, and the process ends as it would alone.
-    """
+    """Runs lightconv in a process that ends with this one: exit code, JSON lines of `evaluate`."""
     lines = arguments[0] == "evaluate"
     form = ["--format", "jsonl"] if lines else []
     process = subprocess.Popen(
@@ -259,7 +227,7 @@ def run_command(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
     while True:
         try:
             out, _ = process.communicate()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # the process ends as it would alone
             process.send_signal(signal.SIGINT)
         else:
             return process.returncode, [json.loads(line) for line in (out or "").splitlines()]
@@ -272,8 +240,7 @@ def find_data(plan: Plan, folder: Path, display: Display, corpus: str | None = N
     """
     real, synthetic = plan.corpora
     if is_prepared(folder):
-        found = Prepared.open(folder)
-        known = (corpus,) if corpus else plan.corpora
+        found, known = Prepared.open(folder), (corpus,) if corpus else plan.corpora
         if found.task.corpus not in known:
             raise ValueError(
                 f"{folder} holds {found.task.corpus}, expected {' or '.join(known)}. Choose "
@@ -308,10 +275,7 @@ def configure(corpus: Corpus, plan: Plan) -> PrepareConfig:
 
 
 def lead_texts(prepared: Prepared) -> list[str]:
-    """First words of every source, as many as a validation summary has on average.
-
-    The first sentence where that is shorter.
-    """
+    """First sentence of every source, cut to the average words of a validation summary."""
     known = prepared.references("valid")
     count = max(1, round(sum(len(text.split()) for text in known) / max(1, len(known))))
     found = []
