@@ -49,8 +49,8 @@ def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFix
         ["folder", given["out"]],
         [
             "files",
-            "README.md, codes.txt, config.json, model.safetensors, vocab.source.txt, "
-            "vocab.target.txt",
+            "README.md, codes.txt, config.json, manifest.json, model.safetensors, "
+            "vocab.source.txt, vocab.target.txt",
         ],
     ]
     assert printed.err.splitlines() == [f"reading {given['checkpoint']}", f"writing {given['out']}"]
@@ -110,13 +110,13 @@ def mistakes(given: dict[str, str]) -> dict[str, tuple[list[str], str]]:
         ),
         "no such dictionary": (["x", "--dict", f"{folder}/none", *out], "none does not exist"),
         "no such checkpoint": ([f"{folder}/none.pt", *full[1:], *out], "there is no file"),
-        "no checkpoint": ([longer, *full[1:], *out], "is no checkpoint: it begins with"),
+        "no checkpoint": ([longer, *full[1:], *out], "is not a checkpoint: it begins with"),
         "codes of latin1": ([*full, "--codes", str(latin1), *out], "latin1, line 2: not UTF-8"),
         "codes empty": ([*full, "--codes", f"{folder}/empty", *out], "empty is empty"),
         "no such codes": ([*full, "--codes", f"{folder}/none", *out], "there is no file"),
         "folder of others": (
             [*full, "--overwrite", "--out", str(other)],
-            "is no model folder, so it is not overwritten",
+            "is not a model folder, so it is not overwritten",
         ),
         "folder exists": ([*full, "--out", str(other)], "other exists"),
     }
