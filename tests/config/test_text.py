@@ -81,8 +81,8 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
         ("gone", None, "gone: no such file"),
         ("a\0b.toml", None, "embedded null byte"),
         (".", None, ": is a directory"),
-        ("x.toml", b"", "x.toml: about is missing, expected text"),
-        ("x.json", b" \n", "x.json: not JSON: Expecting value"),
+        ("x.toml", b"", "x.toml: is empty, expected a configuration"),
+        ("x.json", b" \n", "x.json: is empty, expected a configuration"),
         ("x.yaml", b"a: 1", "x.yaml: suffix '.yaml', expected .json or .toml"),
         (
             "x.toml",
@@ -103,7 +103,7 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
         (
             "x.toml",
             b"#" * 300_000,
-            "x.toml: longer than 262144 bytes, so it is not a configuration",
+            "x.toml: longer than 262144 bytes, expected a",
         ),
     ],
     ids=lambda value: repr(value)[:30],

@@ -51,8 +51,9 @@ def read_plain(path: str | PathLike[str]) -> Any:
 def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is not a configuration")
+    if not 0 < len(data.strip()) <= LARGEST_FILE:
+        problem = f"longer than {LARGEST_FILE} bytes" if data.strip() else "is empty"
+        raise ConfigError(f"{problem}, expected a configuration")
     return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
 
 

@@ -101,7 +101,6 @@ def field_hints(cls: type) -> dict[str, Hint]:
 
 
 def own_kind(cls: type) -> str | None:
-    """The `kind` that tells a class from others; None if it has none, or a field of that name."""
     kind = getattr(cls, "kind", None)
     return kind if isinstance(kind, str) and "kind" not in [f.name for f in fields(cls)] else None
 
