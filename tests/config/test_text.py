@@ -87,12 +87,12 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
         (
             "x.toml",
             b"a = 1\nb = '\xff'",
-            "x.toml: 'utf-8' codec can't decode byte 0xff in position 11",
+            "x.toml: byte 12, in line 2, is not UTF-8",
         ),
         (
             "x.json",
             "{}".encode("utf-16"),
-            "x.json: 'utf-8' codec can't decode byte 0xff in position 0",
+            "x.json: byte 1, in line 1, is not UTF-8",
         ),
         ("x.json", b'{"a": 1', "x.json: not JSON: Expecting ',' delimiter: line 1 column 8"),
         ("x.json", b'{"a": 1}\0', "x.json: not JSON: Extra data: line 1 column 9"),

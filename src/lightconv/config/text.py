@@ -54,11 +54,14 @@ def _read_text(path: Path) -> str:
     if not 0 < len(data.strip()) <= LARGEST_FILE:
         problem = f"longer than {LARGEST_FILE} bytes" if data.strip() else "is empty"
         raise ConfigError(f"{problem}, expected a configuration")
-    return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
+    try:
+        return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"byte {error.start + 1}, in line {line}, is not UTF-8") from None
 
 
 def parse_plain(text: str, suffix: str) -> Any:
-    """The plain values of JSON or TOML text."""
     if suffix not in (".json", ".toml"):
         raise ConfigError(f"suffix {suffix!r}, expected .json or .toml")
     try:
@@ -111,8 +114,7 @@ def write_value(value: Any) -> str:
         if any(isinstance(item, dict) for item in value):
             return "\n".join(["[", *(f"    {item}," for item in items), "]"])
         return f"[{', '.join(items)}]"
-    text = "none" if value is None else tomli_w.dumps({"x": value})  # TOML has no null
-    return text.removeprefix("x = ").removesuffix("\n")
+    return "none" if value is None else tomli_w.dumps({"": value})[len('"" = ') : -1]
 
 
 def _key(name: str) -> str:

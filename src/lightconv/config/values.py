@@ -18,8 +18,7 @@ T = TypeVar("T")
 Hint = Any  # a type or a special form of `typing`, for which Python has no common type
 
 # Values and names come from files of strangers: no error grows with them.
-LONGEST_VALUE = 60
-LONGEST_MESSAGE = 400
+LONGEST_VALUE, LONGEST_MESSAGE = 60, 400
 SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -93,7 +92,6 @@ def field_type(hint: Hint) -> FieldType:
 
 @functools.cache
 def field_hints(cls: type) -> dict[str, Hint]:
-    """The type of each field, in order; first that of `kind`, if it tells the class from others."""
     hints = typing.get_type_hints(cls)
     found = {field.name: hints[field.name] for field in fields(cls)}
     kind = own_kind(cls)
