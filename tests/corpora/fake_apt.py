@@ -55,7 +55,7 @@ elif "download" in arguments:
 """
 _APT_CONFIG = r"""
 import sys
-assert sys.argv[1:] == ["shell", "found", "Dir::Bin::methods/f"], sys.argv
+assert sys.argv[3:] == ["shell", "found", "Dir::Bin::methods/f"], sys.argv
 print(f"found='{METHODS}'")
 """
 _APT_HELPER = r"""

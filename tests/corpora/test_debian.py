@@ -1,17 +1,176 @@
-"""Corpora of package descriptions, from hand-made indices; with a mirror, the real ones."""
+"""Package descriptions: records and their parts, pairs, and corpora of hand-made indices."""
 
 import shutil
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightconv.corpora import open_corpus
+from lightconv.corpora.debian import (
+    Description,
+    is_translation,
+    read_descriptions,
+    sentences,
+    units,
+)
 from lightconv.corpora.splits import leaks, package_stem, position
 from lightconv.data.config import BytesConfig, TaskConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.fake_apt import FakeApt
+
+# --- Records and their parts
+
+INDEX = """\
+Package: foo
+Description-md5: 00ff
+Description-de: Werkzeug   für Dinge
+ Foo ist ein
+ Werkzeug.
+ .
+ Es kann:
+  * dies
+  * das,
+    und jenes
+ .
+
+Package: bar
+Description-md5: 11ff
+Description-de: Ohne Langtext
+"""
+
+
+def read(path: Path, data: bytes, language: str = "de") -> list[Description]:
+    path.write_bytes(data)
+    return list(read_descriptions([path], language))
+
+
+def test_records(tmp_path: Path) -> None:
+    foo, bar = read(tmp_path / "index", INDEX.encode())
+    assert foo == (
+        "foo",
+        "00ff",
+        "Werkzeug für Dinge",
+        (
+            ("Foo ist ein", "Werkzeug."),
+            ("Es kann:", " * dies", " * das,", "   und jenes"),
+        ),
+    )
+    assert foo.text == "Foo ist ein Werkzeug. Es kann: * dies * das, und jenes"
+    assert bar == ("bar", "11ff", "Ohne Langtext", ())
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        INDEX.replace("Package: bar\n", "").encode(),
+        INDEX.replace("Description-md5: 11ff\n", "").encode(),
+        INDEX.replace("Description-de: Ohne", "Description-fr: Ohne").encode(),
+        INDEX.encode().replace(b"Ohne", b"\xff\xfe"),
+        INDEX.encode().replace(b"Ohne Langtext", b""),
+    ],
+)
+def test_damaged_records_are_left_out(tmp_path: Path, damaged: bytes) -> None:
+    assert [found.package for found in read(tmp_path / "index", damaged)] == ["foo"]
+
+
+@given(st.binary(max_size=300))
+def test_no_garbage_crashes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage"
+    for part in (data, INDEX.encode() + data, data + INDEX.encode()):
+        for found in read(path, part):
+            assert found.package and found.synopsis and isinstance(found.text, str)
+            for paragraph in found.paragraphs:
+                assert " ".join(units(paragraph)) == " ".join(" ".join(units(paragraph)).split())
+
+
+def test_units_are_text_items_and_lines() -> None:
+    paragraph = [
+        "Foo has a list -",
+        "- as you see - of",
+        " * first item",
+        "   that goes on",
+        "  - deeper",
+        " * second",
+        "and an end",
+        "of two lines",
+        "  $ foo --help",
+        "  $ foo --version",
+    ]
+    assert units(paragraph) == [
+        "Foo has a list - - as you see - of",
+        "first item that goes on",
+        "deeper",
+        "second",
+        "and an end of two lines",
+        "$ foo --help",
+        "$ foo --version",
+    ]
+
+
+@pytest.mark.parametrize("mark", ["*", "-", "+", "o", "•", "–", "1.", "12)", "(3)"])
+def test_marks_of_list_items(mark: str) -> None:
+    assert units([f"  {mark} one", f"  {mark}  two"]) == ["one", "two"]
+    assert units([f" \N{NO-BREAK SPACE}{mark}\N{NO-BREAK SPACE}one"]) == ["one"]
+
+
+def test_what_is_no_list_item() -> None:
+    assert units(["  -option x"]) == ["-option x"]
+    assert units(["  2048 tiles"]) == ["2048 tiles"]
+    assert units(["  open"]) == ["open"]
+    assert units([]) == []
+
+
+def test_sentences() -> None:
+    text = (
+        'It runs on e.g. Linux. It is "free." See J. R. Doe (2001). Is it? Yes! '
+        "Version 1.5 has it, etc. 3 files. lower case goes on. The end"
+    )
+    assert sentences(text) == [
+        "It runs on e.g. Linux.",
+        'It is "free."',
+        "See J. R. Doe (2001).",
+        "Is it?",
+        "Yes!",
+        "Version 1.5 has it, etc. 3 files. lower case goes on.",
+        "The end",
+    ]
+    assert sentences("") == []
+
+
+@given(st.text(alphabet="aB .!?()\"'1", max_size=60))
+def test_sentences_lose_nothing(text: str) -> None:
+    assert " ".join(sentences(text)).split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kept"),
+    [
+        ("A text of words.", "Ein Text aus Wörtern.", True),
+        ("A text of words.", "a text of words", False),
+        ("A text of words.", "«A TEXT of words»", False),
+        ("Syntax highlighter", "Syntaxhervorhebung", False),
+        ("1 2 3 foo", "1 2 3 Fuß", False),
+        ("A text of words.", "12 34", False),
+        ("A text of words.", "", False),
+        ("Set the delay", "设置延迟", True),
+        ("a b " * 40, "ä", False),
+        ("kinds of things", "verschiedene Arten von Dingen, die es gibt, und so weiter", True),
+        (
+            "kinds of things",
+            "verschiedene Arten von Dingen, die es gibt, und noch mehr davon",
+            False,
+        ),
+    ],
+)
+def test_what_can_be_learned_from(source: str, target: str, kept: bool) -> None:
+    assert is_translation(source, target) == kept
+
+
+# --- Corpora
 
 ENGLISH = """\
 Package: zebra
@@ -130,7 +289,7 @@ def test_summary(apt: FakeApt, tmp_path: Path) -> None:
     assert len(corpus.digests) == 1
 
 
-def test_sentences(apt: FakeApt, tmp_path: Path) -> None:
+def test_language_model(apt: FakeApt, tmp_path: Path) -> None:
     table = (
         "Package: t\nDescription-md5: 9\nDescription-en: x\n 1 2 3 4 = 5 6 7\n Too short here.\n"
     )

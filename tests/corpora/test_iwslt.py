@@ -12,7 +12,7 @@ from lightconv.data.config import SideConfig
 from lightconv.data.corpus import Corpus
 from lightconv.data.words import Steps
 from lightconv.paper.recipes import RECIPES
-from tests.corpora.packing import Files, lines, write_folder, write_tar
+from tests.corpora.packing import Files, lines, pack, write_folder
 
 pytest.importorskip("sacremoses")
 
@@ -86,7 +86,7 @@ def files() -> dict[str, str]:
 
 
 def open_files(tmp_path: Path, content: Files, messages: list[str] | None = None) -> Corpus:
-    path = write_tar(tmp_path / "de-en.tgz", content)
+    path = pack(tmp_path / "de-en.tgz", content)
     said = [] if messages is None else messages
     return open_corpus("iwslt14-de-en", path, tmp_path / "cache", said.append)
 
@@ -202,10 +202,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"lacks IWSLT14\.TED\.tst2011\.de-en\.en\.xml, expected"):
         open_files(tmp_path, content)
     wrong = write_folder(tmp_path / "wrong", {"notes.txt": "x"})
-    with pytest.raises(ValueError, match=r"lacks train\.tags\.de-en\.de, expected de-en\.tgz of"):
+    with pytest.raises(
+        ValueError, match=r"lacks train\.tags\.de-en\.de, .* expected de-en\.tgz of"
+    ):
         open_corpus("iwslt14-de-en", wrong, tmp_path / "cache")
-    with pytest.raises(ValueError, match=r"needs --from PATH: de-en\.tgz"):
-        iwslt.de_en(None, tmp_path, lambda _: None)
 
 
 def test_talks_of_different_length(tmp_path: Path) -> None:

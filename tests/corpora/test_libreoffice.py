@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lightconv.corpora import open_corpus
 from lightconv.corpora.libreoffice import element_text, read_page
-from tests.corpora.debs import make_deb
 from tests.corpora.fake_apt import FakeApt
+from tests.corpora.packing import make_deb
 
 PAGE = """
 <title>no element</title>

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.corpora import open_corpus, wmt
-from lightconv.corpora.wmt import EN_DE, EN_FR, ZH_EN
+from lightconv.corpora import open_corpus
+from lightconv.corpora.wmt import SETUPS, Seen, clean_chinese
 from lightconv.data.codes import Codes
 from lightconv.data.config import BPEConfig
 from lightconv.data.corpus import Corpus
 from lightconv.data.subword import WordPieces
 from lightconv.paper.recipes import RECIPES
-from tests.corpora.packing import lines, write_folder, write_tar, write_zip
+from tests.corpora.packing import lines, pack, write_folder
 
 
 def sgm(*texts: str) -> str:
@@ -63,19 +63,15 @@ def en_de(tmp_path: Path) -> Path:
     many = parallel("europarl-v7.de-en", "de", "en", 5) | parallel(
         "europarl-v7.fr-en", "fr", "en", 9
     )
-    write_tar(folder / "training-parallel-europarl-v7.tgz", below("training", many))
-    write_tar(
-        folder / "training-parallel-commoncrawl.tgz", parallel("commoncrawl.de-en", "de", "en", 4)
-    )
+    pack(folder / "training-parallel-europarl-v7.tgz", below("training", many))
+    pack(folder / "training-parallel-commoncrawl.tgz", parallel("commoncrawl.de-en", "de", "en", 4))
     commentary = below(
         "training-parallel-nc-v11", parallel("news-commentary-v11.de-en", "de", "en", 3)
     )
-    write_tar(folder / "training-parallel-nc-v11.tgz", commentary)
-    write_tar(folder / "dev.tgz", below("dev", held_out("newstest2013", "en", "de", 2)))
-    write_tar(
-        folder / "test-filtered.tgz", below("test", held_out("newstest2014-deen", "en", "de", 1))
-    )
-    write_tar(folder / "test-full.tgz", below("test", held_out("newstest2014-deen", "en", "de", 6)))
+    pack(folder / "training-parallel-nc-v11.tgz", commentary)
+    pack(folder / "dev.tgz", below("dev", held_out("newstest2013", "en", "de", 2)))
+    pack(folder / "test-filtered.tgz", below("test", held_out("newstest2014-deen", "en", "de", 1)))
+    pack(folder / "test-full.tgz", below("test", held_out("newstest2014-deen", "en", "de", 6)))
     return folder
 
 
@@ -132,7 +128,7 @@ SEGMENTED = {
 
 
 def test_the_package_keeps_its_codes(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "wmt16_en_de.tar.gz", SEGMENTED)
+    path = pack(tmp_path / "wmt16_en_de.tar.gz", SEGMENTED)
     corpus = opened("wmt16-en-de", path)
     assert list(corpus.splits["train"]()) == [
         ("It &apos;s a test .", "Es ist ein Test ."),
@@ -144,7 +140,7 @@ def test_the_package_keeps_its_codes(tmp_path: Path) -> None:
     assert corpus.codes is not None
     assert corpus.codes.read_text() == SEGMENTED["bpe.32000"]
     assert corpus.filters.max_len is None, "the package was cleaned when it was made"
-    assert corpus.pipeline == EN_DE.pipeline
+    assert corpus.pipeline == SETUPS["wmt16-en-de"].pipeline
     loose = opened("wmt16-en-de", write_folder(tmp_path / "loose", SEGMENTED))
     assert loose.codes == tmp_path / "loose" / "bpe.32000"
 
@@ -153,7 +149,7 @@ def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
     cut = "a te@@ st to@@ k@@ en T@@ est"
     codes = lines("#version: 0.2", "t e", "t o", "s t</w>", "e n</w>", "e st</w>")
     files = SEGMENTED | {"train.tok.clean.bpe.32000.en": lines(cut, "", ""), "bpe.32000": codes}
-    corpus = opened("wmt16-en-de", write_tar(tmp_path / "wmt16_en_de.tar.gz", files))
+    corpus = opened("wmt16-en-de", pack(tmp_path / "wmt16_en_de.tar.gz", files))
     assert corpus.codes is not None
     segmenter = WordPieces(Codes.load(corpus.codes))
     words = next(iter(corpus.splits["train"]()))[0]
@@ -164,7 +160,7 @@ def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
 def test_an_incomplete_package(tmp_path: Path) -> None:
     files = {name: text for name, text in SEGMENTED.items() if name != "bpe.32000"}
     with pytest.raises(ValueError, match=r"lacks bpe\.32000, expected all of wmt16_en_de"):
-        opened("wmt16-en-de", write_tar(tmp_path / "a.tar.gz", files))
+        opened("wmt16-en-de", pack(tmp_path / "a.tar.gz", files))
 
 
 # --- En-Fr
@@ -174,23 +170,23 @@ def test_en_fr(tmp_path: Path) -> None:
     folder = tmp_path / "wmt14"
     folder.mkdir()
     europarl = parallel("europarl-v7.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-europarl-v7.tgz", below("training", europarl))
+    pack(folder / "training-parallel-europarl-v7.tgz", below("training", europarl))
     crawl = parallel("commoncrawl.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-commoncrawl.tgz", crawl)
-    write_tar(
+    pack(folder / "training-parallel-commoncrawl.tgz", crawl)
+    pack(
         folder / "training-parallel-un.tgz",
         below("un", parallel("undoc.2000.fr-en", "fr", "en", 2)),
     )
     commentary = parallel("news-commentary-v9.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-nc-v9.tgz", below("training", commentary))
+    pack(folder / "training-parallel-nc-v9.tgz", below("training", commentary))
     giga = {
         f"{name}.gz": gzip.compress(text.encode())
         for name, text in parallel("giga-fren.release2.fixed", "fr", "en", 3).items()
     }
-    write_tar(folder / "training-giga-fren.tar", giga)
+    pack(folder / "training-giga-fren.tar", giga)
     dev = held_out("newstest2012", "en", "fr", 3) | held_out("newstest2013", "en", "fr", 4)
-    write_tar(folder / "dev.tgz", below("dev", dev))
-    write_tar(folder / "test-full.tgz", below("t", held_out("newstest2014-fren", "en", "fr", 5)))
+    pack(folder / "dev.tgz", below("dev", dev))
+    pack(folder / "test-full.tgz", below("t", held_out("newstest2014-fren", "en", "fr", 5)))
     corpus = opened("wmt14-en-fr", folder)
     assert counts(corpus) == {"train": 11, "valid": 7, "test": 5}
     assert list(corpus.splits["train"]())[-1] == (
@@ -229,24 +225,24 @@ def zh_en(tmp_path: Path) -> Path:
         homes.setdefault(home, {})[f"{home}/{stem}_{end}.txt"] = chinese(stem, 2)
         homes[home][f"{home}/{stem}_en.txt"] = lines(f"{stem} English 0", f"{stem} English 1")
     for home, files in homes.items():
-        write_zip(folder / f"{home}.zip", files)
+        pack(folder / f"{home}.zip", files)
     commentary = {
         "training/news-commentary-v12.zh-en.zh": "一 二\r\n一 二\r\nlatin\r\n一 二\r\n",
         "training/news-commentary-v12.zh-en.en": "one two\none two\nlatin\nOne two\n",
     }
-    write_tar(folder / "training-parallel-nc-v12.tgz", commentary)
+    pack(folder / "training-parallel-nc-v12.tgz", commentary)
     united = {
         "en-zh/UNv1.0.en-zh.zh": chinese("UN", 3).encode() + b"\xff\xe4\xb8\x80\n",
         "en-zh/UNv1.0.en-zh.en": lines("UN 0", "UN 1", "UN 2", "broken"),
         "en-zh/UNv1.0.en-zh.ids": "x\n",
     }
-    whole = write_tar(folder / "UNv1.0.en-zh.tar.gz", united).read_bytes()
+    whole = pack(folder / "UNv1.0.en-zh.tar.gz", united).read_bytes()
     (folder / "UNv1.0.en-zh.tar.gz").unlink()
     (folder / "UNv1.0.en-zh.tar.gz.00").write_bytes(whole[:200])
     (folder / "UNv1.0.en-zh.tar.gz.01").write_bytes(whole[200:])
     dev = held_out("newsdev2017-zhen", "zh", "en", 2) | held_out("newsdev2017-enzh", "en", "zh", 9)
-    write_tar(folder / "dev.tgz", below("dev", dev))
-    write_tar(folder / "test.tgz", below("test", held_out("newstest2017-zhen", "zh", "en", 3)))
+    pack(folder / "dev.tgz", below("dev", dev))
+    pack(folder / "test.tgz", below("test", held_out("newstest2017-zhen", "zh", "en", 3)))
     return folder
 
 
@@ -290,7 +286,7 @@ def test_all_that_is_missing_is_named_at_once(en_de: Path, tmp_path: Path) -> No
     ):
         opened("wmt16-en-de", en_de)
     wrong = write_folder(tmp_path / "wrong", {"holiday.txt": "x"})
-    with pytest.raises(ValueError, match=r"and 53 more, expected a folder with .*neu2017\.zip"):
+    with pytest.raises(ValueError, match=r"and 57 more, expected a folder with .*neu2017\.zip"):
         opened("wmt17-zh-en", wrong)
 
 
@@ -303,17 +299,38 @@ def test_only_the_shortened_test_set(en_de: Path) -> None:
 def test_sides_of_different_length(en_de: Path) -> None:
     files = parallel("commoncrawl.de-en", "de", "en", 4)
     files["commoncrawl.de-en.de"] += "one more\n"
-    write_tar(en_de / "training-parallel-commoncrawl.tgz", files)
+    pack(en_de / "training-parallel-commoncrawl.tgz", files)
     read = opened("wmt16-en-de", en_de).splits["train"]
     with pytest.raises(ValueError, match=r"commoncrawl\.de-en\.en has 4 lines and .* has 5 lines"):
         list(read())
 
 
-@pytest.mark.parametrize(
-    ("function", "setup"),
-    [(wmt.en_de, EN_DE), (wmt.en_fr, EN_FR), (wmt.zh_en, ZH_EN)],
-    ids=["en-de", "en-fr", "zh-en"],
-)
-def test_nothing_given(function: wmt.Open, setup: wmt.Setup, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"{setup.task.corpus} needs --from PATH: a folder with"):
-        function(None, tmp_path, lambda _: None)
+# --- Chinese pairs
+
+
+def test_a_text_is_new_once() -> None:
+    seen = Seen(bits=20)
+    assert [seen.add(text) for text in ("a", "b", "a", "", "", "b", "c")] == [1, 1, 0, 1, 0, 0, 1]
+
+
+def test_few_texts_are_taken_for_others() -> None:
+    # 43 bits for each text, as for 25 million in 2**30.
+    seen = Seen(bits=20)
+    assert sum(not seen.add(f"text {number}") for number in range(2**20 // 43)) == 0
+    full = Seen(bits=10)
+    wrong = sum(not full.add(f"text {number}") for number in range(1000))
+    assert wrong > 400, "a filter that is too small does forget: the test sees it"
+
+
+def test_chinese_pairs() -> None:
+    pairs = {
+        ("你好 ，世界 。", "Hello, world."): ("你好，世界。", "Hello, world."),
+        ("你好，世界。", " Hello, world.\x07"): None,  # the same again
+        ("你好，世界。", "Hello again."): ("你好，世界。", "Hello again."),
+        ("no Chinese", "no Chinese"): None,
+        ("你好", "你好"): None,
+        ("", "empty"): None,
+        ("联合国 大会 New York 第 5 次 会议", "x"): ("联合国大会New York第5次会议", "x"),
+        ("中\x01文", "y"): ("中文", "y"),
+    }
+    assert list(clean_chinese(pairs)) == [pair for pair in pairs.values() if pair]

@@ -1,25 +1,28 @@
-"""Texts through the machine's own package client: its mirror, its signature checks, no root.
+"""Texts fetched by the machine's own package client: its mirror, its signature checks, no root.
 
-Lists, cache and state of apt live in a folder of ours, so that nothing of the system's changes.
-What was fetched once is read from there, without apt and without a network.
+Lists, cache and state of apt are kept in a private folder, so the system does not change. Fetched
+files are reused without apt and without a network. Packages are read as streams.
 """
 
+import lzma
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from lightconv.corpora import Progress
-from lightconv.files import new_folder, sync
+from lightconv.files import lock, new_folder, sync
 
 _NO_APT = (
     "`lightconv prepare synthetic-translation` and the other synthetic corpora need no package "
     "mirror"
 )
-# What hooks would do to the system; then, where everything goes. Sources and keys stay as they are.
+# Hooks could change the system. Sources and keys are the system's.
 _CONFIG = """\
 #clear APT::Update;
 #clear AptCli::Hooks;
@@ -39,73 +42,69 @@ Dir::Log "{folder}/log/";
 def fetch_indices(
     cache: Path, languages: Sequence[str], progress: Progress
 ) -> dict[str, list[Path]]:
-    """The files of apt's `Translation-xx` indices for each language: plain text."""
-    folder = _folder(cache)
-    homes = {language: folder / "indices" / language for language in languages}
-    with _lock(folder, progress):
-        missing = [language for language, home in homes.items() if not home.is_dir()]
-        if missing:
-            apt = _Apt(folder, progress)
-            apt.update(missing, packages=False)
-            apt.save_indices({language: homes[language] for language in missing})
-        for home in homes.values():
-            if home.name not in missing:
-                progress(f"using {home}, fetched before; remove it to fetch it anew")
+    """The files of apt's `Translation-xx` indices for each language, as plain text."""
+    homes = _fetch(cache / "apt", "indices", languages, _Apt.save_indices, progress)
     return {language: sorted(home.iterdir()) for language, home in homes.items()}
 
 
 def fetch_packages(cache: Path, names: Sequence[str], progress: Progress) -> dict[str, Path]:
-    """The .deb files of packages, of the version that apt would install."""
-    folder = _folder(cache)
-    homes = {name: folder / "packages" / name for name in names}
-    with _lock(folder, progress):
-        missing = [name for name, home in homes.items() if not home.is_dir()]
-        if missing:
-            apt = _Apt(folder, progress)
-            apt.update([], packages=True)
-            for name in missing:
-                apt.download(name, homes[name])
-        for home in homes.values():
-            if home.name not in missing:
-                progress(f"using {home}, fetched before; remove it to fetch it anew")
+    """The .deb files of packages, in the version that apt would install."""
+    homes = _fetch(cache / "apt", "packages", names, _Apt.download, progress)
     return {name: _only_file(home) for name, home in homes.items()}
 
 
+def _fetch(
+    folder: Path,
+    kind: str,
+    names: Sequence[str],
+    fetch: "Callable[[_Apt, dict[str, Path]], None]",
+    progress: Progress,
+) -> dict[str, Path]:
+    """Folders of the named texts; missing ones are fetched, by one process at a time."""
+    folder = folder.absolute()
+    homes = {name: folder / kind / name for name in names}
+    waiting = f"waiting for another process that fetches into {folder}"
+    with lock(folder / "lock", None, wait=lambda: progress(waiting), inherited=True):
+        missing = {name: home for name, home in homes.items() if not home.is_dir()}
+        if missing:
+            fetch(_Apt(folder, progress), missing)
+        for name, home in homes.items():
+            if name not in missing:
+                progress(f"using {home}, fetched before; remove it to fetch it again")
+    return homes
+
+
+def _only_file(folder: Path) -> Path:
+    files = sorted(folder.glob("*.deb"))
+    if len(files) != 1:
+        raise ValueError(f"{folder} has {len(files)} packages, expected one. Remove the folder")
+    return files[0]
+
+
 class _Apt:
-    """apt-get and its relatives with a private state in `folder`."""
+    """apt-get and its helpers with a private state in `folder`."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         if shutil.which("apt-get") is None or shutil.which("apt-config") is None:
             raise ValueError(
                 "no apt-get on this machine, expected a Debian or Ubuntu system. " + _NO_APT
             )
+        if set('"\n\\') & set(str(folder)):
+            raise ValueError(f"apt cannot work in {str(folder)!r}: give a cache without quotes")
         self.folder = folder
         self.progress = progress
         self.config = folder / "apt.conf"
-        # What apt complained about without giving up: the reason, if something is missing later.
+        # Warnings and errors so far: the reason if something is missing later.
         self.complaints: list[str] = []
         for name in ("state", "lists/partial", "cache/archives/partial", "log"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
 
-    def update(self, languages: Sequence[str], *, packages: bool) -> None:
-        """Fetches the lists: translations for `languages`, and packages if they are wanted."""
-        what = [f"Translation-{language}" for language in languages]
-        self.progress(f"apt-get update: {', '.join(what) or 'list of packages'}")
-        text = _CONFIG.format(
-            languages=" ".join(f'"{language}";' for language in languages) or '"none";',
-            packages="true" if packages else "false",
-            folder=self.folder,
-        )
-        self.config.write_text(text, encoding="utf-8")
-        # One broken source of several is no reason to stop: what is missing is noticed later.
-        self._run(["apt-get", "-c", str(self.config), "-q", "update"], check=False)
-
     def save_indices(self, homes: dict[str, Path]) -> None:
-        """Writes what was fetched for each language into a folder of its own, as plain text."""
+        """Fetches the indices of each language into its folder."""
+        self._update(list(homes), packages=False)
         form = "$(LANGUAGE)|$(RELEASE)|$(METAKEY)|$(FILENAME)"
-        targets = ["--format", form, "Created-By: Translations"]
-        lines = self._run(["apt-get", "-c", str(self.config), "indextargets", *targets])
+        lines = self._run("apt-get", "indextargets", "--format", form, "Created-By: Translations")
         found: dict[str, list[tuple[str, str]]] = {language: [] for language in homes}
         for line in lines.splitlines():
             language, release, key, file = line.split("|", 3)
@@ -120,38 +119,52 @@ class _Apt:
         for language, files in found.items():
             with new_folder(homes[language]) as home:
                 for number, (name, file) in enumerate(sorted(files)):
-                    self._cat(file, home / f"{number}_{name}")
+                    target = home / f"{number}_{name}"
+                    with target.open("xb") as output:  # apt may have compressed the file
+                        self._run(self._helper(), "cat-file", file, output=output)
+                    sync(target)
 
-    def download(self, name: str, home: Path) -> None:
-        """Fetches a package into a folder of its own."""
-        self.progress(f"apt-get download {name}")
-        with new_folder(home) as fresh:
-            self._run(["apt-get", "-c", str(self.config), "-q", "download", name], folder=fresh)
-            _only_file(fresh)
+    def download(self, homes: dict[str, Path]) -> None:
+        """Fetches packages, each into its folder."""
+        self._update([], packages=True)
+        for name, home in homes.items():
+            self.progress(f"apt-get download {name}")
+            with new_folder(home) as fresh:
+                self._run("apt-get", "-q", "download", name, folder=fresh)
+                _only_file(fresh)
 
-    def _cat(self, file: str, target: Path) -> None:
-        """Writes an index, however apt has compressed it, as plain text."""
-        methods = self._run(["apt-config", "shell", "found", "Dir::Bin::methods/f"])
-        # found='/usr/lib/apt/methods': apt-helper lives beside that folder.
+    def _update(self, languages: Sequence[str], *, packages: bool) -> None:
+        what = [f"Translation-{language}" for language in languages]
+        self.progress(f"apt-get update: {', '.join(what) or 'list of packages'}")
+        text = _CONFIG.format(
+            languages=" ".join(f'"{language}";' for language in languages) or '"none";',
+            packages="true" if packages else "false",
+            folder=self.folder,
+        )
+        self.config.write_text(text, encoding="utf-8")
+        # One broken source of several does no harm: missing files are noticed later.
+        self._run("apt-get", "-q", "update", check=False)
+
+    def _helper(self) -> str:
+        # Prints found='/usr/lib/apt/methods': apt-helper is beside that folder.
+        methods = self._run("apt-config", "shell", "found", "Dir::Bin::methods/f")
         path = Path(methods.strip().partition("=")[2].strip("'\""))
         helper = path.parent / "apt-helper"
         if not helper.is_file():
             raise ValueError(f"apt has no {helper}, expected apt 1.1 or newer. {_NO_APT}")
-        with target.open("xb") as output:
-            self._run([str(helper), "-c", str(self.config), "cat-file", file], output=output)
-        sync(target)
+        return str(helper)
 
     def _run(
         self,
-        command: list[str],
-        *,
+        command: str,
+        *arguments: str,
         folder: Path | None = None,
         output: IO[bytes] | None = None,
         check: bool = True,
     ) -> str:
-        """What a command prints, if it is not written to `output`; ValueError when it fails."""
+        """Output of a command unless it is written to `output`; ValueError if the command fails."""
         done = subprocess.run(
-            command,
+            [command, "-c", str(self.config), *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.PIPE,
@@ -159,17 +172,13 @@ class _Apt:
             env=os.environ | {"LC_ALL": "C.UTF-8"},
             check=False,
         )
-        complaints = [
-            line
-            for line in done.stderr.decode("utf-8", "replace").splitlines()
-            # Root's downloads into a folder that only root can enter: true, and no matter.
-            if line.startswith(("E:", "W:")) and "unsandboxed as root" not in line
-        ]
-        self.complaints += complaints
-        for line in complaints:
-            self.progress(line)
+        for line in done.stderr.decode("utf-8", "replace").splitlines():
+            # Root may download into a folder that only root can enter.
+            if line.startswith(("E:", "W:")) and "unsandboxed as root" not in line:
+                self.complaints.append(line)
+                self.progress(line)
         if check and done.returncode != 0:
-            words = " ".join([Path(command[0]).name, *command[3:]])
+            words = " ".join([Path(command).name, *arguments])
             raise ValueError(
                 f"`{words[:100]}` failed with code {done.returncode}{self._reason()}. Check the "
                 f"network and the sources of apt. {_NO_APT}"
@@ -177,7 +186,7 @@ class _Apt:
         return (done.stdout or b"").decode("utf-8", "replace")
 
     def _reason(self) -> str:
-        """What apt complained about, the likeliest cause, as the end of a sentence."""
+        """The complaint that is most likely the cause, as the end of a sentence."""
         if not self.complaints:
             return ""
         causes = [line for line in self.complaints if "Failed to fetch" in line]
@@ -185,34 +194,70 @@ class _Apt:
         return f" ({(causes + errors + self.complaints)[0][2:].strip().rstrip('.')})"
 
 
-def _folder(cache: Path) -> Path:
-    """The folder of apt's private state below the cache."""
-    folder = cache.absolute() / "apt"
-    if set('"\n\\') & set(str(folder)):
-        raise ValueError(f"apt cannot work in {str(folder)!r}: give a cache without quotes in it")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+# --- Packages
+
+# Larger members are not text.
+_MAX_BYTES = 8 << 20
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+
+
+def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the regular files of a .deb whose names are wanted."""
+    try:
+        with _data(package) as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if member.isreg() and member.size <= _MAX_BYTES and wanted(name):
+                    file = archive.extractfile(member)
+                    if file is not None:
+                        yield name, file.read()
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        raise ValueError(
+            f"{package} cannot be read as a package: {error}. Remove its folder to fetch it again"
+        ) from None
 
 
 @contextmanager
-def _lock(folder: Path, progress: Progress) -> Iterator[None]:
-    """One at a time: another process that fetches into this folder is waited for."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows, where there is no apt either
-        yield
+def _data(package: Path) -> Iterator[IO[bytes]]:
+    """The package's data.tar, plain or in a compression that tarfile knows."""
+    tool = shutil.which("dpkg-deb")
+    if tool is None:
+        with package.open("rb") as file:
+            _seek_data(file, package)
+            yield file
         return
-    with (folder / "lock").open("w") as file:
+    command = [tool, "--fsys-tarfile", str(package)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another process that fetches into {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            yield process.stdout
+            while process.stdout.read(1 << 16):
+                pass
+        except BaseException:
+            process.kill()
+            raise
+        if process.wait() != 0:
+            reason = process.stderr.read().decode("utf-8", "replace")
+            raise OSError(" ".join(reason.split()))
 
 
-def _only_file(folder: Path) -> Path:
-    files = sorted(folder.glob("*.deb"))
-    if len(files) != 1:
-        raise ValueError(f"{folder} has {len(files)} packages, expected one. Remove the folder")
-    return files[0]
+def _seek_data(file: IO[bytes], package: Path) -> None:
+    """Moves to the member data.tar.* of the `ar` archive that a package is."""
+    # A header: name 16, date 12, owner 6, group 6, mode 8, size 10, end 2.
+    magic = file.read(len(_MAGIC))
+    while magic == _MAGIC and len(header := file.read(_HEADER)) == _HEADER:
+        name = header[:16].decode("ascii", "replace").strip().rstrip("/")
+        size = header[48:58].strip()
+        if header[58:] != b"`\n" or not size.isdigit():
+            break
+        if name.startswith("data.tar"):
+            if name.endswith(".zst"):
+                raise ValueError(f"{package} is compressed with zstd: reading it needs dpkg-deb")
+            if file.tell() + int(size) > package.stat().st_size:
+                break
+            return
+        file.seek(int(size) + int(size) % 2, 1)
+    raise OSError("not a Debian package, or cut or damaged")
