@@ -4,23 +4,13 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightconv.corpora import iwslt, open_corpus
-from lightconv.data.config import SideConfig
 from lightconv.data.corpus import Corpus
-from lightconv.data.words import Steps
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import Files, lines, pack, write_folder
 
 pytest.importorskip("sacremoses")
-
-STEPS = [Steps(SideConfig(lang=lang, tokenize="moses")) for lang in ("de", "en")]
-SCRAPS = (
-    *("a", "Wort", " ", "  ", ".", "...", ",", "1,000", "don't", "'", "-", "--", "z.B.", "Mr."),
-    *("&", "<", "½", "…", "“", "\u00a0", "\t", "\x07", "@-@", "e\u0301", "你", "$", "|", "ß"),
-)
 
 # Talk 1 has lines that only one language has. Numbers are those of the pairs that are left.
 ABOUT = {
@@ -175,25 +165,6 @@ def test_words_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_lengths_and_ratios(words: int, others: int, kept: int) -> None:
     assert iwslt.is_kept(words, others) == kept
-
-
-@given(st.text(max_size=40) | st.lists(st.sampled_from(SCRAPS), max_size=12).map("".join))
-def test_bounds_hold_for_what_moses_does(text: str) -> None:
-    least, most = iwslt.word_bounds(text)
-    for step in STEPS:
-        assert least <= len(step.apply(text).split()) <= most
-
-
-@given(*[st.integers(0, 300)] * 4)
-def test_what_is_sure_is_so(low: int, more: int, other: int, other_more: int) -> None:
-    one, two = (low, low + more % 20), (other, other + other_more % 20)
-    sure = iwslt.is_surely_kept(one, two)
-    truth = {
-        iwslt.is_kept(words, others)
-        for words in range(one[0], one[1] + 1)
-        for others in range(two[0], two[1] + 1)
-    }
-    assert sure is None or truth == {sure}
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

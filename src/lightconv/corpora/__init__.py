@@ -12,68 +12,62 @@ from lightconv.data.corpus import Corpus
 # Takes one line of text about the work in progress.
 Progress = Callable[[str], None]
 
+_MIRROR = "apt with a package mirror (any Debian or Ubuntu machine; no root)"
+_NOTHING = "nothing"
+_LANGUAGES = {"de": "German", "fr": "French", "it": "Italian", "da": "Danish", "zh": "Chinese"}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Entry:
-    """A named corpus and the function that opens it."""
+    """A named corpus.
+
+    open   "module:function" below lightconv.corpora; the function takes the corpus's name, the path
+           given with --from if the corpus takes one, the folder for fetched files, and a Progress
+    needs  printed by lists and in errors
+    """
 
     about: str
-    # "module:function" below lightconv.corpora; the arguments are the corpus's name, the path given
-    # with --from if the corpus takes one, the folder for fetched files, and a Progress.
     open: str
-    # Printed by lists and in errors.
     needs: str
-    # `needs` is a path given with --from; otherwise --from is refused.
-    takes_source: bool = False
 
+    @property
+    def takes_source(self) -> bool:
+        """True if `needs` is a path given with --from."""
+        return self.needs not in (_MIRROR, _NOTHING)
 
-def _shipped(about: str, open: str, needs: str) -> Entry:
-    return Entry(about=about, open=open, needs=needs, takes_source=True)
-
-
-def _fetched(about: str, open: str) -> Entry:
-    needs = "apt with a package mirror (any Debian or Ubuntu machine; no root)"
-    return Entry(about=about, open=open, needs=needs)
-
-
-def _invented(about: str) -> Entry:
-    return Entry(about=about, open="synthetic:generated", needs="nothing")
-
-
-_LANGUAGES = {"de": "German", "fr": "French", "it": "Italian", "da": "Danish", "zh": "Chinese"}
 
 CORPORA: dict[str, Entry] = {
     # --- The paper's six set-ups, read from the archives of their owners
-    "iwslt14-de-en": _shipped(
+    "iwslt14-de-en": Entry(
         "IWSLT'14, TED talks, German to English",
         "iwslt:talks",
         "de-en.tgz of the IWSLT 2014 evaluation campaign (WIT3, release 2014-01), or its folder",
     ),
-    "wmt16-en-de": _shipped(
+    "wmt16-en-de": Entry(
         "WMT'16, English to German",
         "wmt:translation",
         "wmt16_en_de.tar.gz, the package that Google made for its Transformer, or a folder "
         "with the archives of WMT'16 it was made of",
     ),
-    "wmt14-en-fr": _shipped(
+    "wmt14-en-fr": Entry(
         "WMT'14, English to French",
         "wmt:translation",
         "a folder with the archives of WMT'14: Europarl v7, Common Crawl, UN, News "
         "Commentary v9, 10^9 French-English, dev and test sets",
     ),
-    "wmt17-zh-en": _shipped(
+    "wmt17-zh-en": Entry(
         "WMT'17, Chinese to English",
         "wmt:translation",
         "a folder with the archives of WMT'17: News Commentary v12, UN Parallel Corpus v1.0, "
         "CWMT, dev and test sets",
     ),
-    "billion-word": _shipped(
+    "billion-word": Entry(
         "sentences of news, whole words",
         "billion_word:sentences",
         "1-billion-word-language-modeling-benchmark-r13output.tar.gz of the One Billion Word "
         "benchmark, or its folder",
     ),
-    "cnn-dailymail": _shipped(
+    "cnn-dailymail": Entry(
         "news articles to their highlights",
         "cnn_dailymail:articles",
         "a folder with cnn_stories.tgz, dailymail_stories.tgz (DeepMind Q&A dataset) and the "
@@ -81,27 +75,32 @@ CORPORA: dict[str, Entry] = {
     ),
     # --- Texts that a Debian or Ubuntu machine fetches with its own package client
     **{
-        f"debian-en-{code}": _fetched(
-            f"package descriptions, English to {_LANGUAGES[code]}", "debian:translation"
+        f"debian-en-{code}": Entry(
+            f"package descriptions, English to {_LANGUAGES[code]}", "debian:translation", _MIRROR
         )
         for code in ("de", "fr", "it", "da")
     },
-    "debian-summary": _fetched("long package descriptions to their synopses", "debian:summary"),
-    "debian-lm": _fetched("sentences of package descriptions", "debian:language_model"),
+    "debian-summary": Entry(
+        "long package descriptions to their synopses", "debian:summary", _MIRROR
+    ),
+    "debian-lm": Entry("sentences of package descriptions", "debian:language_model", _MIRROR),
     **{
-        f"libreoffice-en-{code}": _fetched(
-            f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation"
+        f"libreoffice-en-{code}": Entry(
+            f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation", _MIRROR
         )
         for code in ("de", "fr", "zh")
     },
     # --- Invented texts, the same everywhere
-    "synthetic-translation": _invented(
-        "an invented language to another: lexicon, endings and word order"
-    ),
-    "synthetic-reverse": _invented("words to the same words from last to first"),
-    "synthetic-copy": _invented("words to the same words"),
-    "synthetic-lm": _invented("sentences made of templates"),
-    "synthetic-summary": _invented("long documents to their key sentences"),
+    **{
+        f"synthetic-{name}": Entry(about, "synthetic:generated", _NOTHING)
+        for name, about in {
+            "translation": "an invented language to another: lexicon, endings and word order",
+            "reverse": "words to the same words from last to first",
+            "copy": "words to the same words",
+            "lm": "sentences made of templates",
+            "summary": "long documents to their key sentences",
+        }.items()
+    },
 }
 
 

@@ -18,6 +18,8 @@ from typing import IO
 from lightconv.corpora import Progress
 from lightconv.files import lock, new_folder, sync
 
+# Larger members of a package are not text.
+_MAX_BYTES = 8 << 20
 _NO_APT = (
     "`lightconv prepare synthetic-translation` and the other synthetic corpora need no package "
     "mirror"
@@ -43,34 +45,36 @@ def fetch_indices(
     cache: Path, languages: Sequence[str], progress: Progress
 ) -> dict[str, list[Path]]:
     """The files of apt's `Translation-xx` indices for each language, as plain text."""
-    homes = _fetch(cache / "apt", "indices", languages, _Apt.save_indices, progress)
+    homes = _fetch(cache, "indices", languages, _Apt.save_indices, progress)
     return {language: sorted(home.iterdir()) for language, home in homes.items()}
 
 
 def fetch_packages(cache: Path, names: Sequence[str], progress: Progress) -> dict[str, Path]:
     """The .deb files of packages, in the version that apt would install."""
-    homes = _fetch(cache / "apt", "packages", names, _Apt.download, progress)
+    homes = _fetch(cache, "packages", names, _Apt.download, progress)
     return {name: _only_file(home) for name, home in homes.items()}
 
 
 def _fetch(
-    folder: Path,
+    cache: Path,
     kind: str,
     names: Sequence[str],
     fetch: "Callable[[_Apt, dict[str, Path]], None]",
     progress: Progress,
 ) -> dict[str, Path]:
     """Folders of the named texts; missing ones are fetched, by one process at a time."""
-    folder = folder.absolute()
+    folder = cache.absolute() / "apt"
     homes = {name: folder / kind / name for name in names}
     waiting = f"waiting for another process that fetches into {folder}"
     with lock(folder / "lock", None, wait=lambda: progress(waiting), inherited=True):
-        missing = {name: home for name, home in homes.items() if not home.is_dir()}
+        missing = {}
+        for name, home in homes.items():
+            if home.is_dir():
+                progress(f"using {home}, fetched before; remove it to fetch it again")
+            else:
+                missing[name] = home
         if missing:
             fetch(_Apt(folder, progress), missing)
-        for name, home in homes.items():
-            if name not in missing:
-                progress(f"using {home}, fetched before; remove it to fetch it again")
     return homes
 
 
@@ -94,14 +98,12 @@ class _Apt:
         self.folder = folder
         self.progress = progress
         self.config = folder / "apt.conf"
-        # Warnings and errors so far: the reason if something is missing later.
         self.complaints: list[str] = []
         for name in ("state", "lists/partial", "cache/archives/partial", "log"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
 
     def save_indices(self, homes: dict[str, Path]) -> None:
-        """Fetches the indices of each language into its folder."""
         self._update(list(homes), packages=False)
         form = "$(LANGUAGE)|$(RELEASE)|$(METAKEY)|$(FILENAME)"
         lines = self._run("apt-get", "indextargets", "--format", form, "Created-By: Translations")
@@ -110,12 +112,11 @@ class _Apt:
             language, release, key, file = line.split("|", 3)
             if language in found:
                 found[language].append((f"{release}_{key}".replace("/", "_"), file))
-        for language, files in found.items():
-            if not files:
-                raise ValueError(
-                    f"apt-get update brought no Translation-{language}{self._reason()}. Check the "
-                    "network and the sources of apt; a mirror may lack a language. " + _NO_APT
-                )
+        if missing := [language for language, files in found.items() if not files]:
+            raise ValueError(
+                f"apt-get update brought no Translation-{missing[0]}{self._reason()}. Check the "
+                "network and the sources of apt; a mirror may lack a language. " + _NO_APT
+            )
         for language, files in found.items():
             with new_folder(homes[language]) as home:
                 for number, (name, file) in enumerate(sorted(files)):
@@ -125,7 +126,6 @@ class _Apt:
                     sync(target)
 
     def download(self, homes: dict[str, Path]) -> None:
-        """Fetches packages, each into its folder."""
         self._update([], packages=True)
         for name, home in homes.items():
             self.progress(f"apt-get download {name}")
@@ -187,19 +187,10 @@ class _Apt:
 
     def _reason(self) -> str:
         """The complaint that is most likely the cause, as the end of a sentence."""
-        if not self.complaints:
-            return ""
         causes = [line for line in self.complaints if "Failed to fetch" in line]
         errors = [line for line in self.complaints if line.startswith("E:")]
-        return f" ({(causes + errors + self.complaints)[0][2:].strip().rstrip('.')})"
-
-
-# --- Packages
-
-# Larger members are not text.
-_MAX_BYTES = 8 << 20
-_MAGIC = b"!<arch>\n"
-_HEADER = 60
+        found = causes + errors + self.complaints
+        return f" ({found[0][2:].strip().rstrip('.')})" if found else ""
 
 
 def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -220,7 +211,7 @@ def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
 
 @contextmanager
 def _data(package: Path) -> Iterator[IO[bytes]]:
-    """The package's data.tar, plain or in a compression that tarfile knows."""
+    """The package's data.tar, plain or in a compression that tarfile supports."""
     tool = shutil.which("dpkg-deb")
     if tool is None:
         with package.open("rb") as file:
@@ -246,18 +237,14 @@ def _data(package: Path) -> Iterator[IO[bytes]]:
 
 def _seek_data(file: IO[bytes], package: Path) -> None:
     """Moves to the member data.tar.* of the `ar` archive that a package is."""
+    magic = file.read(8)
     # A header: name 16, date 12, owner 6, group 6, mode 8, size 10, end 2.
-    magic = file.read(len(_MAGIC))
-    while magic == _MAGIC and len(header := file.read(_HEADER)) == _HEADER:
-        name = header[:16].decode("ascii", "replace").strip().rstrip("/")
-        size = header[48:58].strip()
-        if header[58:] != b"`\n" or not size.isdigit():
-            break
-        if name.startswith("data.tar"):
-            if name.endswith(".zst"):
-                raise ValueError(f"{package} is compressed with zstd: reading it needs dpkg-deb")
-            if file.tell() + int(size) > package.stat().st_size:
-                break
+    while magic == b"!<arch>\n" and (header := file.read(60)).endswith(b"`\n"):
+        name, digits = header[:16].rstrip(b" /"), header[48:58].strip()
+        size = int(digits) if digits.isdigit() else package.stat().st_size
+        if name == b"data.tar.zst":
+            raise OSError("it is compressed with zstd, which needs dpkg-deb")
+        if name.startswith(b"data.tar") and file.tell() + size <= package.stat().st_size:
             return
-        file.seek(int(size) + int(size) % 2, 1)
-    raise OSError("not a Debian package, or cut or damaged")
+        file.seek(size + size % 2, 1)
+    raise OSError("it is cut or damaged")

@@ -1,10 +1,8 @@
-"""One Billion Word benchmark: sentences of news in 99 training and 50 held-out files.
+"""One Billion Word benchmark: shuffled, tokenised sentences of news.
 
-The sentences are shuffled and tokenised by the owners. The first held-out file is the test set, as
-usual, and the second is the validation set.
-
-The owners' vocabulary has 793,471 types: every word that occurs at least three times in training,
-<S>, </S> and <UNK>. The vocabulary here also has <pad>, so it drops the rarest word.
+As usual, the first of 50 held-out files is the test set; the second is the validation set. The
+owners' vocabulary has 793,471 types: every word that occurs at least three times in training, <S>,
+</S> and <UNK>. The vocabulary here also has <pad>, so it drops the rarest word.
 """
 
 from collections.abc import Iterator
@@ -29,7 +27,6 @@ FILES = {
 
 
 def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    """Sentences of news, whole words."""
     source = Source(path, progress)
     wanted = {file: [file] for files in FILES.values() for file in files}
     source.require(wanted, CORPORA[name].needs)
@@ -45,6 +42,6 @@ def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
 
 
 def _sentences(source: Source, files: list[str]) -> Iterator[Example]:
-    for member, stream in source.walk(set(files).__contains__):
+    for member, stream in source.walk(set(files)):
         for line in lines_of(stream, str(member)):
             yield (line.removesuffix("\r"),)

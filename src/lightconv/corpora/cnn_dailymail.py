@@ -1,11 +1,8 @@
 """CNN-DailyMail: news articles and their highlights, as story files or as JSON lines.
 
-Story files come as `cnn_stories.tgz` and `dailymail_stories.tgz`, or unpacked; three lists of
-addresses assign the stories to splits, and the SHA-1 of an address names its story. JSON lines
-come as one file for each split.
-
-The paper's copy replaced names of people and places by markers (@entity1). Stories are read with
-the names that the owners ship; markers in JSON lines stay.
+Three lists of addresses assign the stories to splits; the SHA-1 of an address names its story.
+JSON lines come as one file for each split. In the paper's copy, markers (@entity1) replace names
+of people and places; the owners' stories have the names.
 
 The sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and the
 end of a line for metrics and readers.
@@ -26,15 +23,7 @@ from lightconv.data.text import lines_of
 from lightconv.data.vocabulary import SPECIALS
 
 LISTS = {"train": "all_train.txt", "valid": "all_val.txt", "test": "all_test.txt"}
-RECORDS = {
-    "train": ("train.jsonl", "train.json"),
-    "valid": tuple(
-        f"{name}.{ending}"
-        for name in ("validation", "valid", "val", "dev")
-        for ending in ("jsonl", "json")
-    ),
-    "test": ("test.jsonl", "test.json"),
-}
+RECORDS = {"train": ["train"], "valid": ["validation", "valid", "val", "dev"], "test": ["test"]}
 PIPELINE = PipelineConfig(
     sides=(
         SideConfig(lang="en", tokenize="moses", lowercase=True, truncate=400),
@@ -43,32 +32,32 @@ PIPELINE = PipelineConfig(
     subword=BPEConfig(merges=30_000, share_vocab=True, most=30_000 - SPECIALS),
 )
 
+# Names of article and summary in JSON lines.
+FIELDS = (("article", "highlights"), ("document", "summary"), ("text", "summary"))
+_EXPECTED = " or ".join(f'{{"{source}": ..., "{target}": ...}}' for source, target in FIELDS)
 _STORY = ".story"
 # Ends of sentences; captions and headings have none.
 _ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 
 
 def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    """Articles, cut after 400 words, and their highlights."""
     source = Source(path, progress)
     needs = CORPORA[name].needs
     if any(member.base.endswith(_STORY) for member in source):
         splits = _stories(source, needs, progress)
     else:
-        members = source.require({names[0]: names for names in RECORDS.values()}, needs)
-        splits = {
-            split: partial(_records, source, member)
-            for split, member in zip(RECORDS, members, strict=True)
+        wanted = {
+            f"{names[0]}.jsonl": [f"{name}.{end}" for name in names for end in ("jsonl", "json")]
+            for names in RECORDS.values()
         }
+        members = zip(RECORDS, source.require(wanted, needs), strict=True)
+        splits = {split: partial(_records, source, member) for split, member in members}
     return Corpus(
         task=TaskConfig(kind="summarization", corpus=name, metric="rouge"),
         splits=splits,
         pipeline=PIPELINE,
         digests=source.digests,
     )
-
-
-# --- Stories
 
 
 def _stories(source: Source, needs: str, progress: Progress) -> dict[str, Reader]:
@@ -93,9 +82,7 @@ def _listed(source: Source, member: Member) -> list[str]:
 
 
 def _told(source: Source, member: Member) -> Iterator[Example]:
-    """The stories of a list, in the order of the archive or the folder."""
-    wanted = set(_listed(source, member))
-    for story, stream in source.walk(wanted.__contains__):
+    for story, stream in source.walk(set(_listed(source, member))):
         yield parse_story(lines_of(stream, str(story)))
 
 
@@ -112,26 +99,13 @@ def parse_story(lines: Iterable[str]) -> Example:
     return article_text(article), summary_text(highlights)
 
 
-def summary_text(sentences: Iterable[str]) -> str:
-    """Sentences as one line."""
-    lines = (_line(sentence.replace(SENTENCE_BREAK, " ")) for sentence in sentences)
-    return f" {SENTENCE_BREAK} ".join(filter(None, lines))
-
-
 def article_text(paragraphs: Iterable[str]) -> str:
-    """Paragraphs as one line."""
-    return " ".join(filter(None, map(_line, paragraphs)))
+    return " ".join(" ".join(paragraphs).split())
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-# --- JSON lines
-
-# Names of the two texts in common files.
-FIELDS = (("article", "highlights"), ("document", "summary"), ("text", "summary"))
-_EXPECTED = " or ".join(f'{{"{source}": ..., "{target}": ...}}' for source, target in FIELDS)
+def summary_text(sentences: Iterable[str]) -> str:
+    lines = (" ".join(sentence.replace(SENTENCE_BREAK, " ").split()) for sentence in sentences)
+    return f" {SENTENCE_BREAK} ".join(filter(None, lines))
 
 
 def _records(source: Source, member: Member) -> Iterator[Example]:

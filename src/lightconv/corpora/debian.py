@@ -14,14 +14,13 @@ from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_indices
 from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
 from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.corpus import Corpus, Example, Reader
 from lightconv.files import digest
 
 # Share of the stems in validation and in test: one to two thousand lines each.
 _HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
 _SUMMARY_HELD_OUT = 0.025
 _SENTENCES_HELD_OUT = 0.0125
-_BYTES = BytesConfig(vocab=8000, joint=True)
 
 # Longer text over the shorter, in UTF-8 bytes: Chinese needs about as many as English.
 _MAX_RATIO = 3.0
@@ -29,9 +28,6 @@ _MAX_RATIO = 3.0
 _SHORT_TEXT = 60
 # Fewer words are ambiguous without context: "Line".
 _MIN_WORDS = 3
-
-
-# --- Records of an index
 
 
 class Description(NamedTuple):
@@ -44,17 +40,14 @@ class Description(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The paragraphs as one running text."""
         return " ".join(tidy(line) for paragraph in self.paragraphs for line in paragraph)
 
 
 def read_descriptions(files: Iterable[Path], language: str) -> Iterator[Description]:
     """The records of indices; damaged ones are left out."""
     for file in files:
-        for record in file.read_bytes().decode("utf-8", "replace").split("\n\n"):
-            found = _parse(record, language)
-            if found is not None:
-                yield found
+        records = file.read_bytes().decode("utf-8", "replace").split("\n\n")
+        yield from filter(None, (_parse(record, language) for record in records))
 
 
 def _parse(record: str, language: str) -> Description | None:
@@ -79,7 +72,6 @@ def _parse(record: str, language: str) -> Description | None:
 
 
 def tidy(text: str) -> str:
-    """The text with every run of white space as one space."""
     return " ".join(text.split())
 
 
@@ -115,7 +107,6 @@ _ABBREVIATION = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of an English text."""
     found, start = [], 0
     for end in _END.finditer(text):
         if not _ABBREVIATION.search(text, start, end.start()):
@@ -125,11 +116,7 @@ def sentences(text: str) -> list[str]:
     return [*found, rest] if rest else found
 
 
-# --- Corpora
-
-
 def translation(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Synopses and paragraphs, English to another language."""
     language = name[-2:]
     files = fetch_indices(cache, ["en", language], progress)
     english = {found.digest: found for found in read_descriptions(files["en"], "en")}
@@ -138,7 +125,6 @@ def translation(name: str, cache: Path, progress: Progress) -> Corpus:
 
 
 def summary(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Long descriptions to synopses."""
     files = fetch_indices(cache, ["en"], progress)["en"]
     items = (
         item
@@ -146,28 +132,45 @@ def summary(name: str, cache: Path, progress: Progress) -> Corpus:
         if len(description.text.split()) >= 10 and len(description.synopsis.split()) >= 2
         for item in _items(description.package, [(description.text, description.synopsis)])
     )
+    task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
     sides = (SideConfig(lang="en", truncate=400), SideConfig(lang="en"))
-    return Corpus(
-        task=TaskConfig(kind="summarization", corpus=name, metric="rouge"),
-        splits=divide(items, _SUMMARY_HELD_OUT),
-        pipeline=PipelineConfig(sides=sides, subword=_BYTES),
-        digests={file.name: digest(file) for file in files},
-    )
+    return _corpus(task, sides, FilterConfig(), divide(items, _SUMMARY_HELD_OUT), files)
 
 
 def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Sentences of long descriptions."""
     files = fetch_indices(cache, ["en"], progress)["en"]
     items = (
         item
         for description in read_descriptions(files, "en")
         for item in _items(description.package, _prose(description))
     )
+    task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
+    splits = divide(items, _SENTENCES_HELD_OUT)
+    return _corpus(task, (SideConfig(lang="en"),), FilterConfig(max_len=256), splits, files)
+
+
+def translation_corpus(
+    name: str, items: Iterable[Item], held_out: float, files: Iterable[Path]
+) -> Corpus:
+    """A corpus for translation from English with one byte-level vocabulary."""
+    sides = (SideConfig(lang="en"), SideConfig(lang=name[-2:]))
+    filters = FilterConfig(max_len=256, max_ratio=4.0)
+    task = translation_task(name, "sacrebleu")
+    return _corpus(task, sides, filters, divide(items, held_out), files)
+
+
+def _corpus(
+    task: TaskConfig,
+    sides: tuple[SideConfig, ...],
+    filters: FilterConfig,
+    splits: Mapping[str, Reader],
+    files: Iterable[Path],
+) -> Corpus:
     return Corpus(
-        task=TaskConfig(kind="language_model", corpus=name, metric="perplexity"),
-        splits=divide(items, _SENTENCES_HELD_OUT),
-        pipeline=PipelineConfig(sides=(SideConfig(lang="en"),), subword=_BYTES),
-        filters=FilterConfig(max_len=256),
+        task=task,
+        splits=splits,
+        pipeline=PipelineConfig(sides=sides, subword=BytesConfig(vocab=8000, joint=True)),
+        filters=filters,
         digests={file.name: digest(file) for file in files},
     )
 
@@ -206,9 +209,6 @@ def _items(package: str, examples: Iterable[Example]) -> Iterator[Item]:
         yield Item(example, group, (group, *names))
 
 
-# --- Pairs of texts that stand side by side
-
-
 def is_translation(source: str, target: str) -> bool:
     """True if an English text and its counterpart are useful: words, and not the same text."""
     if letters_and_digits(source) == letters_and_digits(target):
@@ -218,18 +218,3 @@ def is_translation(source: str, target: str) -> bool:
         return False
     shorter, longer = sorted((len(source.encode()), len(target.encode())))
     return longer <= max(_SHORT_TEXT, _MAX_RATIO * shorter)
-
-
-def translation_corpus(
-    name: str, items: Iterable[Item], held_out: float, files: Iterable[Path]
-) -> Corpus:
-    """A corpus for translation from English with one byte-level vocabulary."""
-    return Corpus(
-        task=translation_task(name, "sacrebleu"),
-        splits=divide(items, held_out),
-        pipeline=PipelineConfig(
-            sides=(SideConfig(lang="en"), SideConfig(lang=name[-2:])), subword=_BYTES
-        ),
-        filters=FilterConfig(max_len=256, max_ratio=4.0),
-        digests={file.name: digest(file) for file in files},
-    )

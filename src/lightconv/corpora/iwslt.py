@@ -32,13 +32,10 @@ TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst20
 
 # Lines about a talk; its title and description are training text.
 _ABOUT = re.compile(r"\s*</?(?:url|keywords|talkid|speaker|reviewer|translator|doc)\b")
-# All but plain letters, digits and spaces.
-_MARKS = re.compile("[^A-Za-z0-9 \u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]")
 _TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    """German to English in lower case, as in the paper."""
     source = Source(path, progress)
     stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TESTS)]
     files = [stem.format(lang) for stem in stems for lang in LANGUAGES]
@@ -58,12 +55,8 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     )
 
 
-def _raw_talks(source: Source, members: Sequence[Member]) -> Iterator[Example]:
-    return side_by_side(partial(_talk_lines, source), members)
-
-
 def _talk_lines(source: Source, member: Member) -> Iterator[str]:
-    """Lines of talks; the lines about a talk may differ between languages."""
+    # The lines about a talk may differ between languages.
     for line in source.lines(member):
         if not _ABOUT.match(line):
             yield _TAGS.sub("", line).strip()
@@ -72,7 +65,7 @@ def _talk_lines(source: Source, member: Member) -> Iterator[str]:
 def _talks(
     source: Source, members: Sequence[Member], kept: bytes, held_out: bool
 ) -> Iterator[Example]:
-    pairs = compress(_raw_talks(source, members), kept)
+    pairs = compress(side_by_side(partial(_talk_lines, source), members), kept)
     return (pair for number, pair in enumerate(pairs, 1) if (number % EVERY == 0) == held_out)
 
 
@@ -87,61 +80,28 @@ def _test_lines(source: Source, member: Member) -> Iterator[str]:
         yield text.replace("’", "'")
 
 
-# --- Pairs by their number of words
-
-
 def _kept(source: Source, members: Sequence[Member], cache: Path, progress: Progress) -> bytes:
     """One byte for each training pair, 1 if it is kept; read from the cache if it is there."""
-    mark = sha256("".join(map(source.digest, members)).encode()).hexdigest()[:16]
+    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
     path = cache / f"iwslt14-de-en.{mark}.kept"
     if path.is_file():
         data = path.read_bytes()
         if sha256(data[32:]).digest() == data[:32]:
             return data[32:]
-    kept = bytes(_count(source, members, progress))
-    cache.mkdir(parents=True, exist_ok=True)
-    replace_file(path, sha256(kept).digest() + kept)
-    return kept
-
-
-def _count(source: Source, members: Sequence[Member], progress: Progress) -> bytearray:
-    """Tokenises only the pairs whose bounds do not decide."""
     steps = [Steps(SideConfig(lang=lang, tokenize="moses")) for lang in LANGUAGES]
     kept = bytearray()
-    for pair in _raw_talks(source, members):
-        sure = is_surely_kept(*map(word_bounds, pair))
-        if sure is None:
-            words = (step.apply(text) for step, text in zip(steps, pair, strict=True))
-            sure = is_kept(*(len(text.split()) for text in words))
-        kept.append(sure)
+    for pair in side_by_side(partial(_talk_lines, source), members):
+        words = (step.apply(text).split() for step, text in zip(steps, pair, strict=True))
+        kept.append(is_kept(*map(len, words)))
         if len(kept) % 20_000 == 0:
             progress(f"counting words: {len(kept):,} pairs")
     progress(
         f"{sum(kept):,} of {len(kept):,} pairs have 1 to {MAX_WORDS} words and a ratio up to "
         f"{MAX_RATIO}"
     )
-    return kept
-
-
-def word_bounds(text: str) -> tuple[int, int]:
-    """The fewest and the most words that the Moses tokeniser can make of a text.
-
-    It splits words at spaces, and each mark can become a word and split another in two.
-    """
-    if not text.isprintable():  # control characters are dropped, unusual spaces split words
-        return 0, len(text)
-    words = len(text.split())
-    return words, words + 2 * len(_MARKS.findall(text))
-
-
-def is_surely_kept(one: tuple[int, int], other: tuple[int, int]) -> bool | None:
-    """`is_kept` for numbers of words within bounds; None if the bounds do not decide."""
-    if is_kept(one[0], other[1]) and is_kept(one[1], other[0]):
-        return True
-    fewest = [one[0], other[0]]
-    if max(fewest) > MAX_WORDS or one[0] > MAX_RATIO * other[1] or other[0] > MAX_RATIO * one[1]:
-        return False
-    return None
+    cache.mkdir(parents=True, exist_ok=True)
+    replace_file(path, sha256(kept).digest() + kept)
+    return bytes(kept)
 
 
 def is_kept(words: int, others: int) -> bool:

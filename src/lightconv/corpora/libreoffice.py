@@ -27,7 +27,6 @@ _HAN = re.compile(r"[\u3400-\u9fff]")
 
 
 def translation(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Headings and paragraphs, English to another language."""
     language = name[-2:]
     packages = [f"libreoffice-help-{_PACKAGES[code]}" for code in ("en", language)]
     english, other = fetch_packages(cache, packages, progress).values()
@@ -36,7 +35,7 @@ def translation(name: str, cache: Path, progress: Progress) -> Corpus:
 
 
 def _aligned(english: Path, other: Path, language: str) -> Iterator[Item]:
-    """Pairs of elements with one id on one page; a page is one group."""
+    # A page is one group.
     pages = dict(read_pages(english))
     for name, theirs in read_pages(other):
         for key, source in pages.get(name, {}).items():
@@ -48,7 +47,7 @@ def _aligned(english: Path, other: Path, language: str) -> Iterator[Item]:
 
 
 def read_pages(package: Path) -> Iterator[tuple[str, Page]]:
-    """The pages of a help package by their paths, which all languages share."""
+    """The pages of a help package by their paths, which are the same in all languages."""
     for name, data in read_members(package, lambda name: _PAGE.fullmatch(name) is not None):
         yield _PAGE.sub(r"\1", name), read_page(data.decode("utf-8", "replace"))
 

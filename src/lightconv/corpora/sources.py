@@ -1,8 +1,7 @@
-"""Files of a corpus as its owners ship it: in a folder, in archives, or in archives in a folder.
+"""Files of a corpus as its owners ship it, in folders and archives, found by name.
 
-Files are found by name and read as streams; nothing is unpacked onto the disk. An archive is not
-trusted: names that leave it are refused, links are skipped, and unpacking stops when the content
-grows more than text does.
+They are read as streams; nothing is unpacked onto the disk. An archive is not trusted: names that
+leave it are refused, links are skipped, and unpacking stops when it grows more than text does.
 """
 
 import gzip
@@ -17,7 +16,7 @@ import warnings
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,6 +36,7 @@ BLOCK = 1 << 18
 
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
+_TAR = b"ustar"  # at byte 257
 # .00 is the first of several pieces.
 _ARCHIVES = (".tar", ".tgz", ".gz", ".zip", ".00")
 
@@ -77,15 +77,16 @@ class Source:
         self._ignore = ignore
         self._named: dict[str, list[Member]] = {}
         self._links: set[str] = set()
+        folder = path if path.is_dir() else path.parent
         loose, archives = _listed(path)
         for file in loose:
-            self._add(Member(file, _name(file, path), packed=False))
+            self._add(Member(file, file.relative_to(folder).as_posix(), packed=False))
         for archive in archives:
             progress(f"looking through {archive.name}")
             digest = hashlib.sha256()
             for member, _ in _contents(archive, self._links, digest):
                 self._add(member)
-            self.digests[_name(archive, path)] = digest.hexdigest()
+            self.digests[archive.relative_to(folder).as_posix()] = digest.hexdigest()
         if not self._named:
             raise ValueError(f"{path} holds no files, expected a corpus")
 
@@ -107,8 +108,8 @@ class Source:
     def require(self, wanted: Mapping[str, Sequence[str]], needs: str) -> list[Member]:
         """One file for each of `wanted`, entered in `digests`; ValueError if one is missing.
 
-        wanted  description for the error -> names that the file may have
-        needs   description of the whole source, for the error
+        wanted  description -> names that the file may have
+        needs   description of the whole source
         """
         found = {what: self.find(*names) for what, names in wanted.items()}
         missing = [what for what, member in found.items() if member is None]
@@ -122,15 +123,11 @@ class Source:
                     self.digests[member.name] = hashlib.file_digest(file, "sha256").hexdigest()
         return members
 
-    def digest(self, member: Member) -> str:
-        """SHA-256 of the member's archive, or of a required loose file."""
-        return self.digests[_name(member.container, self.path)]
-
-    def walk(self, wanted: Callable[[str], bool]) -> Contents:
-        """The first file of each wanted base name, in one pass over each archive."""
+    def walk(self, names: Collection[str]) -> Contents:
+        """The first file of each of these names, in one pass over each archive."""
         chosen: dict[Path, list[Member]] = {}
         for base, members in self._named.items():
-            if wanted(base):
+            if base in names:
                 chosen.setdefault(members[0].container, []).append(members[0])
         for members in chosen.values():
             yield from self._read(members)
@@ -176,7 +173,6 @@ class Source:
             )
 
     def _read(self, members: list[Member]) -> Contents:
-        """Files of one container, in its order."""
         container = members[0].container
         if not members[0].packed:
             if container != self.path and not stat.S_ISREG(container.lstat().st_mode):
@@ -195,12 +191,8 @@ class Source:
         raise ValueError(f"{container} has changed: {min(left)} is gone. Start again")
 
 
-def _name(file: Path, root: Path) -> str:
-    return file.name if file == root else file.relative_to(root).as_posix()
-
-
 def _listed(path: Path) -> tuple[list[Path], list[Path]]:
-    """Loose files and archives, in the order of their names."""
+    """Loose files and archives in alphabetical order."""
     if path.is_file():
         return ([], [path]) if _is_archive(path) else ([path], [])
     if not path.is_dir():
@@ -221,12 +213,12 @@ def _listed(path: Path) -> tuple[list[Path], list[Path]]:
     return loose, archives
 
 
+@dataclass
 class _Mended:
     """Lines of a stream with bytes that are not UTF-8 replaced."""
 
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self.stream = stream
-        self.count = 0
+    stream: io.BufferedReader
+    count: int = 0
 
     def readline(self, size: int) -> bytes:
         raw = self.stream.readline(size)
@@ -237,24 +229,14 @@ class _Mended:
         return mended
 
 
-# --- Archives as streams
-
-
 def _is_archive(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(512)
-    return head.startswith((_GZIP, _ZIP)) or _is_tar(head)
-
-
-def _is_tar(head: bytes) -> bool:
-    return head[257:262] == b"ustar"
+    return head.startswith((_GZIP, _ZIP)) or head[257:262] == _TAR
 
 
 def _contents(archive: Path, links: set[str], digest: Any = None) -> Contents:
-    """Every regular file of an archive, in its order; the names of links are added to `links`.
-
-    digest  updated with the archive's bytes, all of them once the last file was passed
-    """
+    """Every regular file of an archive; adds names of links to `links` and bytes to `digest`."""
     pieces = [archive]
     if archive.suffix == ".00":
         numbered = (archive.with_suffix(f".{number:02}") for number in itertools.count())
@@ -266,15 +248,15 @@ def _contents(archive: Path, links: set[str], digest: Any = None) -> Contents:
             yield from _zip_contents(archive, links)
         else:
             with _unpacked(raw, archive, size) as stream:
-                if _is_tar(stream.peek(512)):
+                if stream.peek(512)[257:262] == _TAR:
                     yield from _tar_contents(archive, stream, links)
                 else:
                     name = archive.name.removesuffix(archive.suffix)
                     yield Member(archive, name, packed=True), stream
-                if digest:  # also verifies the checksum at the end of a .gz
-                    _drain(stream)
-        if digest:
-            _drain(raw)
+                while digest and stream.read(BLOCK):
+                    pass  # verifies the checksum at the end of a .gz
+        while digest and raw.read(BLOCK):
+            pass
 
 
 def _tar_contents(archive: Path, stream: io.BufferedReader, links: set[str]) -> Contents:
@@ -293,8 +275,7 @@ def _tar_contents(archive: Path, stream: io.BufferedReader, links: set[str]) -> 
 def _zip_contents(archive: Path, links: set[str]) -> Contents:
     with zipfile.ZipFile(archive) as zipped:
         files = [info for info in zipped.infolist() if not info.is_dir()]
-        if sum(info.file_size for info in files) > _limit(archive.stat().st_size):
-            raise _bomb(archive)
+        _check_growth(archive.stat().st_size, sum(info.file_size for info in files), archive)
         for info in files:
             if stat.S_ISLNK(info.external_attr >> 16):
                 links.add(PurePosixPath(info.filename).name)
@@ -318,28 +299,19 @@ def _safe_name(name: str, archive: Path) -> str:
 
 def _unpacked(stream: Any, where: object, size: int) -> "io.BufferedReader[Any]":
     """A stream of `size` bytes, decompressed if it is gzip, with a limit to its growth."""
-    blocks = _guarded(stream, where)
-    plain = io.BufferedReader(_Stream(blocks), min(BLOCK, max(size, 512)))
+    plain = io.BufferedReader(_Stream(_guarded(stream, where)), min(BLOCK, max(size, 512)))
     if not plain.peek(2).startswith(_GZIP):
         return plain
-    blocks = _guarded(gzip.GzipFile(fileobj=plain), where, _limit(size))
+    blocks = _guarded(gzip.GzipFile(fileobj=plain), where, size)
     return io.BufferedReader(_Stream(blocks), BLOCK)
 
 
-def _limit(packed: int) -> int:
-    return MAX_GROWTH * packed + SMALL
-
-
-def _bomb(where: object) -> ValueError:
-    return ValueError(
-        f"{where} unpacks to more than {MAX_GROWTH} times its size, which text never does. "
-        "Fetch it from its owner"
-    )
-
-
-def _drain(stream: Any) -> None:
-    while stream.read(BLOCK):
-        pass
+def _check_growth(packed: int, size: int, where: object) -> None:
+    if size > MAX_GROWTH * packed + SMALL:
+        raise ValueError(
+            f"{where} unpacks to more than {MAX_GROWTH} times its size, which text never does. "
+            "Fetch it from its owner"
+        )
 
 
 @contextmanager
@@ -365,14 +337,14 @@ def _blocks(paths: Iterable[Path], digest: Any) -> Generator[bytes, None, None]:
                 yield block
 
 
-def _guarded(stream: Any, where: object, limit: int | None = None) -> Iterator[bytes]:
-    """The bytes of a stream; ValueError if it is damaged or longer than the limit."""
+def _guarded(stream: Any, where: object, packed: int | None = None) -> Iterator[bytes]:
+    """The bytes of a stream, decompressed from `packed` bytes; ValueError if it is damaged."""
     count = 0
     with _damage_named(where):
         while block := stream.read(BLOCK):
             count += len(block)
-            if limit is not None and count > limit:
-                raise _bomb(where)
+            if packed is not None:
+                _check_growth(packed, count, where)
             yield block
 
 
@@ -394,13 +366,10 @@ class _Stream(io.RawIOBase):
         return len(part)
 
 
-# --- Parallel lines, and sentences between tags
-
-_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)
-_OPEN_SEGMENT = re.compile(r"<seg\b", re.IGNORECASE)
+_OPEN = re.compile(r"<seg\b[^<>]*>?", re.IGNORECASE)
+_CLOSE = re.compile("</seg>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,6}));")
-_MAX_LINES = 1000
-_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_NAMED = {"amp": 38, "lt": 60, "gt": 62, "quot": 34, "apos": 39}
 
 
 def side_by_side(
@@ -409,37 +378,26 @@ def side_by_side(
     """Line 1 of each file, line 2 of each, ...; ValueError if their numbers of lines differ."""
     for lines in itertools.zip_longest(*map(read, members)):
         if None in lines:
-            lengths = [array("L", map(len, read(member))) for member in members]
-            counts = " and ".join(
-                f"{member} has {len(length)} lines"
-                for member, length in zip(members, lengths, strict=True)
-            )
+            one, other = [array("L", map(len, read(member))) for member in members]
             raise ValueError(
-                f"{counts}, expected the same number. They seem to part at line "
-                f"{first_gap(lengths[0], lengths[1])}. Fetch the corpus again"
+                f"{members[0]} has {len(one)} lines and {members[1]} has {len(other)}, expected "
+                f"the same number. They seem to part at line {first_gap(one, other)}. Fetch the "
+                "corpus again"
             )
         yield lines
 
 
 def segments(lines: Iterable[str], name: str) -> Iterator[str]:
     """The texts between <seg> and </seg> of an .sgm or .xml file, as plain text."""
-    found = False
-    pending: list[str] = []  # lines of a segment that has not ended
-    for number, line in enumerate(lines, 1):
-        pending.append(line)
-        if len(pending) > _MAX_LINES:
-            raise ValueError(f"{name}, line {number}: a <seg> without its </seg>")
-        if len(pending) > 1 and "</seg>" not in line.lower():
-            continue
-        buffer = " ".join(pending)
-        for match in _SEGMENT.finditer(buffer):
-            found = True
-            yield unescape(match[1]).strip()
-        opened = _OPEN_SEGMENT.search(_SEGMENT.sub("", buffer))
-        pending = [opened.string[opened.start() :]] if opened else []
-    if pending or not found:
-        problem = "ends within a <seg>" if pending else "has no <seg>"
-        raise ValueError(f"{name} {problem}, expected a test set in the WMT or IWSLT format")
+    expected = "expected a test set in the WMT or IWSLT format"
+    _, *pieces = _OPEN.split(" ".join(lines))
+    if not pieces:
+        raise ValueError(f"{name} has no <seg>, {expected}")
+    for piece in pieces:
+        text, *end = _CLOSE.split(piece, 1)
+        if not end:
+            raise ValueError(f"{name} has a <seg> without its </seg>, {expected}")
+        yield unescape(text).strip()
 
 
 def unescape(text: str) -> str:
@@ -449,9 +407,7 @@ def unescape(text: str) -> str:
 
 def _character(match: re.Match[str]) -> str:
     name, decimal, hexadecimal = match.groups()
-    if name:
-        return _NAMED[name]
-    code = int(decimal) if decimal else int(hexadecimal, 16)
+    code = _NAMED.get(name) or (int(decimal) if decimal else int(hexadecimal, 16))
     # Neither a surrogate nor NUL.
     valid = 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000
     return chr(code) if valid else match[0]

@@ -111,7 +111,6 @@ def _unleaked(train: Sequence[Example], test: Sequence[Example]) -> list[Example
 def _held_out(
     examples: Sequence[Example], names: dict[Example, Collection[str]], known: set[str]
 ) -> list[Example]:
-    """The examples that may be tested on; their texts are added to `known`."""
     kept: list[Example] = []
     instances: Counter[str] = Counter()
     for example in sorted(examples, key=lambda example: position("\n".join(example))):

@@ -7,8 +7,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache as cached
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -25,8 +24,6 @@ _Choice = TypeVar("_Choice")
 _HELD_OUT = 0.1
 # So many texts of other splits in a row mean that there are too few texts.
 _MAX_MISSES = 10_000
-# Codes reserved for local use.
-_LANGUAGES = ("qaa", "qab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,6 @@ class Settings:
 
 
 def generated(name: str, cache: Path, progress: Progress) -> Corpus:
-    """The corpus of that name with the default settings."""
     return make(name)
 
 
@@ -58,13 +54,10 @@ def make(name: str, settings: Settings | None = None) -> Corpus:
     """The corpus of that name; example i of a split depends only on the settings and i."""
     if settings is None:  # a document takes as long as twenty sentences
         settings = Settings(train=5000) if name == "synthetic-summary" else Settings()
-    sides = tuple(SideConfig(lang=lang) for lang in _LANGUAGES)
+    # Language codes that are reserved for local use.
+    sides: tuple[SideConfig, ...] = (SideConfig(lang="qaa"), SideConfig(lang="qab"))
     task = TaskConfig(
-        kind="translation",
-        corpus=name,
-        source_lang=_LANGUAGES[0],
-        target_lang=_LANGUAGES[1],
-        metric="sacrebleu",
+        kind="translation", corpus=name, source_lang="qaa", target_lang="qab", metric="sacrebleu"
     )
     subword: BytesConfig | WordsConfig = WordsConfig()
     make_one: Callable[[Random], Example]
@@ -74,7 +67,7 @@ def make(name: str, settings: Settings | None = None) -> Corpus:
     elif name == "synthetic-lm":
         task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
         sides = (SideConfig(lang="en"),)
-        make_one = _one_sentence
+        make_one = sentence
     elif name == "synthetic-summary":
         task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
         sides = (SideConfig(lang="en", truncate=400), SideConfig(lang="en"))
@@ -92,7 +85,7 @@ def make(name: str, settings: Settings | None = None) -> Corpus:
 def _examples(
     make_one: Callable[[Random], Example], settings: Settings, split: str
 ) -> Iterator[Example]:
-    """Examples from the split's own random numbers; the hash of a text decides on its split."""
+    # The hash of a text decides on its split, so no text is in two.
     random = Random(f"{split} {settings.seed}")
     for _ in range(getattr(settings, split)):
         for _ in range(_MAX_MISSES):
@@ -119,14 +112,6 @@ def pick(random: Random, choices: Sequence[_Choice]) -> _Choice:
     """One of the choices; early ones are more frequent, like words of a language."""
     return choices[int(len(choices) * random.random() * random.random())]
 
-
-# --- Two invented languages
-#
-# The source language orders determiner, adjectives, noun, and subject, verb, object, place. Nouns
-# have an ending for the plural, verbs for the tense. The target language orders noun, adjectives,
-# determiner, puts prepositions behind their phrase, and orders subject, place, object, verb. Its
-# nouns have a gender; adjectives and determiners agree with it and with the number, and the verb
-# agrees with the number of its subject.
 
 _CONSONANTS = ("b d f g k l m n p r s t v z", "ch j kh l m n ny q r sh th w x y")
 _VOWELS = ("a e i o u", "a ai e o u")
@@ -156,16 +141,13 @@ class Word(NamedTuple):
     gender: str = ""
 
 
-class Phrase(NamedTuple):
-    """A noun with its adjectives and determiner in both languages."""
-
-    source: list[str]
-    target: list[str]
-    number: int
-
-
 class Languages:
-    """The lexicon of a seed, and a grammar that makes sentences in both languages at once."""
+    """The lexicon of a seed, and a grammar that makes sentences in both languages at once.
+
+    source  determiner, adjectives, noun; subject, verb, object, place; plural and tense as endings
+    target  noun, adjectives, determiner; subject, place, object, verb; prepositions follow; all of
+            a phrase agrees with the gender and number of its noun, the verb with its subject
+    """
 
     def __init__(self, seed: int = 0) -> None:
         random = Random(f"lexicon {seed}")
@@ -178,7 +160,6 @@ class Languages:
                 self.words[kind].append(Word(source, target, gender))
 
     def sentence(self, random: Random) -> Example:
-        """One or two clauses in both languages."""
         clauses = [self.clause(random)]
         if random.random() < 0.3:
             clauses.append(self.clause(random))
@@ -189,24 +170,23 @@ class Languages:
         return source.capitalize() + mark, target.capitalize() + mark
 
     def clause(self, random: Random) -> Example:
-        """Subject, verb, object, and perhaps a place."""
         placed = random.random() < 0.4
-        subject = self._phrase(random)
+        source, target, number = self._phrase(random)
         verb = pick(random, self.words["verbs"])
         tense = int(len(_SOURCE_TENSE) * random.random())
-        thing = self._phrase(random)
-        source = [*subject.source, verb.source + _SOURCE_TENSE[tense], *thing.source]
-        target = [*subject.target]
+        thing, their_thing, _ = self._phrase(random)
+        source += [verb.source + _SOURCE_TENSE[tense], *thing]
         if placed:
             relation = pick(random, self.words["relations"])
-            place = self._phrase(random)
-            source += [relation.source, *place.source]
-            target += [*place.target, relation.target]
-        ending = _TARGET_TENSE[tense] + _TARGET_PERSON[subject.number]
-        target += [*thing.target, verb.target + ending]
+            place, their_place, _ = self._phrase(random)
+            source += [relation.source, *place]
+            target += [*their_place, relation.target]
+        ending = _TARGET_TENSE[tense] + _TARGET_PERSON[number]
+        target += [*their_thing, verb.target + ending]
         return " ".join(source), " ".join(target)
 
-    def _phrase(self, random: Random) -> Phrase:
+    def _phrase(self, random: Random) -> tuple[list[str], list[str], int]:
+        """A noun with adjectives and determiner in both languages, and its number."""
         count = int(3 * random.random() * random.random())
         determiner = pick(random, self.words["determiners"])
         adjectives = [pick(random, self.words["adjectives"]) for _ in range(count)]
@@ -216,11 +196,10 @@ class Languages:
         source[-1] += _SOURCE_NUMBER[number]
         ending = noun.gender + _TARGET_NUMBER[number]
         target = [word.target + ending for word in (noun, *adjectives, determiner)]
-        return Phrase(source, target, number)
+        return source, target, number
 
 
 def _invent(random: Random, syllables: int, language: int, taken: set[str]) -> str:
-    """A new word of open syllables."""
     consonants, vowels = _CONSONANTS[language].split(), _VOWELS[language].split()
     while True:
         word = "".join(
@@ -232,8 +211,6 @@ def _invent(random: Random, syllables: int, language: int, taken: set[str]) -> s
             taken.add(word)
             return word
 
-
-# --- Sentences from templates, and documents with two key sentences
 
 # Words for each slot.
 _SLOTS = {
@@ -280,13 +257,9 @@ _KEYS = (
 _SLOT = re.compile(r"\{([a-z]+)(\d?)\}")
 
 
-def sentence(random: Random) -> str:
+def sentence(random: Random) -> Example:
     """A sentence of lower-case words and names, its marks set off by spaces."""
-    return _fill(pick(random, _TEMPLATES), random, {})
-
-
-def _one_sentence(random: Random) -> Example:
-    return (sentence(random),)
+    return (_fill(pick(random, _TEMPLATES), random, {}),)
 
 
 def document(random: Random, sentences: tuple[int, int] = (12, 30)) -> Example:
@@ -294,7 +267,7 @@ def document(random: Random, sentences: tuple[int, int] = (12, 30)) -> Example:
     fewest, most = sentences
     count = fewest + int((most - fewest + 1) * random.random())
     first, second = sorted(int((count + 1) * random.random()) for _ in range(2))
-    lines = [_capital(sentence(random)) for _ in range(count)]
+    lines = [_capital(*sentence(random)) for _ in range(count)]
     summary = []
     for place, (long, short) in ((first, pick(random, _KEYS)), (second + 1, pick(random, _KEYS))):
         filled: dict[str, str] = {}
@@ -304,23 +277,20 @@ def document(random: Random, sentences: tuple[int, int] = (12, 30)) -> Example:
 
 
 def _fill(template: str, random: Random, filled: dict[str, str]) -> str:
-    """The template with words in its slots; numbered ones are kept in `filled`."""
+    """The template with words in its slots; numbered ones are taken from or added to `filled`."""
     said = []
     for text, kind, number in _parts(template):
         said.append(text)
-        if not kind:
-            continue
-        slot = kind + number
-        if not number or slot not in filled:
+        if kind and (not number or kind + number not in filled):
             word = pick(random, _WORDS[kind])
             while number and word in filled.values():  # two names are two people
                 word = pick(random, _WORDS[kind])
-            filled[slot] = word
-        said.append(filled[slot])
+            filled[kind + number] = word
+        said.append(filled.get(kind + number, ""))
     return "".join(said)
 
 
-@cached
+@lru_cache
 def _parts(template: str) -> list[tuple[str, str, str]]:
     """The texts of a template, each with the kind and number of the slot after it."""
     pieces = [*_SLOT.split(template), "", ""]

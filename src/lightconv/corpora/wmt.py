@@ -20,20 +20,15 @@ from lightconv.data.vocabulary import SPECIALS
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"
 _CRAWL = "training-parallel-commoncrawl.tgz"
+ROLES = ("src", "ref")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """One task: its files and its preparation."""
 
-    # Split -> archive, for errors -> file names with {} for the language, or names of test sets.
+    # Split -> archive, for errors -> alternative names of files.
     parts: Mapping[str, Mapping[str, Sequence[str]]]
-    # Names of a side of a test set; old test sets are the same in both directions.
-    tests: Sequence[str] = (
-        "{stem}-{role}.{lang}.sgm",
-        "{stem}-{other}.{lang}.sgm",
-        "{year}.{lang}",
-    )
     pipeline: PipelineConfig
     filters: FilterConfig
     metric: str
@@ -43,20 +38,21 @@ class Setup:
     def files(self, split: str, languages: Sequence[str]) -> dict[str, Sequence[str]]:
         """Possible names of each file of a split, source and target by turns."""
         found: dict[str, Sequence[str]] = {}
-        for home, stems in self.parts[split].items():
-            for stem in stems:
-                for lang, role, other in zip(
-                    languages, ("src", "ref"), ("ref", "src"), strict=True
-                ):
-                    if split == "train":
-                        # CWMT calls Chinese ch or cn.
-                        ch, cn = lang.replace("zh", "ch"), lang.replace("zh", "cn")
-                        names = [stem.format(lang, ch=ch, cn=cn)]
-                    else:
-                        values = {"stem": stem, "year": stem.partition("-")[0], "lang": lang}
-                        names = [n.format(**values, role=role, other=other) for n in self.tests]
+        for home, patterns in self.parts[split].items():
+            for pattern in patterns:
+                for number, lang in enumerate(languages):
+                    values = {"lang": lang, "role": ROLES[number], "other": ROLES[1 - number]}
+                    # CWMT calls Chinese ch or cn.
+                    values |= {code: lang.replace("zh", code) for code in ("ch", "cn")}
+                    names = pattern.format_map(values).split()
                     found[f"{names[0]} ({home})"] = names
         return found
+
+
+def _test(stem: str) -> str:
+    """Names of a test set that is the same in both directions."""
+    year = stem.partition("-")[0]
+    return f"{stem}-{{role}}.{{lang}}.sgm {stem}-{{other}}.{{lang}}.sgm {year}.{{lang}}"
 
 
 def _moses(lang: str) -> SideConfig:
@@ -69,12 +65,12 @@ SETUPS = {
     "wmt16-en-de": Setup(
         parts={
             "train": {
-                _EUROPARL: ["europarl-v7.de-en.{}"],
-                _CRAWL: ["commoncrawl.de-en.{}"],
-                "training-parallel-nc-v11.tgz": ["news-commentary-v11.de-en.{}"],
+                _EUROPARL: ["europarl-v7.de-en.{lang}"],
+                _CRAWL: ["commoncrawl.de-en.{lang}"],
+                "training-parallel-nc-v11.tgz": ["news-commentary-v11.de-en.{lang}"],
             },
-            "valid": {"dev.tgz": ["newstest2013"]},
-            "test": {"dev.tgz or test-full.tgz": ["newstest2014-deen"]},
+            "valid": {"dev.tgz": [_test("newstest2013")]},
+            "test": {"dev.tgz or test-full.tgz": [_test("newstest2014-deen")]},
         },
         pipeline=PipelineConfig(
             sides=(_moses("en"), _moses("de")),
@@ -89,14 +85,14 @@ SETUPS = {
     "wmt14-en-fr": Setup(
         parts={
             "train": {
-                _EUROPARL: ["europarl-v7.fr-en.{}"],
-                _CRAWL: ["commoncrawl.fr-en.{}"],
-                "training-parallel-un.tgz": ["undoc.2000.fr-en.{}"],
-                "training-parallel-nc-v9.tgz": ["news-commentary-v9.fr-en.{}"],
-                "training-giga-fren.tar": ["giga-fren.release2.fixed.{}"],
+                _EUROPARL: ["europarl-v7.fr-en.{lang}"],
+                _CRAWL: ["commoncrawl.fr-en.{lang}"],
+                "training-parallel-un.tgz": ["undoc.2000.fr-en.{lang}"],
+                "training-parallel-nc-v9.tgz": ["news-commentary-v9.fr-en.{lang}"],
+                "training-giga-fren.tar": ["giga-fren.release2.fixed.{lang}"],
             },
-            "valid": {"dev.tgz": ["newstest2012", "newstest2013"]},
-            "test": {"test-full.tgz": ["newstest2014-fren"]},
+            "valid": {"dev.tgz": [_test("newstest2012"), _test("newstest2013")]},
+            "test": {"test-full.tgz": [_test("newstest2014-fren")]},
         },
         pipeline=PipelineConfig(
             sides=tuple(
@@ -112,8 +108,8 @@ SETUPS = {
     "wmt17-zh-en": Setup(
         parts={
             "train": {
-                "training-parallel-nc-v12.tgz": ["news-commentary-v12.zh-en.{}"],
-                "UNv1.0.en-zh.tar.gz or its pieces .00 and .01": ["UNv1.0.en-zh.{}"],
+                "training-parallel-nc-v12.tgz": ["news-commentary-v12.zh-en.{lang}"],
+                "UNv1.0.en-zh.tar.gz or its pieces .00 and .01": ["UNv1.0.en-zh.{lang}"],
                 "casia2015.zip": ["casia2015_{ch}.txt"],
                 "casict2011.zip": ["casict-A_{ch}.txt", "casict-B_{ch}.txt"],
                 "casict2015.zip": ["casict2015_{ch}.txt"],
@@ -121,10 +117,9 @@ SETUPS = {
                 "datum2017.zip": [f"Book{number}_{{cn}}.txt" for number in range(1, 21)],
                 "neu2017.zip": ["NEU_{cn}.txt"],
             },
-            "valid": {"dev.tgz": ["newsdev2017-zhen"]},
-            "test": {"test.tgz": ["newstest2017-zhen"]},
+            "valid": {"dev.tgz": ["newsdev2017-zhen-{role}.{lang}.sgm"]},
+            "test": {"test.tgz": ["newstest2017-zhen-{role}.{lang}.sgm"]},
         },
-        tests=("{stem}-{role}.{lang}.sgm",),
         pipeline=PipelineConfig(
             sides=(SideConfig(lang="zh", tokenize="jieba"), _moses("en")),
             subword=BPEConfig(merges=32_000, joint=False),
@@ -137,7 +132,6 @@ SETUPS = {
 
 
 def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    """Training, validation and test sets of a campaign."""
     setup = SETUPS[name]
     # The shortened test sets have the same file names as the full ones.
     source = Source(path, progress, ignore="filtered")
@@ -177,8 +171,7 @@ def _texts(source: Source, member: Member) -> Iterator[str]:
     return segments(lines, str(member)) if member.base.endswith(".sgm") else lines
 
 
-# --- Google's package: tokenised, cleaned and segmented
-
+# Google's package: tokenised, cleaned and segmented.
 _PACKAGE = {
     "train": "train.tok.clean.bpe.32000",
     "valid": "newstest2013.tok.bpe.32000",
@@ -188,7 +181,6 @@ _CODES = "bpe.32000"
 
 
 def _packaged(name: str, source: Source, cache: Path) -> Corpus:
-    """Whole words; the package's own codes segment them as the package does."""
     setup = SETUPS[name]
     names = [f"{stem}.{lang}" for stem in _PACKAGE.values() for lang in ("en", "de")]
     *members, codes = source.require(
@@ -214,8 +206,6 @@ def _words(source: Source, members: Sequence[Member]) -> Iterator[Example]:
     for pair in side_by_side(source.lines, members):
         yield tuple(f"{text} ".replace("@@ ", "").strip() for text in pair)
 
-
-# --- Chinese-English training pairs, by the rules of Hassan et al. (2018)
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _CHINESE = re.compile(f"[{_HAN}]")
@@ -249,7 +239,7 @@ class Seen:
 
 
 def clean_chinese(pairs: Iterable[Example]) -> Iterator[Example]:
-    """Pairs with Chinese on the source side alone, each once; filters check their lengths."""
+    """Pairs with Chinese on the source side alone, each once (rules of Hassan et al., 2018)."""
     seen = Seen()
     for pair in pairs:
         source, target = (_CONTROL.sub("", text) for text in pair)
