@@ -159,7 +159,7 @@ def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
 
 def test_an_incomplete_package(tmp_path: Path) -> None:
     files = {name: text for name, text in SEGMENTED.items() if name != "bpe.32000"}
-    with pytest.raises(ValueError, match=r"lacks bpe\.32000, expected all of wmt16_en_de"):
+    with pytest.raises(ValueError, match=r"lacks bpe\.32000 \(wmt16_en_de\.tar\.gz\)"):
         opened("wmt16-en-de", pack(tmp_path / "a.tar.gz", files))
 
 

@@ -14,14 +14,21 @@ from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_indices
 from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
 from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example, Reader
+from lightconv.data.corpus import Corpus, Example
 from lightconv.files import digest
 
-# Share of the stems in validation and in test: one to two thousand lines each.
-_HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
-_SUMMARY_HELD_OUT = 0.025
-_SENTENCES_HELD_OUT = 0.0125
-
+# Share of the groups in validation and in test: one to two thousand lines each.
+_HELD_OUT = {
+    "debian-en-de": 0.05,
+    "debian-en-fr": 0.03,
+    "debian-en-it": 0.0125,
+    "debian-en-da": 0.0125,
+    "debian-summary": 0.025,
+    "debian-lm": 0.0125,
+    "libreoffice-en-de": 0.06,
+    "libreoffice-en-fr": 0.06,
+    "libreoffice-en-zh": 0.08,
+}
 # Longer text over the shorter, in UTF-8 bytes: Chinese needs about as many as English.
 _MAX_RATIO = 3.0
 # Texts of up to so many bytes may differ more.
@@ -116,12 +123,32 @@ def sentences(text: str) -> list[str]:
     return [*found, rest] if rest else found
 
 
+def fetched_corpus(task: TaskConfig, items: Iterable[Item], files: Iterable[Path]) -> Corpus:
+    """A corpus of English text, alone or with another side, and one byte-level vocabulary."""
+    english = SideConfig(lang="en")
+    sides: tuple[SideConfig, ...] = (english,)
+    filters = FilterConfig(max_len=256)
+    if task.kind == "summarization":
+        sides, filters = (SideConfig(lang="en", truncate=400), english), FilterConfig()
+    elif task.target_lang:
+        sides = (english, SideConfig(lang=task.target_lang))
+        filters = FilterConfig(max_len=256, max_ratio=4.0)
+    return Corpus(
+        task=task,
+        splits=divide(items, _HELD_OUT[task.corpus]),
+        pipeline=PipelineConfig(sides=sides, subword=BytesConfig(vocab=8000, joint=True)),
+        filters=filters,
+        digests={file.name: digest(file) for file in files},
+    )
+
+
 def translation(name: str, cache: Path, progress: Progress) -> Corpus:
     language = name[-2:]
     files = fetch_indices(cache, ["en", language], progress)
     english = {found.digest: found for found in read_descriptions(files["en"], "en")}
     items = _aligned(english, read_descriptions(files[language], language))
-    return translation_corpus(name, items, _HELD_OUT[language], files["en"] + files[language])
+    task = translation_task(name, "sacrebleu")
+    return fetched_corpus(task, items, files["en"] + files[language])
 
 
 def summary(name: str, cache: Path, progress: Progress) -> Corpus:
@@ -133,8 +160,7 @@ def summary(name: str, cache: Path, progress: Progress) -> Corpus:
         for item in _items(description.package, [(description.text, description.synopsis)])
     )
     task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
-    sides = (SideConfig(lang="en", truncate=400), SideConfig(lang="en"))
-    return _corpus(task, sides, FilterConfig(), divide(items, _SUMMARY_HELD_OUT), files)
+    return fetched_corpus(task, items, files)
 
 
 def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
@@ -145,34 +171,7 @@ def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
         for item in _items(description.package, _prose(description))
     )
     task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
-    splits = divide(items, _SENTENCES_HELD_OUT)
-    return _corpus(task, (SideConfig(lang="en"),), FilterConfig(max_len=256), splits, files)
-
-
-def translation_corpus(
-    name: str, items: Iterable[Item], held_out: float, files: Iterable[Path]
-) -> Corpus:
-    """A corpus for translation from English with one byte-level vocabulary."""
-    sides = (SideConfig(lang="en"), SideConfig(lang=name[-2:]))
-    filters = FilterConfig(max_len=256, max_ratio=4.0)
-    task = translation_task(name, "sacrebleu")
-    return _corpus(task, sides, filters, divide(items, held_out), files)
-
-
-def _corpus(
-    task: TaskConfig,
-    sides: tuple[SideConfig, ...],
-    filters: FilterConfig,
-    splits: Mapping[str, Reader],
-    files: Iterable[Path],
-) -> Corpus:
-    return Corpus(
-        task=task,
-        splits=splits,
-        pipeline=PipelineConfig(sides=sides, subword=BytesConfig(vocab=8000, joint=True)),
-        filters=filters,
-        digests={file.name: digest(file) for file in files},
-    )
+    return fetched_corpus(task, items, files)
 
 
 def _prose(description: Description) -> Iterator[Example]:

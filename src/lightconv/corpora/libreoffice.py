@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightconv.corpora import Progress
+from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_packages, read_members
-from lightconv.corpora.debian import is_translation, tidy, translation_corpus
+from lightconv.corpora.debian import fetched_corpus, is_translation, tidy
 from lightconv.corpora.splits import Item
 from lightconv.data.corpus import Corpus
 
 # (id, number of earlier elements of the page with this id) -> text
 Page = dict[tuple[str, int], str]
 
-_HELD_OUT = {"de": 0.06, "fr": 0.06, "zh": 0.08}
 _PACKAGES = {"en": "en-us", "de": "de", "fr": "fr", "zh": "zh-cn"}
 _PAGE = re.compile(r"usr/share/libreoffice/help/[^/]+/(text/.+\.html)")
 _ELEMENT = re.compile(
@@ -31,7 +30,7 @@ def translation(name: str, cache: Path, progress: Progress) -> Corpus:
     packages = [f"libreoffice-help-{_PACKAGES[code]}" for code in ("en", language)]
     english, other = fetch_packages(cache, packages, progress).values()
     items = _aligned(english, other, language)
-    return translation_corpus(name, items, _HELD_OUT[language], [english, other])
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, [english, other])
 
 
 def _aligned(english: Path, other: Path, language: str) -> Iterator[Item]:

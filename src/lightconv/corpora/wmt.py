@@ -6,7 +6,7 @@ parallel lines for training, .sgm or plain lines for validation and test.
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -20,33 +20,20 @@ from lightconv.data.vocabulary import SPECIALS
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"
 _CRAWL = "training-parallel-commoncrawl.tgz"
-ROLES = ("src", "ref")
+# Split -> archive, for errors -> files; a file by its possible names, separated by spaces.
+Parts = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """One task: its files and its preparation."""
 
-    # Split -> archive, for errors -> alternative names of files.
-    parts: Mapping[str, Mapping[str, Sequence[str]]]
+    parts: Parts
     pipeline: PipelineConfig
     filters: FilterConfig
     metric: str
     # Approximate number of training pairs.
     examples: int
-
-    def files(self, split: str, languages: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Possible names of each file of a split, source and target by turns."""
-        found: dict[str, Sequence[str]] = {}
-        for home, patterns in self.parts[split].items():
-            for pattern in patterns:
-                for number, lang in enumerate(languages):
-                    values = {"lang": lang, "role": ROLES[number], "other": ROLES[1 - number]}
-                    # CWMT calls Chinese ch or cn.
-                    values |= {code: lang.replace("zh", code) for code in ("ch", "cn")}
-                    names = pattern.format_map(values).split()
-                    found[f"{names[0]} ({home})"] = names
-        return found
 
 
 def _test(stem: str) -> str:
@@ -131,36 +118,63 @@ SETUPS = {
 }
 
 
+# Google's package: tokenised, cleaned and segmented by its own codes.
+_PACKAGE: Parts = {
+    "train": {"wmt16_en_de.tar.gz": ["train.tok.clean.bpe.32000.{lang}"]},
+    "valid": {"wmt16_en_de.tar.gz": ["newstest2013.tok.bpe.32000.{lang}"]},
+    "test": {"wmt16_en_de.tar.gz": ["newstest2014.tok.bpe.32000.{lang}"]},
+    "codes": {"wmt16_en_de.tar.gz": ["bpe.32000"]},
+}
+
+
 def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     setup = SETUPS[name]
     # The shortened test sets have the same file names as the full ones.
     source = Source(path, progress, ignore="filtered")
-    if name == "wmt16-en-de" and source.find(f"{_PACKAGE['train']}.en"):
-        return _packaged(name, source, cache)
-    wanted = {split: setup.files(split, name.split("-")[1:]) for split in setup.parts}
-    homes = ", ".join(dict.fromkeys(home for parts in setup.parts.values() for home in parts))
+    packaged = name == "wmt16-en-de" and bool(source.find("train.tok.clean.bpe.32000.en"))
+    parts = _PACKAGE if packaged else setup.parts
+    wanted = {split: _names(homes, name.split("-")[1:]) for split, homes in parts.items()}
     everything = {what: names for files in wanted.values() for what, names in files.items()}
-    members = iter(source.require(everything, f"{CORPORA[name].needs} ({homes})"))
+    archives = ", ".join(dict.fromkeys(home for homes in parts.values() for home in homes))
+    members = iter(source.require(everything, f"{CORPORA[name].needs} ({archives})"))
     found = {split: [next(members) for _ in files] for split, files in wanted.items()}
+    codes = found.pop("codes", None)
+    read = partial(_lines if packaged else _texts, source)
     clean = "train" if name == "wmt17-zh-en" else None
     return Corpus(
         task=translation_task(name, setup.metric),
         splits={
-            split: partial(_examples, source, files, split == clean)
-            for split, files in found.items()
+            split: partial(_examples, read, files, split == clean) for split, files in found.items()
         },
         pipeline=setup.pipeline,
-        filters=setup.filters,
+        filters=FilterConfig() if packaged else setup.filters,
         examples={"train": setup.examples},
+        tokenized=packaged,
+        codes=source.on_disk(codes[0], cache) if codes else None,
         digests=source.digests,
     )
 
 
-def _examples(source: Source, members: Sequence[Member], chinese: bool) -> Iterator[Example]:
+def _names(homes: Mapping[str, Sequence[str]], languages: Sequence[str]) -> dict[str, list[str]]:
+    """Possible names of each file, source and target by turns."""
+    found: dict[str, list[str]] = {}
+    for home, patterns in homes.items():
+        for pattern in patterns:
+            for lang, role, other in zip(languages, ("src", "ref"), ("ref", "src"), strict=True):
+                # CWMT calls Chinese ch or cn.
+                codes = {code: lang.replace("zh", code) for code in ("ch", "cn")}
+                names = pattern.format(lang=lang, role=role, other=other, **codes).split()
+                found[f"{names[0]} ({home})"] = names
+    return found
+
+
+def _examples(
+    read: Callable[[Member], Iterator[str]], members: Sequence[Member], chinese: bool
+) -> Iterator[Example]:
     pairs = (
         pair
         for files in zip(members[::2], members[1::2], strict=True)
-        for pair in side_by_side(partial(_texts, source), files)
+        for pair in side_by_side(read, files)
     )
     return clean_chinese(pairs) if chinese else pairs
 
@@ -171,40 +185,9 @@ def _texts(source: Source, member: Member) -> Iterator[str]:
     return segments(lines, str(member)) if member.base.endswith(".sgm") else lines
 
 
-# Google's package: tokenised, cleaned and segmented.
-_PACKAGE = {
-    "train": "train.tok.clean.bpe.32000",
-    "valid": "newstest2013.tok.bpe.32000",
-    "test": "newstest2014.tok.bpe.32000",
-}
-_CODES = "bpe.32000"
-
-
-def _packaged(name: str, source: Source, cache: Path) -> Corpus:
-    setup = SETUPS[name]
-    names = [f"{stem}.{lang}" for stem in _PACKAGE.values() for lang in ("en", "de")]
-    *members, codes = source.require(
-        {name: [name] for name in (*names, _CODES)},
-        "all of wmt16_en_de.tar.gz. Fetch the package again",
-    )
-    pairs = zip(members[::2], members[1::2], strict=True)
-    return Corpus(
-        task=translation_task(name, setup.metric),
-        splits={
-            split: partial(_words, source, pair)
-            for split, pair in zip(_PACKAGE, pairs, strict=True)
-        },
-        pipeline=setup.pipeline,
-        examples={"train": setup.examples},
-        tokenized=True,
-        codes=source.on_disk(codes, cache),
-        digests=source.digests,
-    )
-
-
-def _words(source: Source, members: Sequence[Member]) -> Iterator[Example]:
-    for pair in side_by_side(source.lines, members):
-        yield tuple(f"{text} ".replace("@@ ", "").strip() for text in pair)
+def _lines(source: Source, member: Member) -> Iterator[str]:
+    """Lines of the package with whole words."""
+    return (f"{line} ".replace("@@ ", "").strip() for line in source.lines(member))
 
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
