@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightconv.models.weights import parameters
+from lightconv.models.tensors import parameters
+from lightconv.train.checkpoint import flatten_optimizer, restore_model, restore_optimizer
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.state import flatten_optimizer, restore_model, restore_optimizer
 
 Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
