@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lightconv.corpora import sources
-from lightconv.corpora.sources import Source, segments, side_by_side, unescape
+from lightconv.corpora.sources import SourceFiles, segments, side_by_side, unescape
 from tests.corpora.packing import Files, odd_member, pack, write_folder
 
 FILES = {
@@ -24,14 +24,14 @@ FILES = {
 CONTENTS = {"train.de": b"eins\nzwei\n", "train.en": b"one\ntwo\n", "test.de": b"drei\n"}
 
 
-def content(source: Source, name: str) -> bytes:
+def content(source: SourceFiles, name: str) -> bytes:
     member = source.find(name)
     assert member is not None
     with source.open(member) as stream:
         return stream.read()
 
 
-def everything(source: Source) -> dict[str, bytes]:
+def everything(source: SourceFiles) -> dict[str, bytes]:
     return {
         member.base: stream.read()
         for member, stream in source.walk({member.base for member in source})
@@ -41,7 +41,7 @@ def everything(source: Source) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", ["a.tar", "a.tgz", "a.tar.gz", "a.zip", "download", "folder"])
 def test_the_same_files_wherever_they_lie(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    source = Source(write_folder(path, FILES) if name == "folder" else pack(path, FILES))
+    source = SourceFiles(write_folder(path, FILES) if name == "folder" else pack(path, FILES))
     assert everything(source) == CONTENTS
     assert {base: content(source, base) for base in CONTENTS} == CONTENTS
     assert source.find("train.fr") is None
@@ -55,7 +55,7 @@ def test_archives_and_loose_files_in_a_folder(tmp_path: Path) -> None:
     write_folder(tmp_path, dict([third]))
     pack(tmp_path / "giga.tar", {"giga.en.gz": gzip.compress(b"hello\n")})
     (tmp_path / "giga.fr.gz").write_bytes(gzip.compress(b"bonjour\n"))
-    source = Source(tmp_path)
+    source = SourceFiles(tmp_path)
     assert everything(source) == CONTENTS | {"giga.en": b"hello\n", "giga.fr": b"bonjour\n"}
     source.require({"a test set": ["other", "test.de"], "French": ["giga.fr"]}, "x")
     assert source.digests == {
@@ -65,7 +65,7 @@ def test_archives_and_loose_files_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_required_files(tmp_path: Path) -> None:
-    source = Source(write_folder(tmp_path, FILES))
+    source = SourceFiles(write_folder(tmp_path, FILES))
     found = source.require({"German": ["x.de", "train.de"], "test": ["test.de"]}, "all")
     assert [member.base for member in found] == ["train.de", "test.de"]
     wanted = {f"file {n}": [f"{n}.txt"] for n in range(5)} | {"German": ["train.de"]}
@@ -74,7 +74,7 @@ def test_required_files(tmp_path: Path) -> None:
 
 
 def test_two_files_of_one_archive_are_read_side_by_side(tmp_path: Path) -> None:
-    source = Source(pack(tmp_path / "a.tgz", FILES))
+    source = SourceFiles(pack(tmp_path / "a.tgz", FILES))
     members = source.require({name: [name] for name in ("train.de", "train.en")}, "")
     assert list(side_by_side(source.lines, members)) == [("eins", "one"), ("zwei", "two")]
 
@@ -86,7 +86,7 @@ def test_an_archive_in_pieces(tmp_path: Path, pieces: int) -> None:
     step = -(-len(whole) // pieces)
     for number, at in enumerate(range(0, len(whole), step)):
         (tmp_path / f"un.tar.gz.{number:02}").write_bytes(whole[at : at + step])
-    source = Source(tmp_path)
+    source = SourceFiles(tmp_path)
     assert source.digests == {"un.tar.gz.00": hashlib.sha256(whole).hexdigest()}
     assert everything(source) == CONTENTS
 
@@ -94,12 +94,12 @@ def test_an_archive_in_pieces(tmp_path: Path, pieces: int) -> None:
 def test_padding_after_the_archive_is_part_of_the_digest(tmp_path: Path) -> None:
     path = pack(tmp_path / "a.tar", FILES)
     path.write_bytes(path.read_bytes() + b"\0" * 4_000_000)
-    assert Source(path).digests == {"a.tar": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert SourceFiles(path).digests == {"a.tar": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def test_of_files_with_one_name_the_loose_one_counts(tmp_path: Path) -> None:
     pack(tmp_path / "a.tgz", {"x/train.de": "packed\n"})
-    source = Source(write_folder(tmp_path, {"z/train.de": "loose\n"}))
+    source = SourceFiles(write_folder(tmp_path, {"z/train.de": "loose\n"}))
     assert content(source, "train.de") == b"loose\n"
     assert everything(source) == {"train.de": b"loose\n"}
     assert [member.packed for member in source] == [False, True]
@@ -108,13 +108,13 @@ def test_of_files_with_one_name_the_loose_one_counts(tmp_path: Path) -> None:
 def test_ignored_names(tmp_path: Path) -> None:
     pack(tmp_path / "test-filtered.tgz", {"x": "short"})
     pack(tmp_path / "test.tgz", {"x": "full", "filtered/y": "short"})
-    assert everything(Source(tmp_path, ignore="filtered")) == {"x": b"full"}
+    assert everything(SourceFiles(tmp_path, ignore="filtered")) == {"x": b"full"}
 
 
 def test_walk_passes_over_each_archive_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Source(pack(tmp_path / "a.tgz", {f"f{n}": str(n) for n in range(50)}))
+    source = SourceFiles(pack(tmp_path / "a.tgz", {f"f{n}": str(n) for n in range(50)}))
     opened: list[object] = []
     original = sources._blocks
     monkeypatch.setattr(sources, "_blocks", lambda *args: opened.append(args) or original(*args))
@@ -123,13 +123,13 @@ def test_walk_passes_over_each_archive_once(
 
 
 def test_a_source_travels_to_another_process(tmp_path: Path) -> None:
-    source = pickle.loads(pickle.dumps(Source(pack(tmp_path / "a.tgz", FILES))))
+    source = pickle.loads(pickle.dumps(SourceFiles(pack(tmp_path / "a.tgz", FILES))))
     assert everything(source) == CONTENTS
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     line = b"some words that go on for quite a while in this very long file " * 6 + b"\n"
-    source = Source(pack(tmp_path / "a.tgz", {"big": line * 40_000, "small": "x"}))
+    source = SourceFiles(pack(tmp_path / "a.tgz", {"big": line * 40_000, "small": "x"}))
     (big,) = source.require({"big": ["big"]}, "")
     tracemalloc.start()
     count = sum(1 for _ in source.lines(big))
@@ -142,13 +142,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 def test_a_small_file_is_copied_for_those_who_need_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Source(pack(tmp_path / "a.tgz", {"x/bpe.32000": "e n\n"}))
+    source = SourceFiles(pack(tmp_path / "a.tgz", {"x/bpe.32000": "e n\n"}))
     (member,) = source
     first = source.on_disk(member, tmp_path / "cache")
     assert first.read_bytes() == b"e n\n"
     assert source.on_disk(member, tmp_path / "cache") == first
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
-    loose = Source(write_folder(tmp_path / "loose", {"bpe.32000": "e n\n"}))
+    loose = SourceFiles(write_folder(tmp_path / "loose", {"bpe.32000": "e n\n"}))
     assert loose.on_disk(next(iter(loose)), tmp_path) == tmp_path / "loose" / "bpe.32000"
     monkeypatch.setattr(sources, "LARGEST_COPY", 3)
     with pytest.raises(ValueError, match=r"bpe\.32000: longer than"):
@@ -159,12 +159,14 @@ def test_a_small_file_is_copied_for_those_who_need_a_path(
 
 
 def test_lines_are_cut_at_newlines_only(tmp_path: Path) -> None:
-    source = Source(pack(tmp_path / "a.tgz", {"x": "\ufeffa\u2028b\x0cc\r\n\nd\re"}))
+    source = SourceFiles(pack(tmp_path / "a.tgz", {"x": "\ufeffa\u2028b\x0cc\r\n\nd\re"}))
     assert list(source.lines(next(iter(source)))) == ["a\u2028b\x0cc", "", "d\re"]
 
 
 def test_broken_bytes_are_named_or_mended(tmp_path: Path) -> None:
-    source = Source(pack(tmp_path / "a.tgz", {"x": b"good\nb\xe4d \xff\nnul \0\nlatin \xc3\xa4"}))
+    source = SourceFiles(
+        pack(tmp_path / "a.tgz", {"x": b"good\nb\xe4d \xff\nnul \0\nlatin \xc3\xa4"})
+    )
     (member,) = source
     with pytest.raises(ValueError, match=r"a\.tgz: x, line 2: byte 0xe4 is not UTF-8"):
         list(source.lines(member))
@@ -218,7 +220,7 @@ def test_entities(escaped: str, plain: str) -> None:
 def test_texts_of_different_length(tmp_path: Path) -> None:
     texts = {lang: [f"{lang} " * (3 + n % 7) + str(n) for n in range(40)] for lang in ("en", "de")}
     del texts["de"][25]
-    source = Source(write_folder(tmp_path, {lang: "\n".join(texts[lang]) for lang in texts}))
+    source = SourceFiles(write_folder(tmp_path, {lang: "\n".join(texts[lang]) for lang in texts}))
     members = source.require({"e": ["en"], "d": ["de"]}, "")
     pairs = side_by_side(source.lines, members)
     assert next(pairs) == (texts["en"][0], texts["de"][0])
@@ -237,7 +239,7 @@ def test_archives_cut_short_never_pass_for_whole(name: str, tmp_path: Path) -> N
     for cut in random.Random(1).sample(range(1, len(whole)), 60):
         path.write_bytes(whole[:cut])
         try:
-            found = everything(Source(path))
+            found = everything(SourceFiles(path))
         except ValueError as error:
             assert str(tmp_path) in str(error)
             continue
@@ -257,7 +259,7 @@ def test_flipped_bits_of_a_tgz_are_found(tmp_path: Path) -> None:
         flipped[randomly.randrange(20, len(whole))] ^= 1 << randomly.randrange(8)
         path.write_bytes(flipped)
         with pytest.raises(ValueError, match=r"flipped\.tgz.* is damaged or incomplete"):
-            Source(path)
+            SourceFiles(path)
 
 
 def test_a_flipped_bit_of_a_zip_is_found_when_it_is_read(tmp_path: Path) -> None:
@@ -266,11 +268,11 @@ def test_a_flipped_bit_of_a_zip_is_found_when_it_is_read(tmp_path: Path) -> None
     flipped[-1000] ^= 4
     path.write_bytes(flipped)
     with pytest.raises(ValueError, match="damaged or incomplete"):
-        everything(Source(path))
+        everything(SourceFiles(path))
 
 
 def test_an_archive_that_changes_meanwhile(tmp_path: Path) -> None:
-    source = Source(pack(tmp_path / "a.tgz", FILES))
+    source = SourceFiles(pack(tmp_path / "a.tgz", FILES))
     pack(tmp_path / "a.tgz", {"other": "x"})
     with pytest.raises(ValueError, match=r"has changed: corpus/train\.de"):
         content(source, "train.de")
@@ -304,16 +306,16 @@ def test_archives_that_are_refused(
     monkeypatch.setattr(sources, "MAX_MEMBERS", 5)
     path = tmp_path / name
     with pytest.raises(ValueError, match=message):
-        Source(write_folder(path, files) if name == "folder" else pack(path, files))
+        SourceFiles(write_folder(path, files) if name == "folder" else pack(path, files))
 
 
 def test_bombs_of_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SMALL", 100_000)
     (tmp_path / "a.gz").write_bytes(gzip.compress(ZEROS))
     with pytest.raises(ValueError, match="more than 200 times its size"):
-        Source(tmp_path / "a.gz")
+        SourceFiles(tmp_path / "a.gz")
     # The outer archive is innocent here.
-    source = Source(pack(tmp_path / "b.tar", {"x.gz": gzip.compress(ZEROS), "y": ZEROS}))
+    source = SourceFiles(pack(tmp_path / "b.tar", {"x.gz": gzip.compress(ZEROS), "y": ZEROS}))
     assert content(source, "y") == ZEROS
     with pytest.raises(ValueError, match=r"b\.tar: x\.gz .*more than 200 times"):
         content(source, "x")
@@ -326,7 +328,7 @@ def test_an_encrypted_zip(tmp_path: Path) -> None:
         data[data.index(mark) + offset] |= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match="x is encrypted"):
-        Source(path)
+        SourceFiles(path)
 
 
 def test_paths_without_a_corpus(tmp_path: Path) -> None:
@@ -335,15 +337,15 @@ def test_paths_without_a_corpus(tmp_path: Path) -> None:
     bad = {"nowhere": "does not exist", "empty": "holds no files", "pipe.gz": "neither a file"}
     for name, message in bad.items():
         with pytest.raises(ValueError, match=f"{name} .*{message}|{name} {message}"):
-            Source(tmp_path / name)
-    assert [member.base for member in Source(tmp_path)] == ["pipe"]
+            SourceFiles(tmp_path / name)
+    assert [member.base for member in SourceFiles(tmp_path)] == ["pipe"]
 
 
 def test_links_devices_and_sparse_files_in_a_tar_are_skipped(tmp_path: Path) -> None:
     kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
     odd = [odd_member(f"corpus/{n}", kind) for n, kind in enumerate(kinds)]
     odd.append(odd_member("hole", tarfile.GNUTYPE_SPARSE))
-    source = Source(pack(tmp_path / "a.tgz", FILES, *odd))
+    source = SourceFiles(pack(tmp_path / "a.tgz", FILES, *odd))
     assert everything(source) == CONTENTS
     for name in "01":
         with pytest.raises(ValueError, match=f"{name} is a link in an archive"):
@@ -356,7 +358,7 @@ def test_links_in_a_zip_are_skipped(tmp_path: Path) -> None:
         info = zipfile.ZipInfo("secret")
         info.external_attr = 0o120777 << 16
         zipped.writestr(info, "/etc/passwd")
-    source = Source(path)
+    source = SourceFiles(path)
     assert everything(source) == {"good": b"x"}
     with pytest.raises(ValueError, match="secret is a link in an archive"):
         source.find("secret")
@@ -367,7 +369,7 @@ def test_links_in_a_folder_stay_inside(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "folder", {"a/real": "text"})
     (folder / "within").symlink_to("a/real")
     (folder / "without").symlink_to(tmp_path / "outside")
-    source = Source(folder)
+    source = SourceFiles(folder)
     assert content(source, "within") == b"text"
     with pytest.raises(ValueError, match="link that leaves its folder"):
         content(source, "without")

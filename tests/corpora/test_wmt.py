@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightconv.corpora import open_corpus
-from lightconv.corpora.wmt import SETUPS, Seen, clean_chinese
+from lightconv.corpora.wmt import CAMPAIGNS, Seen, clean_chinese
 from lightconv.data.codes import Codes
 from lightconv.data.config import BPEConfig
 from lightconv.data.corpus import Corpus
@@ -140,7 +140,7 @@ def test_the_package_keeps_its_codes(tmp_path: Path) -> None:
     assert corpus.codes is not None
     assert corpus.codes.read_text() == SEGMENTED["bpe.32000"]
     assert corpus.filters.max_len is None, "the package was cleaned when it was made"
-    assert corpus.pipeline == SETUPS["wmt16-en-de"].pipeline
+    assert corpus.pipeline == CAMPAIGNS["wmt16-en-de"].pipeline
     loose = opened("wmt16-en-de", write_folder(tmp_path / "loose", SEGMENTED))
     assert loose.codes == tmp_path / "loose" / "bpe.32000"
 

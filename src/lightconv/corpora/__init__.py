@@ -18,7 +18,7 @@ _LANGUAGES = {"de": "German", "fr": "French", "it": "Italian", "da": "Danish", "
 
 
 @dataclass(frozen=True)
-class Entry:
+class CorpusEntry:
     """A named corpus.
 
     open   "module:function" below lightconv.corpora; the function takes the corpus's name, the path
@@ -36,38 +36,38 @@ class Entry:
         return self.needs not in (_MIRROR, _NOTHING)
 
 
-CORPORA: dict[str, Entry] = {
+CORPORA: dict[str, CorpusEntry] = {
     # --- The paper's six set-ups, read from the archives of their owners
-    "iwslt14-de-en": Entry(
+    "iwslt14-de-en": CorpusEntry(
         "IWSLT'14, TED talks, German to English",
         "iwslt:talks",
         "de-en.tgz of the IWSLT 2014 evaluation campaign (WIT3, release 2014-01), or its folder",
     ),
-    "wmt16-en-de": Entry(
+    "wmt16-en-de": CorpusEntry(
         "WMT'16, English to German",
         "wmt:translation",
         "wmt16_en_de.tar.gz, the package that Google made for its Transformer, or a folder "
         "with the archives of WMT'16 it was made of",
     ),
-    "wmt14-en-fr": Entry(
+    "wmt14-en-fr": CorpusEntry(
         "WMT'14, English to French",
         "wmt:translation",
         "a folder with the archives of WMT'14: Europarl v7, Common Crawl, UN, News "
         "Commentary v9, 10^9 French-English, dev and test sets",
     ),
-    "wmt17-zh-en": Entry(
+    "wmt17-zh-en": CorpusEntry(
         "WMT'17, Chinese to English",
         "wmt:translation",
         "a folder with the archives of WMT'17: News Commentary v12, UN Parallel Corpus v1.0, "
         "CWMT, dev and test sets",
     ),
-    "billion-word": Entry(
+    "billion-word": CorpusEntry(
         "sentences of news, whole words",
         "billion_word:sentences",
         "1-billion-word-language-modeling-benchmark-r13output.tar.gz of the One Billion Word "
         "benchmark, or its folder",
     ),
-    "cnn-dailymail": Entry(
+    "cnn-dailymail": CorpusEntry(
         "news articles to their highlights",
         "cnn_dailymail:articles",
         "a folder with cnn_stories.tgz, dailymail_stories.tgz (DeepMind Q&A dataset) and the "
@@ -75,24 +75,24 @@ CORPORA: dict[str, Entry] = {
     ),
     # --- Texts that a Debian or Ubuntu machine fetches with its own package client
     **{
-        f"debian-en-{code}": Entry(
+        f"debian-en-{code}": CorpusEntry(
             f"package descriptions, English to {_LANGUAGES[code]}", "debian:translation", _MIRROR
         )
         for code in ("de", "fr", "it", "da")
     },
-    "debian-summary": Entry(
+    "debian-summary": CorpusEntry(
         "long package descriptions to their synopses", "debian:summary", _MIRROR
     ),
-    "debian-lm": Entry("sentences of package descriptions", "debian:language_model", _MIRROR),
+    "debian-lm": CorpusEntry("sentences of package descriptions", "debian:language_model", _MIRROR),
     **{
-        f"libreoffice-en-{code}": Entry(
+        f"libreoffice-en-{code}": CorpusEntry(
             f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation", _MIRROR
         )
         for code in ("de", "fr", "zh")
     },
     # --- Invented texts, the same everywhere
     **{
-        f"synthetic-{name}": Entry(about, "synthetic:generated", _NOTHING)
+        f"synthetic-{name}": CorpusEntry(about, "synthetic:generated", _NOTHING)
         for name, about in {
             "translation": "an invented language to another: lexicon, endings and word order",
             "reverse": "words to the same words from last to first",
@@ -104,7 +104,7 @@ CORPORA: dict[str, Entry] = {
 }
 
 
-def find_entry(name: str) -> Entry:
+def find_entry(name: str) -> CorpusEntry:
     """The corpus of that name; ValueError with the nearest name if there is none."""
     if name not in CORPORA:
         raise ValueError(f"unknown corpus '{name[:60]}'{suggest(name, CORPORA)}")

@@ -4,14 +4,11 @@ Lists, cache and state of apt are kept in a private folder, so the system does n
 files are reused without apt and without a network. Packages are read as streams.
 """
 
-import lzma
 import os
 import shutil
 import subprocess
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -194,57 +191,29 @@ class _Apt:
 
 
 def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the regular files of a .deb whose names are wanted."""
-    try:
-        with _data(package) as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if member.isreg() and member.size <= _MAX_BYTES and wanted(name):
-                    file = archive.extractfile(member)
-                    if file is not None:
-                        yield name, file.read()
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        raise ValueError(
-            f"{package} cannot be read as a package: {error}. Remove its folder to fetch it again"
-        ) from None
-
-
-@contextmanager
-def _data(package: Path) -> Iterator[IO[bytes]]:
-    """The package's data.tar, plain or in a compression that tarfile supports."""
+    """Names and contents of the regular files of a .deb whose names are wanted, as a stream."""
     tool = shutil.which("dpkg-deb")
     if tool is None:
-        with package.open("rb") as file:
-            _seek_data(file, package)
-            yield file
-        return
+        raise ValueError(f"{package}: reading it needs dpkg-deb, which comes with apt. {_NO_APT}")
     command = [tool, "--fsys-tarfile", str(package)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
-            yield process.stdout
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    name = member.name.removeprefix("./")
+                    if member.isreg() and member.size <= _MAX_BYTES and wanted(name):
+                        file = archive.extractfile(member)
+                        assert file is not None
+                        yield name, file.read()
             while process.stdout.read(1 << 16):
                 pass
-        except BaseException:
+            if process.wait() != 0:
+                raise OSError(" ".join(process.stderr.read().decode("utf-8", "replace").split()))
+        except (tarfile.TarError, OSError) as error:
+            raise ValueError(
+                f"{package} cannot be read as a package: {error}. Remove its folder to fetch it "
+                "again"
+            ) from None
+        finally:
             process.kill()
-            raise
-        if process.wait() != 0:
-            reason = process.stderr.read().decode("utf-8", "replace")
-            raise OSError(" ".join(reason.split()))
-
-
-def _seek_data(file: IO[bytes], package: Path) -> None:
-    """Moves to the member data.tar.* of the `ar` archive that a package is."""
-    magic = file.read(8)
-    # A header: name 16, date 12, owner 6, group 6, mode 8, size 10, end 2.
-    while magic == b"!<arch>\n" and (header := file.read(60)).endswith(b"`\n"):
-        name, digits = header[:16].rstrip(b" /"), header[48:58].strip()
-        size = int(digits) if digits.isdigit() else package.stat().st_size
-        if name == b"data.tar.zst":
-            raise OSError("it is compressed with zstd, which needs dpkg-deb")
-        if name.startswith(b"data.tar") and file.tell() + size <= package.stat().st_size:
-            return
-        file.seek(size + size % 2, 1)
-    raise OSError("it is cut or damaged")

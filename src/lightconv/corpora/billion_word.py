@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress
-from lightconv.corpora.sources import Source
+from lightconv.corpora.sources import SourceFiles
 from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.text import lines_of
@@ -27,7 +27,7 @@ FILES = {
 
 
 def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    source = Source(path, progress)
+    source = SourceFiles(path, progress)
     wanted = {file: [file] for files in FILES.values() for file in files}
     source.require(wanted, CORPORA[name].needs)
     return Corpus(
@@ -41,7 +41,7 @@ def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     )
 
 
-def _sentences(source: Source, files: list[str]) -> Iterator[Example]:
+def _sentences(source: SourceFiles, files: list[str]) -> Iterator[Example]:
     for member, stream in source.walk(set(files)):
         for line in lines_of(stream, str(member)):
             yield (line.removesuffix("\r"),)

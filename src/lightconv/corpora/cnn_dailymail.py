@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lightconv.corpora import CORPORA, Progress
-from lightconv.corpora.sources import Member, Source
+from lightconv.corpora.sources import Member, SourceFiles
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig
 from lightconv.data.corpus import SENTENCE_BREAK, Corpus, Example, Reader
 from lightconv.data.text import lines_of
@@ -41,7 +41,7 @@ _ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 
 
 def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    source = Source(path, progress)
+    source = SourceFiles(path, progress)
     needs = CORPORA[name].needs
     if any(member.base.endswith(_STORY) for member in source):
         splits = _stories(source, needs, progress)
@@ -60,7 +60,7 @@ def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     )
 
 
-def _stories(source: Source, needs: str, progress: Progress) -> dict[str, Reader]:
+def _stories(source: SourceFiles, needs: str, progress: Progress) -> dict[str, Reader]:
     members = source.require({name: [name] for name in LISTS.values()}, needs)
     lists = dict(zip(LISTS, members, strict=True))
     for split, member in lists.items():
@@ -76,12 +76,12 @@ def _stories(source: Source, needs: str, progress: Progress) -> dict[str, Reader
     return {split: partial(_told, source, member) for split, member in lists.items()}
 
 
-def _listed(source: Source, member: Member) -> list[str]:
+def _listed(source: SourceFiles, member: Member) -> list[str]:
     addresses = (line.strip() for line in source.lines(member))
     return [f"{sha1(address.encode()).hexdigest()}{_STORY}" for address in addresses if address]
 
 
-def _told(source: Source, member: Member) -> Iterator[Example]:
+def _told(source: SourceFiles, member: Member) -> Iterator[Example]:
     for story, stream in source.walk(set(_listed(source, member))):
         yield parse_story(lines_of(stream, str(story)))
 
@@ -108,7 +108,7 @@ def summary_text(sentences: Iterable[str]) -> str:
     return f" {SENTENCE_BREAK} ".join(filter(None, lines))
 
 
-def _records(source: Source, member: Member) -> Iterator[Example]:
+def _records(source: SourceFiles, member: Member) -> Iterator[Example]:
     return parse_records(source.lines(member), str(member))
 
 
@@ -118,25 +118,21 @@ def parse_records(lines: Iterable[str], name: str) -> Iterator[Example]:
     A text is a string, with newlines between its sentences, or a list of strings.
     """
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield _example(line, f"{name}, line {number}")
-
-
-def _example(line: str, where: str) -> Example:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}), expected {_EXPECTED}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: {line[:60]!r}, expected {_EXPECTED}")
-    for article, summary in FIELDS:
-        if article in record and summary in record:
-            return (
-                article_text(_sentences(record[article], f"{where}, {article}")),
-                summary_text(_sentences(record[summary], f"{where}, {summary}")),
-            )
-    fields = ", ".join(sorted(record)[:8])
-    raise ValueError(f"{where}: fields {fields or '(none)'}, expected {_EXPECTED}")
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error}), expected {_EXPECTED}") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{where}: {line[:60]!r}, expected {_EXPECTED}")
+        fields = next((pair for pair in FIELDS if record.keys() >= set(pair)), None)
+        if fields is None:
+            got = ", ".join(sorted(record)[:8]) or "(none)"
+            raise ValueError(f"{where}: fields {got}, expected {_EXPECTED}")
+        article, summary = (_sentences(record[field], f"{where}, {field}") for field in fields)
+        yield article_text(article), summary_text(summary)
 
 
 def _sentences(value: Any, where: str) -> list[str]:

@@ -17,24 +17,8 @@ from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, Sid
 from lightconv.data.corpus import Corpus, Example
 from lightconv.files import digest
 
-# Share of the groups in validation and in test: one to two thousand lines each.
-_HELD_OUT = {
-    "debian-en-de": 0.05,
-    "debian-en-fr": 0.03,
-    "debian-en-it": 0.0125,
-    "debian-en-da": 0.0125,
-    "debian-summary": 0.025,
-    "debian-lm": 0.0125,
-    "libreoffice-en-de": 0.06,
-    "libreoffice-en-fr": 0.06,
-    "libreoffice-en-zh": 0.08,
-}
-# Longer text over the shorter, in UTF-8 bytes: Chinese needs about as many as English.
-_MAX_RATIO = 3.0
-# Texts of up to so many bytes may differ more.
-_SHORT_TEXT = 60
-# Fewer words are ambiguous without context: "Line".
-_MIN_WORDS = 3
+# Share of the stems in validation and in test: one to two thousand lines each.
+_HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
 
 
 class Description(NamedTuple):
@@ -123,8 +107,10 @@ def sentences(text: str) -> list[str]:
     return [*found, rest] if rest else found
 
 
-def fetched_corpus(task: TaskConfig, items: Iterable[Item], files: Iterable[Path]) -> Corpus:
-    """A corpus of English text, alone or with another side, and one byte-level vocabulary."""
+def fetched_corpus(
+    task: TaskConfig, items: Iterable[Item], held_out: float, files: Iterable[Path]
+) -> Corpus:
+    """English text, alone or with another side, and one byte-level vocabulary."""
     english = SideConfig(lang="en")
     sides: tuple[SideConfig, ...] = (english,)
     filters = FilterConfig(max_len=256)
@@ -135,7 +121,7 @@ def fetched_corpus(task: TaskConfig, items: Iterable[Item], files: Iterable[Path
         filters = FilterConfig(max_len=256, max_ratio=4.0)
     return Corpus(
         task=task,
-        splits=divide(items, _HELD_OUT[task.corpus]),
+        splits=divide(items, held_out),
         pipeline=PipelineConfig(sides=sides, subword=BytesConfig(vocab=8000, joint=True)),
         filters=filters,
         digests={file.name: digest(file) for file in files},
@@ -148,7 +134,7 @@ def translation(name: str, cache: Path, progress: Progress) -> Corpus:
     english = {found.digest: found for found in read_descriptions(files["en"], "en")}
     items = _aligned(english, read_descriptions(files[language], language))
     task = translation_task(name, "sacrebleu")
-    return fetched_corpus(task, items, files["en"] + files[language])
+    return fetched_corpus(task, items, _HELD_OUT[language], files["en"] + files[language])
 
 
 def summary(name: str, cache: Path, progress: Progress) -> Corpus:
@@ -160,7 +146,7 @@ def summary(name: str, cache: Path, progress: Progress) -> Corpus:
         for item in _items(description.package, [(description.text, description.synopsis)])
     )
     task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
-    return fetched_corpus(task, items, files)
+    return fetched_corpus(task, items, 0.025, files)
 
 
 def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
@@ -171,7 +157,7 @@ def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
         for item in _items(description.package, _prose(description))
     )
     task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
-    return fetched_corpus(task, items, files)
+    return fetched_corpus(task, items, 0.0125, files)
 
 
 def _prose(description: Description) -> Iterator[Example]:
@@ -213,7 +199,9 @@ def is_translation(source: str, target: str) -> bool:
     if letters_and_digits(source) == letters_and_digits(target):
         return False
     words = [word for word in source.split() if any(map(str.isalpha, word))]
-    if len(words) < _MIN_WORDS or not any(map(str.isalpha, target)):
+    # One or two words are ambiguous without context: "Line".
+    if len(words) < 3 or not any(map(str.isalpha, target)):
         return False
+    # In UTF-8 bytes, of which Chinese needs about as many as English; short texts differ more.
     shorter, longer = sorted((len(source.encode()), len(target.encode())))
-    return longer <= max(_SHORT_TEXT, _MAX_RATIO * shorter)
+    return longer <= max(60, 3 * shorter)

@@ -13,7 +13,7 @@ from itertools import compress
 from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
-from lightconv.corpora.sources import Member, Source, segments, side_by_side
+from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.words import Steps
@@ -36,7 +36,7 @@ _TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    source = Source(path, progress)
+    source = SourceFiles(path, progress)
     stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TESTS)]
     files = [stem.format(lang) for stem in stems for lang in LANGUAGES]
     members = source.require({file: [file] for file in files}, CORPORA[name].needs)
@@ -55,7 +55,7 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     )
 
 
-def _talk_lines(source: Source, member: Member) -> Iterator[str]:
+def _talk_lines(source: SourceFiles, member: Member) -> Iterator[str]:
     # The lines about a talk may differ between languages.
     for line in source.lines(member):
         if not _ABOUT.match(line):
@@ -63,24 +63,24 @@ def _talk_lines(source: Source, member: Member) -> Iterator[str]:
 
 
 def _talks(
-    source: Source, members: Sequence[Member], kept: bytes, held_out: bool
+    source: SourceFiles, members: Sequence[Member], kept: bytes, held_out: bool
 ) -> Iterator[Example]:
     pairs = compress(side_by_side(partial(_talk_lines, source), members), kept)
     return (pair for number, pair in enumerate(pairs, 1) if (number % EVERY == 0) == held_out)
 
 
-def _tests(source: Source, members: Sequence[Member]) -> Iterator[Example]:
+def _tests(source: SourceFiles, members: Sequence[Member]) -> Iterator[Example]:
     for pair in zip(members[::2], members[1::2], strict=True):
         yield from side_by_side(partial(_test_lines, source), pair)
 
 
-def _test_lines(source: Source, member: Member) -> Iterator[str]:
+def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
     # The usual preparation makes this quote plain; the training files have plain ones.
     for text in segments(source.lines(member), str(member)):
         yield text.replace("’", "'")
 
 
-def _kept(source: Source, members: Sequence[Member], cache: Path, progress: Progress) -> bytes:
+def _kept(source: SourceFiles, members: Sequence[Member], cache: Path, progress: Progress) -> bytes:
     """One byte for each training pair, 1 if it is kept; read from the cache if it is there."""
     mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
     path = cache / f"iwslt14-de-en.{mark}.kept"

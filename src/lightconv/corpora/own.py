@@ -15,6 +15,7 @@ from pathlib import Path
 from lightconv.corpora import Progress
 from lightconv.corpora.cnn_dailymail import parse_records
 from lightconv.corpora.splits import position
+from lightconv.data import text
 from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
@@ -24,14 +25,6 @@ from lightconv.data.config import (
     TaskKind,
 )
 from lightconv.data.corpus import Corpus, Example, Reader
-from lightconv.data.text import (
-    COMPRESSED,
-    Notes,
-    check_file,
-    check_parallel,
-    read_lines,
-    read_parallel,
-)
 
 METRICS: dict[TaskKind, str] = {
     "translation": "sacrebleu",
@@ -133,7 +126,7 @@ def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Pa
         meaning = f": prefix {given} stands for {both}{also}"
     for path in paths:
         try:
-            check_file(path)
+            text.check_file(path)
         except ValueError as error:
             raise ValueError(f"{error}{meaning}") from None
     return paths
@@ -141,12 +134,12 @@ def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Pa
 
 def is_json(path: Path) -> bool:
     """True for names of JSON lines, compressed or not."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
+    suffixes = [suffix for suffix in path.suffixes if suffix not in text.COMPRESSED]
     return suffixes[-1:] in ([".jsonl"], [".json"])
 
 
 def _with_end(prefix: Path, end: str) -> Path:
-    names = [f"{prefix.name}.{end}{suffix}" for suffix in ("", *COMPRESSED)]
+    names = [f"{prefix.name}.{end}{suffix}" for suffix in ("", *text.COMPRESSED)]
     paths = [prefix.with_name(name) for name in names]
     return next((path for path in paths if path.exists()), paths[0])
 
@@ -163,20 +156,20 @@ def _scan(split: str, paths: tuple[Path, ...], digests: dict[str, str]) -> int:
                 last = block
         digests[f"{split}/{path.name}"] = digest.hexdigest()
         counts.append(newlines + (not last.endswith(b"\n")))
-    if len(set(counts)) > 1 or any(path.suffix in COMPRESSED for path in paths):
-        return check_parallel(paths)
+    if len(set(counts)) > 1 or any(path.suffix in text.COMPRESSED for path in paths):
+        return text.check_parallel(paths)
     return counts[0]
 
 
 def _read(paths: tuple[Path, ...]) -> Iterator[Example]:
     """All examples of a split; corrections of the text are reported in one warning."""
-    notes = Notes()
+    notes = text.Notes()
     if len(paths) > 1:
-        yield from read_parallel(paths, notes)
+        yield from text.read_parallel(paths, notes)
     elif is_json(paths[0]):
-        yield from parse_records(read_lines(paths[0], notes), str(paths[0]))
+        yield from parse_records(text.read_lines(paths[0], notes), str(paths[0]))
     else:
-        for line in read_lines(paths[0], notes):
+        for line in text.read_lines(paths[0], notes):
             yield (line,)
     if warning := notes.warning():
         warnings.warn(f"{' and '.join(map(str, paths))}: {warning}", stacklevel=2)

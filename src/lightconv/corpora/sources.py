@@ -62,7 +62,7 @@ class Member:
 Contents = Generator[tuple[Member, io.BufferedReader], None, None]
 
 
-class Source:
+class SourceFiles:
     """The files of a folder or an archive; of a folder, also those of the archives in it.
 
     ignore  files with this text in the name of their archive or in their path are left out

@@ -13,15 +13,12 @@ from typing import NamedTuple
 
 from lightconv.data.corpus import Example, Reader
 
-TEMPLATE_LIMIT = 3
-
 # Prefixes of package names that say nothing about the program.
 _PREFIXES = re.compile(
     r"(?:lib(?:ghc6?-|rust-|apache2-mod-)?|python3?-|golang-(?:github-|gopkg-|golang-)?|gir1\.2-"
     r"|r-(?:cran|bioc|other)-|(?:ruby|node|php|elpa|fonts|lua|haskell|texlive|gnome|task)-)+(?=.)",
     re.DOTALL,
 )
-_STEM_LETTERS = 6
 _EDGES = ".,;:!?()[]{}<>\"'`«»„“”"
 _MASK = "#"
 # Words that look like names: digits, inner capitals, or characters that prose does not have.
@@ -44,7 +41,7 @@ def package_stem(name: str) -> str:
         stem = stem[prefix.end() :]
     token = next(filter(None, re.split(r"[^a-z0-9]+", stem)), stem)
     letters = re.match(r"[a-z]{3,}", token)
-    return (letters[0] if letters else token)[:_STEM_LETTERS]
+    return (letters[0] if letters else token)[:6]
 
 
 def position(key: str) -> float:
@@ -53,10 +50,7 @@ def position(key: str) -> float:
 
 
 def split_of(group: str, held_out: float) -> str:
-    """The split of a group; validation and test get the share `held_out` of the groups each.
-
-    A group that is in test with a small share is in test with every larger one.
-    """
+    """The split of a group; validation and test get the share `held_out` of the groups each."""
     place = position(group)
     if place < held_out:
         return "test"
@@ -98,14 +92,10 @@ def divide(items: Iterable[Item], held_out: float) -> dict[str, Reader]:
         found[home].append(example)
     known = {letters_and_digits(example[0]) for example in found["train"]}
     for home in ("test", "valid"):
-        found[home] = _held_out(_unleaked(found["train"], found[home]), names, known)
-    # Readers are called repeatedly and are pickled.
+        leaked = leaks((text for text, *_ in found["train"]), [text for text, *_ in found[home]])
+        unseen = [each for each, leak in zip(found[home], leaked, strict=True) if not leak]
+        found[home] = _held_out(unseen, names, known)
     return {home: partial(iter, examples) for home, examples in found.items()}
-
-
-def _unleaked(train: Sequence[Example], test: Sequence[Example]) -> list[Example]:
-    leaked = leaks((example[0] for example in train), [example[0] for example in test])
-    return [example for example, leak in zip(test, leaked, strict=True) if not leak]
 
 
 def _held_out(
@@ -115,7 +105,7 @@ def _held_out(
     instances: Counter[str] = Counter()
     for example in sorted(examples, key=lambda example: position("\n".join(example))):
         text, shape = letters_and_digits(example[0]), template(example[0], names[example])
-        if text not in known and instances[shape] < TEMPLATE_LIMIT:
+        if text not in known and instances[shape] < 3:
             known.add(text)
             instances[shape] += 1
             kept.append(example)

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lightconv.config import check_counts, check_from_zero
 from lightconv.corpora import Progress
 from lightconv.corpora.splits import split_of
 from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.corpus import SPLITS, Corpus, Example
-
-_Choice = TypeVar("_Choice")
 
 # Share of all possible texts that is for validation alone, and the same for test.
 _HELD_OUT = 0.1
@@ -108,7 +106,7 @@ def _symbols(settings: Settings, step: int, random: Random) -> Example:
     return " ".join(words), " ".join(words[::step])
 
 
-def pick(random: Random, choices: Sequence[_Choice]) -> _Choice:
+def pick(random: Random, choices: Sequence[Any]) -> Any:
     """One of the choices; early ones are more frequent, like words of a language."""
     return choices[int(len(choices) * random.random() * random.random())]
 
@@ -262,10 +260,9 @@ def sentence(random: Random) -> Example:
     return (_fill(pick(random, _TEMPLATES), random, {}),)
 
 
-def document(random: Random, sentences: tuple[int, int] = (12, 30)) -> Example:
-    """A document of a number of sentences within bounds plus two, and the summary of the two."""
-    fewest, most = sentences
-    count = fewest + int((most - fewest + 1) * random.random())
+def document(random: Random) -> Example:
+    """A document of 12 to 30 sentences and two key sentences, and the summary of the two."""
+    count = 12 + int(19 * random.random())
     first, second = sorted(int((count + 1) * random.random()) for _ in range(2))
     lines = [_capital(*sentence(random)) for _ in range(count)]
     summary = []

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
-from lightconv.corpora.sources import Member, Source, segments, side_by_side
+from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.vocabulary import SPECIALS
@@ -25,8 +25,8 @@ Parts = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """One task: its files and its preparation."""
+class Campaign:
+    """Files and preparation of one task."""
 
     parts: Parts
     pipeline: PipelineConfig
@@ -46,10 +46,10 @@ def _moses(lang: str) -> SideConfig:
     return SideConfig(lang=lang, tokenize="moses")
 
 
-SETUPS = {
+CAMPAIGNS = {
     # The paper uses the package that Google made of these for its Transformer; the script behind it
     # tokenises, keeps 1 to 80 words and ratios up to 9, and learns 32,000 merges.
-    "wmt16-en-de": Setup(
+    "wmt16-en-de": Campaign(
         parts={
             "train": {
                 _EUROPARL: ["europarl-v7.de-en.{lang}"],
@@ -69,7 +69,7 @@ SETUPS = {
     ),
     # As for the convolutional models of Gehring et al. (2017), which the paper follows: up to 175
     # words and ratios up to 1.5; fairseq's script for this task also splits hyphens.
-    "wmt14-en-fr": Setup(
+    "wmt14-en-fr": Campaign(
         parts={
             "train": {
                 _EUROPARL: ["europarl-v7.fr-en.{lang}"],
@@ -92,7 +92,7 @@ SETUPS = {
         metric="tokenized_bleu",
         examples=40_800_000,
     ),
-    "wmt17-zh-en": Setup(
+    "wmt17-zh-en": Campaign(
         parts={
             "train": {
                 "training-parallel-nc-v12.tgz": ["news-commentary-v12.zh-en.{lang}"],
@@ -128,11 +128,11 @@ _PACKAGE: Parts = {
 
 
 def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
-    setup = SETUPS[name]
+    campaign = CAMPAIGNS[name]
     # The shortened test sets have the same file names as the full ones.
-    source = Source(path, progress, ignore="filtered")
+    source = SourceFiles(path, progress, ignore="filtered")
     packaged = name == "wmt16-en-de" and bool(source.find("train.tok.clean.bpe.32000.en"))
-    parts = _PACKAGE if packaged else setup.parts
+    parts = _PACKAGE if packaged else campaign.parts
     wanted = {split: _names(homes, name.split("-")[1:]) for split, homes in parts.items()}
     everything = {what: names for files in wanted.values() for what, names in files.items()}
     archives = ", ".join(dict.fromkeys(home for homes in parts.values() for home in homes))
@@ -142,13 +142,13 @@ def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpu
     read = partial(_lines if packaged else _texts, source)
     clean = "train" if name == "wmt17-zh-en" else None
     return Corpus(
-        task=translation_task(name, setup.metric),
+        task=translation_task(name, campaign.metric),
         splits={
             split: partial(_examples, read, files, split == clean) for split, files in found.items()
         },
-        pipeline=setup.pipeline,
-        filters=FilterConfig() if packaged else setup.filters,
-        examples={"train": setup.examples},
+        pipeline=campaign.pipeline,
+        filters=FilterConfig() if packaged else campaign.filters,
+        examples={"train": campaign.examples},
         tokenized=packaged,
         codes=source.on_disk(codes[0], cache) if codes else None,
         digests=source.digests,
@@ -179,13 +179,13 @@ def _examples(
     return clean_chinese(pairs) if chinese else pairs
 
 
-def _texts(source: Source, member: Member) -> Iterator[str]:
+def _texts(source: SourceFiles, member: Member) -> Iterator[str]:
     # A crawl has a few broken bytes that only its owners could correct.
     lines = source.lines(member, mend=True)
     return segments(lines, str(member)) if member.base.endswith(".sgm") else lines
 
 
-def _lines(source: Source, member: Member) -> Iterator[str]:
+def _lines(source: SourceFiles, member: Member) -> Iterator[str]:
     """Lines of the package with whole words."""
     return (f"{line} ".replace("@@ ", "").strip() for line in source.lines(member))
 
