@@ -19,12 +19,7 @@ _LANGUAGES = {"de": "German", "fr": "French", "it": "Italian", "da": "Danish", "
 
 @dataclass(frozen=True)
 class CorpusEntry:
-    """A named corpus.
-
-    open   "module:function" below lightconv.corpora; the function takes the corpus's name, the path
-           given with --from if the corpus takes one, the folder for fetched files, and a Progress
-    needs  printed by lists and in errors
-    """
+    """A named corpus, opened by "module:function" with its name, --from, cache and Progress."""
 
     about: str
     open: str

@@ -42,23 +42,17 @@ def fetch_indices(
     cache: Path, languages: Sequence[str], progress: Progress
 ) -> dict[str, list[Path]]:
     """The files of apt's `Translation-xx` indices for each language, as plain text."""
-    homes = _fetch(cache, "indices", languages, _Apt.save_indices, progress)
+    homes = _fetch(cache, "indices", languages, progress)
     return {language: sorted(home.iterdir()) for language, home in homes.items()}
 
 
 def fetch_packages(cache: Path, names: Sequence[str], progress: Progress) -> dict[str, Path]:
     """The .deb files of packages, in the version that apt would install."""
-    homes = _fetch(cache, "packages", names, _Apt.download, progress)
+    homes = _fetch(cache, "packages", names, progress)
     return {name: _only_file(home) for name, home in homes.items()}
 
 
-def _fetch(
-    cache: Path,
-    kind: str,
-    names: Sequence[str],
-    fetch: "Callable[[_Apt, dict[str, Path]], None]",
-    progress: Progress,
-) -> dict[str, Path]:
+def _fetch(cache: Path, kind: str, names: Sequence[str], progress: Progress) -> dict[str, Path]:
     """Folders of the named texts; missing ones are fetched, by one process at a time."""
     folder = cache.absolute() / "apt"
     homes = {name: folder / kind / name for name in names}
@@ -71,7 +65,8 @@ def _fetch(
             else:
                 missing[name] = home
         if missing:
-            fetch(_Apt(folder, progress), missing)
+            apt = _Apt(folder, progress)
+            (apt.save_indices if kind == "indices" else apt.download)(missing)
     return homes
 
 

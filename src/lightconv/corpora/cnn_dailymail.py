@@ -113,10 +113,7 @@ def _records(source: SourceFiles, member: Member) -> Iterator[Example]:
 
 
 def parse_records(lines: Iterable[str], name: str) -> Iterator[Example]:
-    """(article, summary) of each JSON line; blank lines are skipped.
-
-    A text is a string, with newlines between its sentences, or a list of strings.
-    """
+    """(article, summary) of each JSON line: texts with a sentence on each line, or lists."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

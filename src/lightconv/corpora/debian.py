@@ -1,8 +1,7 @@
 """Package descriptions of apt's `Translation-xx` indices: translation, summaries, sentences.
 
-A record has a package, the digest of the English text, and the text: a synopsis, then paragraphs
-of lines that begin with one space, separated by ` .`; a line that begins with more spaces is a
-list item or stands alone.
+A record has a package, the digest of the English text, a synopsis, and paragraphs of lines that
+begin with one space; a line that begins with more spaces is a list item or stands alone.
 """
 
 import re

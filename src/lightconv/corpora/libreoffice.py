@@ -66,8 +66,7 @@ def read_page(page: str) -> Page:
 def element_text(body: str) -> str:
     """The text of an element, with the default of alternatives by system or program.
 
-    A switch is a span of class `switchinline` that holds hidden spans: one for each system or
-    program, and perhaps one without a class, the default.
+    A `switchinline` span holds hidden ones, one for each system; the default has no class.
     """
     parts: list[str] = []
     # Open spans: the parts before them, and their kind.

@@ -61,9 +61,8 @@ def own_corpus(
 ) -> Corpus:
     """The corpus of these files; parallel files must have the same number of lines.
 
-    train, valid, test  prefixes of two files, two files, or one file; see the module
+    train, valid, test  prefixes of two files, two files, or one file
     pipeline            default: byte-level BPE, for any language
-    filters             default for translation: at most 250 tokens and a ratio of 9
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
@@ -112,7 +111,6 @@ def _languages(kind: TaskKind, source: str | None, target: str | None) -> tuple[
 
 
 def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Path, ...]:
-    """The one or two files of a split."""
     meaning = ""
     if not isinstance(given, Path):
         paths: tuple[Path, ...] = given

@@ -65,27 +65,24 @@ Contents = Generator[tuple[Member, io.BufferedReader], None, None]
 class SourceFiles:
     """The files of a folder or an archive; of a folder, also those of the archives in it.
 
-    ignore  files with this text in the name of their archive or in their path are left out
+    ignore  text in the path of a file, or in the name of its archive, that leaves the file out
     """
 
-    def __init__(
-        self, path: Path, progress: Progress = lambda _: None, *, ignore: str | None = None
-    ) -> None:
+    def __init__(self, path: Path, progress: Progress = lambda _: None, ignore: str = "") -> None:
         self.path = path
         # SHA-256 of archives, and of the required loose files.
         self.digests: dict[str, str] = {}
-        self._ignore = ignore
         self._named: dict[str, list[Member]] = {}
         self._links: set[str] = set()
         folder = path if path.is_dir() else path.parent
         loose, archives = _listed(path)
         for file in loose:
-            self._add(Member(file, file.relative_to(folder).as_posix(), packed=False))
+            self._add(Member(file, file.relative_to(folder).as_posix(), packed=False), ignore)
         for archive in archives:
             progress(f"looking through {archive.name}")
             digest = hashlib.sha256()
             for member, _ in _contents(archive, self._links, digest):
-                self._add(member)
+                self._add(member, ignore)
             self.digests[archive.relative_to(folder).as_posix()] = digest.hexdigest()
         if not self._named:
             raise ValueError(f"{path} holds no files, expected a corpus")
@@ -106,11 +103,7 @@ class SourceFiles:
         return None
 
     def require(self, wanted: Mapping[str, Sequence[str]], needs: str) -> list[Member]:
-        """One file for each of `wanted`, entered in `digests`; ValueError if one is missing.
-
-        wanted  description -> names that the file may have
-        needs   description of the whole source
-        """
+        """One file for each description and the names it may have, entered in `digests`."""
         found = {what: self.find(*names) for what, names in wanted.items()}
         missing = [what for what, member in found.items() if member is None]
         if missing:
@@ -157,13 +150,12 @@ class SourceFiles:
             content = stream.read(LARGEST_COPY + 1)
         if len(content) > LARGEST_COPY:
             raise ValueError(f"{member}: longer than {LARGEST_COPY >> 20} MB, expected BPE codes")
-        # The name depends on the content, so an existing file of this name has the same content.
         path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.{member.base}"
         replace_file(path, content)
         return path
 
-    def _add(self, member: Member) -> None:
-        if self._ignore and self._ignore in f"{member.container.name}/{member.name}":
+    def _add(self, member: Member, ignore: str) -> None:
+        if ignore and ignore in f"{member.container.name}/{member.name}":
             return
         self._named.setdefault(member.base, []).append(member)
         if len(self._named) > MAX_MEMBERS:
@@ -192,7 +184,7 @@ class SourceFiles:
 
 
 def _listed(path: Path) -> tuple[list[Path], list[Path]]:
-    """Loose files and archives in alphabetical order."""
+    """Loose files and archives."""
     if path.is_file():
         return ([], [path]) if _is_archive(path) else ([path], [])
     if not path.is_dir():
@@ -208,15 +200,13 @@ def _listed(path: Path) -> tuple[list[Path], list[Path]]:
                 archives.append(file)
             elif not (file.suffix[1:].isdecimal() and file.with_suffix(".00").exists()):
                 loose.append(file)
-        if len(loose) > MAX_MEMBERS:
-            break  # `_add` raises
+        if len(loose) > MAX_MEMBERS:  # `_add` raises
+            break
     return loose, archives
 
 
 @dataclass
 class _Mended:
-    """Lines of a stream with bytes that are not UTF-8 replaced."""
-
     stream: io.BufferedReader
     count: int = 0
 
@@ -328,7 +318,6 @@ def _damage_named(where: object) -> Iterator[None]:
 
 
 def _blocks(paths: Iterable[Path], digest: Any) -> Generator[bytes, None, None]:
-    """The bytes of several files one after the other."""
     for path in paths:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
@@ -349,8 +338,6 @@ def _guarded(stream: Any, where: object, packed: int | None = None) -> Iterator[
 
 
 class _Stream(io.RawIOBase):
-    """A file over an iterator of blocks."""
-
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._rest = memoryview(b"")

@@ -1,13 +1,12 @@
 """Generated corpora: the same on every machine, for tests and demos without a package mirror.
 
-`make("synthetic-reverse", Settings(train=1000))` gives any size and seed. Randomness comes from
-`Random.random()` alone, which is the same in every version of Python.
+Only `Random.random()` is used, which is the same in every version of Python.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from lightconv.corpora.splits import split_of
 from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.corpus import SPLITS, Corpus, Example
 
-# Share of all possible texts that is for validation alone, and the same for test.
+# Share of all possible texts for validation, and the same for test.
 _HELD_OUT = 0.1
 # So many texts of other splits in a row mean that there are too few texts.
 _MAX_MISSES = 10_000
@@ -275,23 +274,17 @@ def document(random: Random) -> Example:
 
 def _fill(template: str, random: Random, filled: dict[str, str]) -> str:
     """The template with words in its slots; numbered ones are taken from or added to `filled`."""
-    said = []
-    for text, kind, number in _parts(template):
-        said.append(text)
-        if kind and (not number or kind + number not in filled):
-            word = pick(random, _WORDS[kind])
-            while number and word in filled.values():  # two names are two people
-                word = pick(random, _WORDS[kind])
-            filled[kind + number] = word
-        said.append(filled.get(kind + number, ""))
-    return "".join(said)
 
+    def word(slot: re.Match[str]) -> str:
+        kind, number = slot.groups()
+        if not number or slot[0] not in filled:
+            found: str = pick(random, _WORDS[kind])
+            while number and found in filled.values():  # two names are two people
+                found = pick(random, _WORDS[kind])
+            filled[slot[0]] = found
+        return filled[slot[0]]
 
-@lru_cache
-def _parts(template: str) -> list[tuple[str, str, str]]:
-    """The texts of a template, each with the kind and number of the slot after it."""
-    pieces = [*_SLOT.split(template), "", ""]
-    return list(zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True))
+    return _SLOT.sub(word, template)
 
 
 def _capital(text: str) -> str:

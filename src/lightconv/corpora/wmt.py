@@ -199,10 +199,7 @@ _SPACE = re.compile(f"(?<={_JOINED}) +| +(?={_JOINED})")
 
 
 class Seen:
-    """Set of texts in 2**bits bits (a Bloom filter).
-
-    With 30 bits (128 MB), fewer than one in a million of 25 million texts is wrongly found.
-    """
+    """Bloom filter: with 30 bits (128 MB), it errs on one in a million of 25 million texts."""
 
     _PLACES = struct.Struct("<8Q")
 
@@ -211,7 +208,7 @@ class Seen:
         self._mask = (1 << bits) - 1
 
     def add(self, text: str) -> bool:
-        """Adds a text; False if it was there."""
+        """Adds a text; False if it is not new."""
         digest = blake2b(text.encode(), digest_size=self._PLACES.size).digest()
         new = False
         for place in self._PLACES.unpack(digest):
