@@ -9,6 +9,7 @@ import tarfile
 import tracemalloc
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,11 +116,10 @@ def test_walk_passes_over_each_archive_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SourceFiles(pack(tmp_path / "a.tgz", {f"f{n}": str(n) for n in range(50)}))
-    opened: list[object] = []
-    original = sources._blocks
-    monkeypatch.setattr(sources, "_blocks", lambda *args: opened.append(args) or original(*args))
+    counted = Mock(wraps=sources._blocks)
+    monkeypatch.setattr(sources, "_blocks", counted)
     assert len(everything(source)) == 50
-    assert len(opened) == 1
+    assert counted.call_count == 1
 
 
 def test_a_source_travels_to_another_process(tmp_path: Path) -> None:
