@@ -45,25 +45,19 @@ def test_indices_are_plain_text_in_the_cache(apt: FakeApt, cache: Path) -> None:
     assert {call[-1] for call in apt.calls()} == {"C.UTF-8"}
 
 
-def test_what_was_fetched_needs_no_apt(
+def test_only_missing_indices_need_apt(
     apt: FakeApt, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apt.publish("en", "english\n")
-    first = fetch_indices(cache, ["en"], quiet)
-    monkeypatch.setenv("PATH", "/nowhere")
-    said: list[str] = []
-    assert fetch_indices(cache, ["en"], said.append) == first
-    assert len(said) == 1 and "fetched before" in said[0]
-
-
-def test_only_what_is_missing_is_fetched(apt: FakeApt, cache: Path) -> None:
     apt.publish("en", "old\n")
     apt.publish("de", "deutsch\n")
     fetch_indices(cache, ["en"], quiet)
     apt.publish("en", "new\n")
     found = fetch_indices(cache, ["en", "de"], quiet)
-    assert found["en"][0].read_text() == "old\n"
-    assert found["de"][0].read_text() == "deutsch\n"
+    assert [found[language][0].read_text() for language in ("en", "de")] == ["old\n", "deutsch\n"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    said: list[str] = []
+    assert fetch_indices(cache, ["en", "de"], said.append) == found
+    assert len(said) == 2 and "fetched before" in said[0]
 
 
 def test_everything_apt_writes_is_below_the_cache(apt: FakeApt, cache: Path) -> None:
@@ -175,25 +169,6 @@ def test_another_process_is_waited_for(apt: FakeApt, cache: Path) -> None:
     assert found == ["english\n"]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt on this machine")
-def test_the_real_client_touches_nothing_of_the_system(cache: Path) -> None:
-    before = _state()
-    try:
-        found = fetch_indices(cache, ["de"], quiet)
-    except ValueError as error:
-        pytest.skip(str(error))
-    assert b"Description-de: " in found["de"][0].read_bytes()[:1000]
-    assert _state() == before
-
-
-def _state() -> dict[str, tuple[int, int]]:
-    """Size and time of every file that apt and dpkg keep."""
-    folders = ("/var/lib/apt", "/var/cache/apt", "/var/lib/dpkg", "/var/log/apt", "/etc/apt")
-    files = (Path(root, name) for top in folders for root, _, ns in os.walk(top) for name in ns)
-    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
-
-
 # --- Packages
 
 PAGES = {"usr/share/a.html": b"<p>a</p>", "usr/share/ä.html": b"c" * 9999}
@@ -277,3 +252,22 @@ def test_a_machine_without_the_tool(package: Path, monkeypatch: pytest.MonkeyPat
     package.write_bytes(make_deb(PAGES))
     with pytest.raises(ValueError, match="needs dpkg-deb"):
         read(package)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt on this machine")
+def test_the_real_client_touches_nothing_of_the_system(cache: Path) -> None:
+    before = _state()
+    try:
+        found = fetch_indices(cache, ["de"], quiet)
+    except ValueError as error:
+        pytest.skip(str(error))
+    assert b"Description-de: " in found["de"][0].read_bytes()[:1000]
+    assert _state() == before
+
+
+def _state() -> dict[str, tuple[int, int]]:
+    """Size and time of every file that apt and dpkg keep."""
+    folders = ("/var/lib/apt", "/var/cache/apt", "/var/lib/dpkg", "/var/log/apt", "/etc/apt")
+    files = (Path(root, name) for top in folders for root, _, ns in os.walk(top) for name in ns)
+    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}

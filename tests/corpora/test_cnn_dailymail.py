@@ -131,10 +131,7 @@ def test_json_lines(tmp_path: Path) -> None:
     (folder / "train.jsonl.gz").write_bytes(gzip.compress(records("train", 3).encode()))
     pack(folder / "rest.tgz", {"x/test.json": records("test", 1)})
     corpus = open_corpus("cnn-dailymail", folder, tmp_path)
-    assert list(corpus.splits["valid"]()) == [
-        ("valid 0", "a 0 ¶ b 0"),
-        ("valid 1", "a 1 ¶ b 1"),
-    ]
+    assert list(corpus.splits["valid"]()) == [(f"valid {n}", f"a {n} ¶ b {n}") for n in (0, 1)]
     assert len(list(corpus.splits["train"]())) == 3
     assert list(corpus.splits["test"]()) == [("test 0", "a 0 ¶ b 0")]
     assert set(corpus.digests) == {"validation.jsonl", "train.jsonl.gz", "rest.tgz"}
