@@ -5,11 +5,13 @@ layer does not know which mixer it holds.
 """
 
 import math
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
@@ -22,6 +24,7 @@ from lightconv.models.config import (
     Seq2SeqConfig,
     mixer_options,
 )
+from lightconv.models.folder import load, save
 
 
 def build_mixer(config: MixerConfig, dim: int, *, causal: bool) -> Mixer:
@@ -29,6 +32,45 @@ def build_mixer(config: MixerConfig, dim: int, *, causal: bool) -> Mixer:
     if config.kind not in MIXERS:
         raise ValueError(f"mixer kind must be one of {', '.join(MIXERS)}, got {config.kind!r}")
     return MIXERS[config.kind](dim, causal=causal, **mixer_options(config))
+
+
+class BaseModel(nn.Module):
+    """Base of both models: saves itself as a model folder, and is read back."""
+
+    config: ModelConfig
+
+    def save(self, folder: str | Path, **options: Any) -> None:
+        """Writes a model folder; options as of `lightconv.models.folder.ModelFolder.write`."""
+        save(self, folder, **options)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """The same as `save`."""
+        save(self, folder, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """The model of a folder, which must be of this class, in evaluation mode."""
+        model = load(folder, device, dtype)
+        if not isinstance(model, cls):
+            raise ValueError(
+                f"{folder} holds a {type(model).__name__}, expected a {cls.__name__}. "
+                "lightconv.load takes either"
+            )
+        return model
+
+
+class SkipInit(TorchFunctionMode):
+    """Skips normal initialisation: on the meta device torch loads its compiler for it (150 MB)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 class Residual(nn.Module):

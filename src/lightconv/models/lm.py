@@ -9,8 +9,7 @@ from lightconv.mixers import State
 from lightconv.models.adaptive import Output, build_embedding
 from lightconv.models.config import LanguageModelConfig
 from lightconv.models.embedding import embed
-from lightconv.models.folder import FolderModel
-from lightconv.models.layers import CausalLayer, final_norm, require_eval
+from lightconv.models.layers import BaseModel, CausalLayer, final_norm, require_eval
 
 
 class LanguageModelState(NamedTuple):
@@ -24,7 +23,7 @@ class LanguageModelState(NamedTuple):
         return self.layers[0].position
 
 
-class LanguageModel(FolderModel):
+class LanguageModel(BaseModel):
     """Tokens to scores of the next one; the mixers are those of the configuration.
 
     Padding stands on the right only: no real position sees it, so none of it is masked.

@@ -9,8 +9,8 @@ from lightconv.mixers import reorder
 from lightconv.models.adaptive import Output, build_embedding
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.models.embedding import embed
-from lightconv.models.folder import FolderModel
 from lightconv.models.layers import (
+    BaseModel,
     DecoderLayer,
     DecoderState,
     EncoderLayer,
@@ -55,7 +55,7 @@ class Seq2SeqState(NamedTuple):
         return Seq2SeqState(layers, padding)
 
 
-class Seq2Seq(FolderModel):
+class Seq2Seq(BaseModel):
     """Source and target tokens to scores; the mixers are those of the configuration."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
