@@ -154,7 +154,7 @@ def find_metric(options: argparse.Namespace, recipe: Recipe) -> "Metric | None":
 
     found = None
     if options.metric is not None:
-        from lightconv.evaluate.validation import validation_metric
+        from lightconv.evaluate.system import validation_metric
 
         found = Metric(*validation_metric(options.data, recipe.decode, options.metric))
     path = options.out / LOG_FILE

@@ -56,12 +56,8 @@ class Metric(Protocol):
 
 
 @runtime_checkable
-class Summed(Protocol):
+class Summed(Metric, Protocol):
     """A measure that is a function of sums over lines."""
-
-    @property
-    def name(self) -> str:
-        """The name used by recipes."""
 
     def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
         """[lines, k], the terms of the sums."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from lightconv.config import to_dict
+from lightconv.config import from_dict, to_dict
 from lightconv.console import tell
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import PIPELINE_FILES, Prepared
 from lightconv.data.words import Steps
-from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.engine import Engine
 from lightconv.decode.ensemble import Ensemble
 from lightconv.decode.options import TextOptions
@@ -34,6 +33,7 @@ from lightconv.evaluate.metrics import (
 )
 from lightconv.evaluate.signature import Score
 from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.folder import ModelFolder
 
 # Measures besides that of the task, by the kind of task.
 BESIDES = {"translation": ("sacrebleu", "chrf"), "summarization": ()}
@@ -46,9 +46,6 @@ Show = Callable[[int], None]
 Signed = TypeVar("Signed", Score, Comparison)
 # The model in evaluation mode, whether to hurry -> the measure.
 Compute = Callable[[Seq2Seq | LanguageModel, Callable[[], bool]], float]
-
-
-# --- texts
 
 
 class Forms(NamedTuple):
@@ -99,14 +96,11 @@ def of_texts(prepared: Prepared, texts: Sequence[str], *, tokenized: bool = Fals
     return Forms(words, plain)
 
 
-# --- outputs
-
-
 @dataclass(frozen=True)
 class Outputs:
     """All hypotheses of a model for the first examples of a split, best first.
 
-    engine  backend that decoded: "native", the C++ engine, or "torch"; reason: why not the engine
+    engine  "native", the C++ engine, or "torch"; `reason` says why not the engine
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -131,6 +125,22 @@ class Outputs:
         return sum(map(len, self.best))
 
 
+def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfig]:
+    """The folder of a model of this data, and its search."""
+    folder = ModelFolder(path)
+    check_data(folder.path, prepared, pairs=folder.pairs)
+    return folder, read_search(folder.path, folder.tables)
+
+
+def read_search(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
+    """The search of a config.json with these tables."""
+    try:
+        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    return found
+
+
 def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
     """Raises ValueError unless a model or run folder fits the data: its kind and vocabulary.
 
@@ -145,20 +155,14 @@ def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
         )
     wanted = prepared.files()
     for name in PIPELINE_FILES:
-        path, is_vocabulary = model / name, name.startswith("vocab")
-        if not path.exists() and not is_vocabulary:
-            continue
-        if path.exists() != (name in wanted):
-            lacking = model if name in wanted else prepared.folder
-            raise ValueError(
-                f"prepared data ({prepared.folder}): {lacking} has no {name}, expected the files "
-                "of the model. Give the data that it was trained on"
-            )
-        if name in wanted and path.read_bytes() != wanted[name].read_bytes():
-            raise ValueError(
-                f"prepared data ({prepared.folder}): its {name} is not the one of {model}, "
-                "expected the same. Give the data that it was trained on"
-            )
+        path = model / name
+        if path.exists() or name.startswith("vocab"):
+            own = path.read_bytes() if path.exists() else None
+            if own != (wanted[name].read_bytes() if name in wanted else None):
+                raise ValueError(
+                    f"prepared data ({prepared.folder}): its {name} is not the one of {model}, "
+                    "expected the same. Give the data that it was trained on"
+                )
 
 
 def count_lines(prepared: Prepared, split: str, most: int | None) -> int:
@@ -202,9 +206,6 @@ def search_split(
     each = runner.runners if isinstance(runner, Ensemble) else (runner,)
     engine = "native" if all(isinstance(one, Engine) for one in each) else "torch"
     return Outputs(found, seconds, engine, told[0] if told else "")
-
-
-# --- scores
 
 
 def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:

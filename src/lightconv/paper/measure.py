@@ -11,9 +11,14 @@ from lightconv.config import read
 from lightconv.data.prepared import Prepared
 from lightconv.decode.options import TextOptions, read_settings
 from lightconv.decode.text import load
-from lightconv.evaluate.report import check_kind
 from lightconv.evaluate.signature import Score
-from lightconv.evaluate.system import Outputs, evaluate_pairs, evaluate_texts, find_metrics
+from lightconv.evaluate.system import (
+    Outputs,
+    check_data,
+    evaluate_pairs,
+    evaluate_texts,
+    find_metrics,
+)
 from lightconv.models import LanguageModel
 from lightconv.paper.machine import describe_processor
 from lightconv.paper.params import total
@@ -49,7 +54,7 @@ def measure(
     if not ended:
         return found
     settings, prepared = read_settings(run), Prepared.open(data)
-    check_kind(settings, prepared)
+    check_data(settings.folder, prepared, pairs=settings.pairs)
     model = load(settings.folder, device)
     scores: dict[str, tuple[Scored, ...]] = {}
     speed = None
