@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, print_rows, tell
@@ -32,7 +32,7 @@ DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
 OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
 MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", *OUTPUT_OPTIONS[2:])
-UNSET = (None, False, [])
+UNSET: tuple[object, ...] = (None, False, [])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,8 +53,12 @@ def main(argv: Sequence[str]) -> int:
         if getattr(options, name) not in UNSET:
             raise ValueError(f"--{name} is for a model, expected MODEL before it")
     metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
+    for metric in metrics if options.against and options.metric else ():
+        if not isinstance(metric, Summed):
+            known = ", ".join(name for name, each in METRICS.items() if isinstance(each, Summed))
+            raise ValueError(f"{metric.name} cannot be compared by --against, expected {known}")
     if options.against:
-        metrics = _comparable(metrics, chosen=bool(options.metric))
+        metrics = [metric for metric in metrics if isinstance(metric, Summed)]
     for result in _results(metrics, options):
         print(json.dumps(result.plain()) if options.format == "jsonl" else result, flush=True)
     return 0
@@ -200,16 +204,6 @@ def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[st
             yield f"the hypotheses seem not to be tokenised, {metric.name} expects that they are"
 
 
-def _comparable(metrics: Sequence[Metric], *, chosen: bool) -> list[Metric]:
-    """Measures that can be resampled; ValueError if the user chose another."""
-    able: list[Metric] = [metric for metric in metrics if isinstance(metric, Summed)]
-    for metric in metrics if chosen else ():
-        if metric not in able:
-            known = ", ".join(name for name, each in METRICS.items() if isinstance(each, Summed))
-            raise ValueError(f"{metric.name} cannot be compared by --against, expected {known}")
-    return able
-
-
 def _read(paths: Sequence[Path]) -> list[list[str]]:
     """Lines of files; ValueError if one has more than another."""
     notes = Notes()
@@ -241,72 +235,55 @@ def _parser() -> Parser:
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
     )
-    parser.add_argument(
-        "model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run"
-    )
-    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
-    parser.add_argument("--split", metavar="NAME", help="default: test")
-    parser.add_argument("--beam", metavar="N", type=int, help="default: the model's own")
+    add = parser.add_argument
+    number: dict[str, Any] = {"metavar": "N", "type": int}
+    file: dict[str, Any] = {"metavar": "FILE", "type": Path}
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    add("model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run")
+    add("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
+    add("--split", metavar="NAME", help="default: test")
+    add("--beam", **number, help="default: the model's own")
     parser.add_settings(
         "change another value of the search, such as alpha=0.6", metavar="NAME=VALUE"
     )
-    parser.add_argument(
+    add(
         "--floor",
         action="store_true",
         help="beside it: the source as output, and what training says of the nearest source",
     )
-    parser.add_argument(
+    add(
         "--ensemble",
         metavar="MODEL",
         type=Path,
-        action="append",
-        default=[],
+        **repeated,
         help="another model of the same data: the mean of all is searched; may be repeated",
     )
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs there")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older FILE")
+    add("--limit", **number, help="only the first N lines")
+    add("--out", **file, help="write the outputs there")
+    add("--overwrite", action="store_true", help="replace an older FILE")
     parser.add_device()
-    parser.add_argument("--engine", choices=["auto", "native", "torch"], help="default: auto")
-    parser.add_argument("--quantize", choices=["none", "int8"], help="default: none")
-    parser.add_argument(
+    add("--engine", choices=["auto", "native", "torch"], help="default: auto")
+    add("--quantize", choices=["none", "int8"], help="default: none")
+    add(
         "--compare",
         action="store_true",
         help="with --quantize int8: decode in float32 too; scores, speeds and paired bootstrap",
     )
-    parser.add_argument(
-        "--hypotheses",
-        metavar="FILE",
-        type=Path,
-        help="outputs, one per line; .gz, .bz2, .xz are unpacked",
-    )
-    parser.add_argument(
-        "--references",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="may be given several times",
-    )
-    parser.add_argument(
+    add("--hypotheses", **file, help="outputs, one per line; .gz, .bz2, .xz are unpacked")
+    add("--references", **file, **repeated, help="may be given several times")
+    add(
         "--metric",
         metavar="NAME",
-        action="append",
-        default=[],
+        **repeated,
         help=f"may be given several times: {', '.join(METRICS)}; default: {' and '.join(DEFAULT)}",
     )
-    parser.add_argument(
-        "--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it"
-    )
-    parser.add_argument(
+    add("--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it")
+    add(
         "--against",
-        metavar="FILE",
-        type=Path,
+        **file,
         help="outputs of another system for the same lines; with a model also another model",
     )
-    parser.add_argument(
-        "--samples", metavar="N", type=int, default=SAMPLES, help=f"default: {SAMPLES}"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: text")
+    add("--samples", **number, default=SAMPLES, help=f"default: {SAMPLES}")
+    add("--seed", **number, default=SEED, help=f"default: {SEED}")
+    add("--format", choices=["text", "jsonl"], default="text", help="default: text")
     return parser

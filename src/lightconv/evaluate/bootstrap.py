@@ -78,7 +78,7 @@ def confidence(
     signature = metric.signature(len(hypotheses), len(references))
     return (
         _interval(metric.value(statistics.sum(axis=0)), values),
-        signature.extend(_settings(samples, seed)),
+        signature.extend({"bs": samples, "seed": seed, "level": LEVEL}),
     )
 
 
@@ -105,7 +105,7 @@ def paired_bootstrap(
         _interval(difference, gains),
         # The lines themselves count as one more sample, so that p is never 0.
         (missed + 1) / (samples + 1),
-        signature.extend({"test": "paired", **_settings(samples, seed)}),
+        signature.extend({"test": "paired", "bs": samples, "seed": seed, "level": LEVEL}),
     )
 
 
@@ -148,7 +148,3 @@ def _interval(value: float, values: "Array") -> Interval:
     tail = (100 - LEVEL) / 2
     low, high = numpy.percentile(values, [tail, 100 - tail])
     return Interval(value, float(low), float(high))
-
-
-def _settings(samples: int, seed: int) -> dict[str, object]:
-    return {"bs": samples, "seed": seed, "level": LEVEL}

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lightconv.config import override
@@ -28,6 +28,7 @@ from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import (
     Forms,
     Outputs,
+    Show,
     count_lines,
     describe_search,
     evaluate_pairs,
@@ -42,9 +43,6 @@ from lightconv.evaluate.system import (
     sign_perplexity,
 )
 from lightconv.models import LanguageModel, Seq2Seq
-
-if TYPE_CHECKING:
-    import torch
 
 MODEL = "model"
 FLOAT = "float32"
@@ -117,8 +115,7 @@ def unigram_baseline(prepared: Prepared, split: str, most: int | None = None) ->
 
 def _sources(prepared: Prepared, split: str, most: int | None) -> list[Ids]:
     store = prepared.store(split)
-    rows = range(count_lines(prepared, split, most))
-    return [store[row][0].astype(np.int64) for row in rows]
+    return [store[row][0].astype(np.int64) for row in range(count_lines(prepared, split, most))]
 
 
 BASELINES = {"copy": copy_baseline, "nearest": nearest_baseline}
@@ -174,39 +171,33 @@ class Evaluation:
         self.decode = override(decode, self.settings)
         self.folders = [folder, *(open_model(each, self.prepared)[0] for each in self.ensemble)]
         self._metrics = find_metrics(self.prepared, self.metrics) if folder.pairs else []
-        if self.against is not None:
-            self._check_other(self.against)
+        if self.against is not None and self.against.is_dir():
+            open_model(self.against, self.prepared)
+        elif self.against is not None:
+            lines = len(list(read_lines(self.against)))
+            count = len(self.prepared.store(self.split))
+            if lines != count:
+                raise ValueError(
+                    f"{self.against} has {lines} lines, expected {count}, one for each example of "
+                    f"{self.split}"
+                )
 
-    def run(self, device: "torch.device | str" = "cpu") -> Report:
+    def run(self, device: torch.device | str = "cpu") -> Report:
         """Decodes, scores and compares."""
         report = Report()
-        model, *others = (folder.load(device) for folder in self.folders)
-        if isinstance(model, LanguageModel):
-            self._run_texts(model, report)
-        else:
-            models = [model, *(other for other in others if isinstance(other, Seq2Seq))]
+        loaded = [folder.load(device) for folder in self.folders]
+        models = [model for model in loaded if isinstance(model, Seq2Seq)]
+        if models:
             self._run_pairs(models, report, device)
+        else:
+            self._run_texts(loaded[0], report)
         return report
 
-    def _check_other(self, other: Path) -> None:
-        if other.is_dir():
-            open_model(other, self.prepared)
-            return
-        lines, count = sum(1 for _ in read_lines(other)), len(self.prepared.store(self.split))
-        if lines != count:
-            raise ValueError(
-                f"{other} has {lines} lines, expected {count}, one for each example of {self.split}"
-            )
-
-    def _run_texts(self, model: LanguageModel, report: Report) -> None:
+    def _run_texts(self, model: Seq2Seq | LanguageModel, report: Report) -> None:
+        assert isinstance(model, LanguageModel)
         with Display() as display:
-            score = evaluate_texts(
-                model,
-                self.prepared,
-                self.split,
-                most=self.limit,
-                show=lambda done: display.show(f"{MODEL}: lines", done, self.count),
-            )
+            show = self._shown(display, MODEL)
+            score = evaluate_texts(model, self.prepared, self.split, most=self.limit, show=show)
         report.scores[MODEL] = [score]
         if self.baselines:
             total = unigram_baseline(self.prepared, self.split, self.limit)
@@ -214,7 +205,7 @@ class Evaluation:
             report.scores["unigram"] = [score]
 
     def _run_pairs(
-        self, models: Sequence[Seq2Seq], report: Report, device: "torch.device | str"
+        self, models: Sequence[Seq2Seq], report: Report, device: torch.device | str
     ) -> None:
         references = of_references(self.prepared, self.split).first(self.count)
 
@@ -242,21 +233,19 @@ class Evaluation:
     def _search(
         self, name: str, models: Sequence[Seq2Seq], decode: DecodeConfig, text: TextOptions
     ) -> tuple[Outputs, Forms, list[Score]]:
+        model, *others = models
+        where = (self.prepared, self.split, decode, self._metrics)
         with Display() as display:
+            show = self._shown(display, name)
             return evaluate_pairs(
-                models[0],
-                self.prepared,
-                self.split,
-                decode,
-                self._metrics,
-                others=models[1:],
-                most=self.limit,
-                show=lambda done: display.show(f"{name}: lines", done, self.count),
-                options=text,
+                model, *where, others=others, most=self.limit, show=show, options=text
             )
 
+    def _shown(self, display: Display, name: str) -> Show:
+        return lambda done: display.show(f"{name}: lines", done, self.count)
+
     def _find_other(
-        self, other: Path, device: "torch.device | str"
+        self, other: Path, device: torch.device | str
     ) -> tuple[Forms, dict[str, object]]:
         """Outputs of the other system, and the fields of their signatures."""
         if not other.is_dir():

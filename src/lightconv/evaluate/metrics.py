@@ -34,9 +34,6 @@ Texts = Sequence[str]
 # A measure of recipes too, but of a model and not of texts: see `compute_perplexity`.
 PERPLEXITY = "perplexity"
 ORDER = 4
-# Matches do not overlap: a-b-c is split at its first hyphen only, aa-bb-cc at both.
-_COMPOUND = re.compile(rb"(\S)-(\S)")
-_SET_APART = rb"\1 ##AT##-##AT## \2"
 # Our names and those of rouge-score, whose "rougeL" takes a summary as one sentence.
 _ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
 # F1, precision and recall of each kind.
@@ -70,8 +67,11 @@ class Summed(Metric, Protocol):
 
 
 def split_compounds(line: bytes) -> bytes:
-    """Sets hyphens within words apart, as is usual before En-De BLEU."""
-    return _COMPOUND.sub(_SET_APART, line)
+    """Sets hyphens within words apart, as is usual before En-De BLEU.
+
+    Matches do not overlap: a-b-c is split at its first hyphen only, aa-bb-cc at both.
+    """
+    return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ from typing import Any
 
 from lightconv import __version__
 
-_UNFIT = re.compile(r"[|\s]")
-
 
 @dataclass(frozen=True)
 class Signature:
@@ -19,7 +17,7 @@ class Signature:
 
     def __post_init__(self) -> None:
         for text in (self.name, *self.fields, *map(str, self.fields.values())):
-            if not text or _UNFIT.search(text):
+            if not text or re.search(r"[|\s]", text):
                 raise ValueError(
                     f"{text!r} in a signature, expected text without white space and |"
                 )

@@ -35,12 +35,8 @@ from lightconv.evaluate.signature import Score
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
-# Measures besides that of the task, by the kind of task.
-BESIDES = {"translation": ("sacrebleu", "chrf"), "summarization": ()}
 # Lines decoded at each validation of a training.
 VALIDATION_LINES = 200
-# Measure of `lightconv train --metric bleu`: see `validation_metric`.
-BLEU = "bleu"
 
 Show = Callable[[int], None]
 Signed = TypeVar("Signed", Score, Comparison)
@@ -214,7 +210,7 @@ def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
     wanted = list(names)
     if not wanted:
         known = [task.metric] if task.metric in METRICS else []
-        wanted = [*known, *BESIDES.get(task.kind, ())]
+        wanted = [*known, *(("sacrebleu", "chrf") if task.kind == "translation" else ())]
     found = [find_metric(name, task.target_lang) for name in wanted]
     return list({metric.name: metric for metric in found}.values())
 
@@ -309,17 +305,13 @@ def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int)
 
 
 def validation_metric(
-    data: str | Path,
-    config: DecodeConfig,
-    name: str = BLEU,
-    *,
-    split: str = "valid",
-    lines: int = VALIDATION_LINES,
+    data: str | Path, config: DecodeConfig, name: str = "bleu"
 ) -> tuple[str, Compute]:
-    """Name of a measure and a function that computes it on a split's first lines in training.
+    """Name of a measure and a function that computes it on validation data during training.
 
     name  a measure of `METRICS`, or "bleu": that of the task if it is a BLEU, else sacreBLEU
     """
+    split, lines = "valid", VALIDATION_LINES
     prepared = Prepared.open(data)
     if len(prepared.sides) != 2:
         raise ValueError(
@@ -327,7 +319,7 @@ def validation_metric(
             "perplexity is measured anyway"
         )
     task = prepared.task
-    if name == BLEU:
+    if name == "bleu":
         own = METRICS.get(task.metric)
         name = task.metric if isinstance(own, CorpusBLEU) else "sacrebleu"
     metric = find_metric(name, task.target_lang)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy
+import torch
 
 from lightconv.config import override, to_dict
 from lightconv.console import tell
@@ -33,9 +33,6 @@ from lightconv.evaluate.system import (
 )
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.train.run import Run, is_run
-
-if TYPE_CHECKING:
-    import torch
 
 ALPHAS = (*(i / 10 for i in range(11)), 1.2, 1.4, 1.6, 1.8, 2.0)
 # Numbers of checkpoints to try averaging, as far as they exist.
@@ -96,7 +93,7 @@ class Tuner:
         self._told: set[str] = set()
         self.configs = [override(self.decode, settings) for settings in values]
 
-    def trials(self, device: "torch.device | str" = "cpu") -> Iterator[Trial]:
+    def trials(self, device: torch.device | str = "cpu") -> Iterator[Trial]:
         """Tries every model with every search."""
         for steps, model in self._models(device):
             for trial in self._try(model):
@@ -124,7 +121,7 @@ class Tuner:
             self.run.export(self.run.average(best.averaged), tables=tables, overwrite=True)
 
     def _models(
-        self, device: "torch.device | str"
+        self, device: torch.device | str
     ) -> Iterator[tuple[tuple[int, ...], Seq2Seq | LanguageModel]]:
         """The model, or averages of checkpoints with their steps."""
         if self.run is None:
@@ -192,9 +189,10 @@ def try_alphas(
     statistics = numpy.stack(columns)
     for alpha in alphas:
         new = replace(config, alpha=alpha)
-        chosen = []
-        for each in hypotheses:
-            best = rank(each, config, new)[0].tokens
-            chosen.append(next(place for place, one in enumerate(each) if one.tokens == best))
+        best = [rank(each, config, new)[0].tokens for each in hypotheses]
+        chosen = [
+            [one.tokens for one in each].index(tokens)
+            for each, tokens in zip(hypotheses, best, strict=True)
+        ]
         totals = statistics[chosen, numpy.arange(len(chosen))].sum(axis=0)
         yield Trial(new, metric.value(totals))
