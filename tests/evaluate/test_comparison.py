@@ -1,4 +1,4 @@
-"""Floors by hand: copies, the nearest of a few sentences, counts of words."""
+"""Baselines by hand: copies, the nearest of a few sentences, counts of words."""
 
 import math
 from functools import partial
@@ -11,8 +11,13 @@ from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsC
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from lightconv.evaluate import floor
-from lightconv.evaluate.floor import copy_floor, find_nearest, nearest_floor, unigram_floor
+from lightconv.evaluate import comparison
+from lightconv.evaluate.comparison import (
+    copy_baseline,
+    find_nearest,
+    nearest_baseline,
+    unigram_baseline,
+)
 
 TRAIN: list[Example] = [("a b c", "x1"), ("c d e f", "x2"), ("g h", "x3 x3"), ("a h", "x4")]
 TEST: list[Example] = [("d e", "?"), ("g", "?"), ("b c a", "?"), ("zebra", "?")]
@@ -33,22 +38,18 @@ def make(folder: Path, train: list[Example], test: list[Example]) -> Prepared:
     return prepare(corpus, folder / "data", processes=1)
 
 
-def test_a_copy_is_the_source(tmp_path: Path) -> None:
+def test_copies_and_nearest_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "COMMON", 0.5)  # four sentences: a word in two is not common
     prepared = make(tmp_path, TRAIN, TEST)
-    assert copy_floor(prepared, "test").plain == [source for source, _ in TEST]
-    assert copy_floor(prepared, "test", 2).words == ["d e", "g"]
+    assert copy_baseline(prepared, "test").plain == [source for source, _ in TEST]
+    assert copy_baseline(prepared, "test", 2).words == ["d e", "g"]
+    # A sentence like no other gets the first.
+    assert nearest_baseline(prepared, "test").plain == ["x2", "x3 x3", "x1", "x1"]
+    assert nearest_baseline(prepared, "test", 1).plain == ["x2"]
 
 
-def test_the_nearest_sentence_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floor, "COMMON", 0.5)  # four sentences: a word in two is not too common
-    prepared = make(tmp_path, TRAIN, TEST)
-    # What is like nothing gets the first.
-    assert nearest_floor(prepared, "test").plain == ["x2", "x3 x3", "x1", "x1"]
-    assert nearest_floor(prepared, "test", 1).plain == ["x2"]
-
-
-def test_near_is_a_cosine_of_weighted_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floor, "COMMON", 1.0)
+def test_nearness_is_a_cosine_of_weighted_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "COMMON", 1.0)
     random = np.random.default_rng(0)
     known = [random.integers(0, 30, size=n) for n in random.integers(1, 9, size=40)]
     asked = [random.integers(0, 30, size=n) for n in random.integers(1, 9, size=20)]
@@ -67,16 +68,16 @@ def test_near_is_a_cosine_of_weighted_sets(monkeypatch: pytest.MonkeyPatch) -> N
         assert cosine(one, sets[found]) == pytest.approx(best)
 
 
-def test_common_words_say_nothing() -> None:
+def test_common_words_are_ignored() -> None:
     known = [np.array([1, 2]), np.array([1, 3])] * 10
     # With a tenth of 20 as the bound no word is rare enough, so the first is taken.
     assert find_nearest(known, [np.array([1, 3])]) == [0]
 
 
-def test_counts_of_words(tmp_path: Path) -> None:
+def test_unigrams(tmp_path: Path) -> None:
     prepared = make(tmp_path, [("a a b",), ("a",)], [("a b",), ("zebra",)])
     # Ids: 4 special ones, a, b. Training has a 3 times, b once, EOS twice; each counts one more.
     total = 3 + 1 + 2 + 6
     expected = [4 / total, 2 / total, 3 / total, 1 / total, 3 / total]
-    assert unigram_floor(prepared, "test") == pytest.approx(sum(map(math.log, expected)))
-    assert unigram_floor(prepared, "test", 1) == pytest.approx(sum(map(math.log, expected[:3])))
+    assert unigram_baseline(prepared, "test") == pytest.approx(sum(map(math.log, expected)))
+    assert unigram_baseline(prepared, "test", 1) == pytest.approx(sum(map(math.log, expected[:3])))
