@@ -239,7 +239,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "split": ((*PAIRS, "--split", "dev"), "data/pairs has the splits train, valid, test, no 'dev'"),
     "beam": ((*PAIRS, "--beam", "0"), "--beam 0"),
     "limit": ((*PAIRS, "--limit", "0"), "--limit 0"),
-    "setting": ((*PAIRS, "--set", "alfa=1"), "unknown field alfa=1. Did you mean 'alpha'"),
+    "setting": ((*PAIRS, "--set", "alfa=1"), "unknown field alfa=1; did you mean 'alpha'"),
     "metric": ((*PAIRS, "--metric", "blue"), "unknown metric 'blue'"),
     "other data": (MIX, "data/text holds texts, expected pairs of source and target by end/pairs"),
     "other ensemble": ((*PAIRS, "--ensemble", "end/text"), "data/pairs holds pairs of source"),

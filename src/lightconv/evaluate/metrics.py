@@ -38,7 +38,6 @@ ORDER = 4
 _ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
 # F1, precision and recall of each kind.
 _ROUGE_PARTS = tuple(f"{kind}{rate}" for kind in _ROUGE for rate in ("", "_p", "_r"))
-_CACHED_STEMS = 1 << 16
 
 
 class Metric(Protocol):
@@ -253,7 +252,7 @@ class _Words:
         self._tokenize: Callable[[str, _Words], list[str]] = tokenize
         # The script uses Porter's later version of the stemmer, which is not nltk's default.
         stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
-        self.stem: Callable[[str], str] = lru_cache(_CACHED_STEMS)(stemmer.stem)
+        self.stem: Callable[[str], str] = lru_cache(1 << 16)(stemmer.stem)
 
     def tokenize(self, text: str) -> list[str]:
         return self._tokenize(text, self)

@@ -18,13 +18,12 @@ from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.search import rank
-from lightconv.evaluate.metrics import PERPLEXITY, Metric, Summed, find_metric
+from lightconv.evaluate.metrics import METRICS, PERPLEXITY, Summed, find_metric
 from lightconv.evaluate.system import (
     Forms,
     check_data,
     count_lines,
     evaluate_texts,
-    find_metrics,
     of_ids,
     of_references,
     open_model,
@@ -163,9 +162,9 @@ class Tuner:
 
 def choose_metric(prepared: Prepared, name: str | None) -> Summed:
     """The measure of that name, else that of the task; it must be a function of sums over lines."""
-    found: Metric = find_metrics(prepared, [] if name is None else [name])[0]
-    if not isinstance(found, Summed) and name is None:
-        found = find_metric("sacrebleu", prepared.task.target_lang)
+    task = prepared.task
+    own = task.metric if isinstance(METRICS.get(task.metric), Summed) else "sacrebleu"
+    found = find_metric(name or own, task.target_lang)
     if not isinstance(found, Summed):
         raise ValueError(f"--metric {found.name} is not a sum over lines, expected another measure")
     return found
