@@ -34,17 +34,14 @@ def write(name: str, *lines: str) -> None:
     Path(name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs, references and worse outputs in the working directory."""
+    """Outputs, references, worse outputs and the golden folders in the working directory."""
     monkeypatch.chdir(tmp_path)
     for name, lines in (("out", OUT), ("ref", REF), ("base", BASE)):
         write(name, *lines)
-
-
-@pytest.fixture
-def golden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(GOLDEN)
+    for name in ("end", "middle", "models", "data"):
+        Path(name).symlink_to(GOLDEN / name)
 
 
 def read_json(capsys: pytest.CaptureFixture[str]) -> list[Any]:
@@ -59,7 +56,6 @@ def translate(**options: Any) -> list[str]:
 # --- files
 
 
-@pytest.mark.usefixtures("files")
 def test_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(*FILES) == 0
     out, err = capsys.readouterr()
@@ -68,7 +64,6 @@ def test_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
-@pytest.mark.usefixtures("files")
 def test_chosen_metrics_and_several_references(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--metric", "tokenized_bleu", "--metric", "sacrebleu", "--target-lang", "zh"]
     assert evaluate(*FILES, "--references", "base", *chosen, "--format", "jsonl") == 0
@@ -76,7 +71,6 @@ def test_chosen_metrics_and_several_references(capsys: pytest.CaptureFixture[str
     assert read_json(capsys) == [METRICS[name].score(OUT, REF, BASE).plain() for name in names]
 
 
-@pytest.mark.usefixtures("files")
 def test_against_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     given = (*FILES, "--against", "base")
     assert evaluate(*given, "--samples", "50", "--seed", "3") == 0
@@ -90,7 +84,6 @@ def test_against_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_json(capsys)[0]["difference"]["value"] > 0
 
 
-@pytest.mark.usefixtures("files")
 def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
     Path("out.gz").write_bytes(gzip.compress("\r\n".join((*OUT, "")).encode()))
     assert evaluate("--hypotheses", "out.gz", *FILES[2:], "--metric", "chrf") == 0
@@ -114,7 +107,6 @@ def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
         ("tokenized_bleu", "", None),
     ],
 )
-@pytest.mark.usefixtures("files")
 def test_text_of_the_other_kind(
     metric: str, ending: str, warned: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +129,6 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.usefixtures("golden")
 def test_tables_with_baselines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(*TABLES[name], "--floor") == 0
     out = re.sub(VERSIONS, "", capsys.readouterr().out)
@@ -146,13 +137,10 @@ def test_tables_with_baselines(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert re.sub(rate, "", out, flags=re.MULTILINE) == expected.read_text()
 
 
-@pytest.mark.usefixtures("golden")
-def test_json_and_another_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other, out = tmp_path / "other.txt", tmp_path / "out.txt"
-    write(str(other), *(f"{line} domu" for line in translate()))
+def test_json_and_another_system(capsys: pytest.CaptureFixture[str]) -> None:
+    write("other", *(f"{line} domu" for line in translate()))
     common = (*PAIRS, "--format", "jsonl", "--samples", "50")
-    out.touch()
-    assert evaluate(*common, "--against", other, "--out", out, "--overwrite") == 0
+    assert evaluate(*common, "--against", "other", "--out", "out", "--overwrite") == 0
     found = read_json(capsys)
     assert [each.get("system") for each in found] == ["model"] * 2 + ["against"] * 2 + [None]
     comparison = found[-1]
@@ -161,14 +149,13 @@ def test_json_and_another_system(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "|system:file|" in found[2]["signature"]
     assert comparison["p_value"] < 0.1 and "|test:paired|bs:50|" in comparison["signature"]
     assert found[0]["about"]["model"] == "end/pairs/model"
-    assert out.read_text().splitlines() == translate()
+    assert Path("out").read_text().splitlines() == translate()
     # Against a model: itself.
     assert evaluate(*common, "--against", PAIRS[0], "--metric", "tokenized_bleu") == 0
     assert read_json(capsys)[-1]["difference"]["value"] == 0.0
 
 
 @NATIVE
-@pytest.mark.usefixtures("golden")
 def test_the_backend_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for options, engine in (
         ((), "native"),
@@ -183,7 +170,6 @@ def test_the_backend_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @NATIVE
-@pytest.mark.usefixtures("golden")
 def test_eight_bits_beside_float(capsys: pytest.CaptureFixture[str]) -> None:
     common = (*PAIRS, "--quantize", "int8", "--compare")
     assert evaluate(*common, "--samples", "50") == 0
@@ -203,7 +189,6 @@ def test_eight_bits_beside_float(capsys: pytest.CaptureFixture[str]) -> None:
     assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
 
 
-@pytest.mark.usefixtures("golden")
 def test_an_ensemble(capsys: pytest.CaptureFixture[str]) -> None:
     """Copies of a model say what it says alone."""
     assert evaluate(*PAIRS, "--format", "jsonl") == 0
@@ -265,10 +250,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.usefixtures("files")
 def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("end", "data"):
-        Path(name).symlink_to(GOLDEN / name)
     write("short", *REF[:2])
     Path("empty").write_bytes(b"")
     Path("latin").write_bytes(b"caf\xe9\n\n\n")
@@ -283,20 +265,18 @@ def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
 # --- training, and the page
 
 
-def test_training_measures_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
     """A run begun with a metric is resumed with it only."""
-    run = shutil.copytree(GOLDEN / "middle" / "pairs", tmp_path / "run")
-    data = ("--data", str(GOLDEN / "data" / "pairs"))
-    recipe = str(shutil.copy(run / "config.json", tmp_path / "recipe.json"))
-    assert cli.main(["train", recipe, *data, "--out", str(run), "--metric", "bleu"]) == 2
+    shutil.copytree("middle/pairs", "run")
+    common = ["train", "run/config.json", "--data", "data/pairs", "--out"]
+    assert cli.main([*common, "run", "--metric", "bleu"]) == 2
     assert "was begun with no --metric, expected the same, got sacrebleu" in capsys.readouterr().err
     few = ("--set", "train.max_steps=3", "--set", "train.validate_every=3")
-    fresh = ["train", recipe, *data, "--out", str(tmp_path / "fresh"), *few]
-    assert cli.main([*fresh, "--metric", "bleu"]) == 0
+    assert cli.main([*common, "fresh", *few, "--metric", "bleu"]) == 0
     assert capsys.readouterr().err.count("note: sacrebleu of 24 lines: decoding in ") == 1
-    entries = [json.loads(line) for line in (tmp_path / "fresh/log.jsonl").read_text().splitlines()]
+    entries = [json.loads(line) for line in Path("fresh/log.jsonl").read_text().splitlines()]
     assert list(entries[-1]["metric"]) == ["sacrebleu"]
-    assert cli.main(fresh) == 2
+    assert cli.main([*common, "fresh", *few]) == 2
     assert "was begun with sacrebleu" in capsys.readouterr().err
 
 
@@ -313,7 +293,6 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "command", re.findall(r"^    lightconv (evaluate --.*)$", PAGE, re.MULTILINE)
 )
-@pytest.mark.usefixtures("files")
 def test_commands_of_the_page(command: str) -> None:
     texts = {"out.txt": OUT, "out.tok": OUT, "ref.txt": REF, "ref.tok": REF, "baseline.txt": BASE}
     for name, lines in texts.items():

@@ -1,16 +1,12 @@
 """Baselines by hand: copies, the nearest of a few sentences, counts of words."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
-from lightconv.data.corpus import Corpus, Example
-from lightconv.data.prepare import prepare
-from lightconv.data.prepared import Prepared
+from lightconv.data.corpus import Example
 from lightconv.evaluate import comparison
 from lightconv.evaluate.comparison import (
     copy_baseline,
@@ -18,24 +14,10 @@ from lightconv.evaluate.comparison import (
     nearest_baseline,
     unigram_baseline,
 )
+from tests.evaluate.examples import make
 
 TRAIN: list[Example] = [("a b c", "x1"), ("c d e f", "x2"), ("g h", "x3 x3"), ("a h", "x4")]
 TEST: list[Example] = [("d e", "?"), ("g", "?"), ("b c a", "?"), ("zebra", "?")]
-
-
-def make(folder: Path, train: list[Example], test: list[Example]) -> Prepared:
-    sides = len(train[0])
-    kind = "translation" if sides == 2 else "language_model"
-    corpus = Corpus(
-        task=TaskConfig(kind=kind, corpus="own", metric="x"),  # type: ignore[arg-type]
-        pipeline=PipelineConfig(sides=(SideConfig(lang="en"),) * sides, subword=WordsConfig()),
-        splits={
-            "train": partial(iter, train),
-            "valid": partial(iter, test),
-            "test": partial(iter, test),
-        },
-    )
-    return prepare(corpus, folder / "data", processes=1)
 
 
 def test_copies_and_nearest_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

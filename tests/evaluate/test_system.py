@@ -1,17 +1,14 @@
 """A model on a split: texts by hand, scores against those of its translations."""
 
 import shutil
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lightconv
-from lightconv.data.config import BPEConfig, BytesConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example
-from lightconv.data.prepare import prepare
+from lightconv.data.config import BPEConfig, BytesConfig
+from lightconv.data.corpus import Example
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig
 from lightconv.evaluate import METRICS, compute_perplexity, system
@@ -33,13 +30,14 @@ from lightconv.evaluate.system import (
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
+from tests.evaluate.examples import GOLDEN, make
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PAIRS, TEXT = GOLDEN / "end" / "pairs" / "model", GOLDEN / "end" / "text" / "model"
-TASK = TaskConfig(kind="translation", corpus="own", source_lang="de", target_lang="en", metric="x")
 EXAMPLES = [("Hallo, Welt!", "Hello, World!"), ("Ein kleines-Haus.", "A small-house isn't big.")]
 WORDS = [("Hallo , Welt !", "Hello , World !"), ("Ein Haus .", "A small-house isn &apos;t big .")]
-MOSES = {"tokenize": "moses"}
+MOSES: dict[str, Any] = {"side": {"tokenize": "moses"}, "subword": BPEConfig(merges=5)}
+LOWERED: dict[str, Any] = {**MOSES, "side": {"tokenize": "moses", "lowercase": True}}
+BYTES: dict[str, Any] = {"subword": BytesConfig(vocab=300)}
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +59,6 @@ def translate(prepared: Prepared, split: str) -> list[str]:
 # --- forms
 
 
-def make(folder: Path, examples: list[Example], side: dict[str, Any], **fields: Any) -> Prepared:
-    sides = tuple(SideConfig(lang=lang, **side) for lang in ("de", "en"))
-    subword: Any = fields.pop("subword", BPEConfig(merges=5))
-    corpus = Corpus(
-        task=fields.pop("task", TASK),
-        pipeline=PipelineConfig(sides=sides, subword=subword),
-        splits={name: partial(iter, examples) for name in ("train", "valid")},
-        **fields,
-    )
-    return prepare(corpus, folder / "data", processes=1)
-
-
 def outputs(prepared: Prepared) -> Forms:
     """The ids of the references, as if a model had said them."""
     store = prepared.store("valid")
@@ -84,39 +70,33 @@ PLAIN = ["Hello, World!", "A small-house isn't big."]
 SPLIT = ["Hello , World !", "A small-house isn &apos;t big ."]
 
 
+LOWER = Forms([text.lower() for text in SPLIT], [text.lower() for text in PLAIN])
+
+
 @pytest.mark.parametrize(
-    "examples, side, fields, expected",
+    "examples, fields, expected",
     [
-        (EXAMPLES, MOSES, {}, Forms(SPLIT, PLAIN)),
-        (WORDS, MOSES, {"tokenized": True}, Forms(SPLIT, PLAIN)),
-        (
-            EXAMPLES,
-            {"tokenize": "moses", "lowercase": True},
-            {},
-            Forms([text.lower() for text in SPLIT], [text.lower() for text in PLAIN]),
-        ),
-        (EXAMPLES, {}, {"subword": BytesConfig(vocab=300)}, Forms(PLAIN, PLAIN)),
+        (EXAMPLES, MOSES, Forms(SPLIT, PLAIN)),
+        (WORDS, {**MOSES, "tokenized": True}, Forms(SPLIT, PLAIN)),
+        (EXAMPLES, LOWERED, LOWER),
+        (EXAMPLES, BYTES, Forms(PLAIN, PLAIN)),
     ],
     ids=["moses", "came tokenised", "lowered", "bytes"],
 )
 def test_words_and_plain_text(
-    examples: list[Example],
-    side: dict[str, Any],
-    fields: dict[str, Any],
-    expected: Forms,
-    tmp_path: Path,
+    examples: list[Example], fields: dict[str, Any], expected: Forms, tmp_path: Path
 ) -> None:
-    prepared = make(tmp_path, examples, side, **fields)
+    prepared = make(tmp_path, examples, **fields)
     assert of_references(prepared, "valid") == expected
     assert outputs(prepared) == expected
 
 
 def test_other_texts_and_lines(tmp_path: Path) -> None:
-    prepared = make(tmp_path, EXAMPLES, MOSES)
+    prepared = make(tmp_path, EXAMPLES, **MOSES)
     assert of_texts(prepared, ["Oh, no."]) == Forms(["Oh , no ."], ["Oh, no."])
     forms = Forms(["a", "b"], ["c", "d"])
     assert forms.first(1) == Forms(["a"], ["c"]) and forms.first(None) == forms
-    prepared = make(tmp_path / "bytes", EXAMPLES, {}, subword=BytesConfig(vocab=300))
+    prepared = make(tmp_path / "bytes", EXAMPLES, **BYTES)
     newline = prepared.pipeline.encode(1, ["a\nb"])
     assert of_ids(prepared.pipeline, newline).plain == ["a b"], "an output is one line"
 
@@ -131,8 +111,7 @@ def test_every_metric_has_its_form() -> None:
 def test_perfect_outputs_score_full_marks(metric: str, tmp_path: Path) -> None:
     """Through Moses, lower case, BPE and back."""
     examples = [("Ein Satz, noch einer.", "One well-known sentence, and (another) one's end.")] * 3
-    task = replace(TASK, metric=metric)
-    prepared = make(tmp_path, examples, {"tokenize": "moses", "lowercase": True}, task=task)
+    prepared = make(tmp_path, examples, metric=metric, **LOWERED)
     metrics = find_metrics(prepared)
     scores = score_forms(prepared, "valid", outputs(prepared), metrics, {"beam": 4})
     names = [score.signature.name for score in scores]

@@ -1,7 +1,6 @@
 """Tuned values are those that a search with the same settings would have scored."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +14,8 @@ from lightconv.evaluate.system import evaluate_pairs, of_references, search_spli
 from lightconv.evaluate.tune import Trial, Tuner, choose_metric, try_alphas
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import ModelFolder
+from tests.evaluate.examples import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PAIRS, DATA = GOLDEN / "end" / "pairs" / "model", GOLDEN / "data" / "pairs"
 GRID = {"min_len": ("1", "9"), "length_penalty": ("power", "stepwise")}
 
