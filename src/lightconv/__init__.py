@@ -4,7 +4,7 @@
     layer = DynamicConv(512, kernel=31, heads=8, causal=True)
     y = layer(x)                                    # x, y: [B, T, 512]
 
-Names are loaded when they are first used, so that `lightconv --help` need not wait for torch.
+Names are loaded on first use, so that `lightconv --help` does not wait for torch.
 """
 
 from importlib import import_module
