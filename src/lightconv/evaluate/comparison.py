@@ -184,29 +184,24 @@ class Evaluation:
 
     def run(self, device: torch.device | str = "cpu") -> Report:
         """Decodes, scores and compares."""
-        report = Report()
         loaded = [folder.load(device) for folder in self.folders]
         models = [model for model in loaded if isinstance(model, Seq2Seq)]
-        if models:
-            self._run_pairs(models, report, device)
-        else:
-            self._run_texts(loaded[0], report)
-        return report
+        return self._run_pairs(models, device) if models else self._run_texts(loaded[0])
 
-    def _run_texts(self, model: Seq2Seq | LanguageModel, report: Report) -> None:
+    def _run_texts(self, model: Seq2Seq | LanguageModel) -> Report:
         assert isinstance(model, LanguageModel)
         with Display() as display:
             show = self._shown(display, MODEL)
             score = evaluate_texts(model, self.prepared, self.split, most=self.limit, show=show)
-        report.scores[MODEL] = [score]
+        report = Report({MODEL: [score]})
         if self.baselines:
             total = unigram_baseline(self.prepared, self.split, self.limit)
             score = sign_perplexity(self.prepared, self.split, total, self.count)
             report.scores["unigram"] = [score]
+        return report
 
-    def _run_pairs(
-        self, models: Sequence[Seq2Seq], report: Report, device: torch.device | str
-    ) -> None:
+    def _run_pairs(self, models: Sequence[Seq2Seq], device: torch.device | str) -> Report:
+        report = Report()
         references = of_references(self.prepared, self.split).first(self.count)
 
         def add(name: str, forms: Forms, how: Mapping[str, object]) -> None:
@@ -229,6 +224,7 @@ class Evaluation:
             other, how = self._find_other(self.against, device)
             add("against", other, how)
             report.comparisons += self._compare(forms, other, references)
+        return report
 
     def _search(
         self, name: str, models: Sequence[Seq2Seq], decode: DecodeConfig, text: TextOptions

@@ -10,11 +10,12 @@ script's list of irregular forms ("went" is "go"), which no library has; see doc
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lightconv.console import suggest
 from lightconv.data.corpus import SENTENCE_BREAK
@@ -40,44 +41,54 @@ _ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
 _ROUGE_PARTS = tuple(f"{kind}{rate}" for kind in _ROUGE for rate in ("", "_p", "_r"))
 
 
-class Metric(Protocol):
-    """A measure of hypotheses against one or more references each."""
+@dataclass(frozen=True, kw_only=True)
+class Metric(ABC):
+    """A measure of hypotheses against one or more references each; recipes use its name."""
 
-    @property
-    def name(self) -> str:
-        """The name used by recipes."""
+    name: str
 
+    @abstractmethod
     def score(self, hypotheses: Texts, *references: Texts) -> Score:
         """The score; every list of references is as long as the hypotheses."""
 
 
-@runtime_checkable
-class Summed(Metric, Protocol):
+class Summed(Metric):
     """A measure that is a function of sums over lines."""
 
+    @abstractmethod
     def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
         """[lines, k], the terms of the sums."""
 
+    @abstractmethod
+    def parts(self, totals: "Array") -> dict[str, float]:
+        """[k], sums of statistics -> parts of the score."""
+
+    @abstractmethod
     def value(self, totals: "Array") -> float:
         """[k], sums of statistics -> the measure."""
 
+    @abstractmethod
     def signature(self, lines: int, references: int) -> Signature:
         """The signature for that many lines with that many references each."""
 
+    def score(self, hypotheses: Texts, *references: Texts) -> Score:
+        totals = self.statistics(hypotheses, *references).sum(axis=0)
+        signature = self.signature(len(hypotheses), len(references))
+        return Score(self.value(totals), self.parts(totals), signature)
+
 
 def split_compounds(line: bytes) -> bytes:
-    """Sets hyphens within words apart, as is usual before En-De BLEU.
-
-    Matches do not overlap: a-b-c is split at its first hyphen only, aa-bb-cc at both.
-    """
+    """Sets hyphens within words apart, of a-b-c the first only, as is usual before En-De BLEU."""
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusBLEU:
-    """Corpus BLEU of up to 4-grams, against one or more references."""
+class CorpusBLEU(Summed):
+    """Corpus BLEU in percent of up to 4-grams.
 
-    name: str
+    Parts are the precisions of n-grams in percent, brevity penalty and lengths.
+    """
+
     tokenize: str = "none"
     smooth: ClassVar[str] = "none"
 
@@ -88,17 +99,6 @@ class CorpusBLEU:
     def describe(self, fields: dict[str, str]) -> dict[str, str]:
         """Fields of sacrebleu's signature -> fields of ours."""
         return fields
-
-    def score(self, hypotheses: Texts, *references: Texts) -> Score:
-        """BLEU in percent; parts: n-gram precisions in percent, brevity penalty, lengths."""
-        found = self._compute(self.statistics(hypotheses, *references).sum(axis=0))
-        parts = {f"p{n}": found.precisions[n - 1] for n in range(1, ORDER + 1)} | {
-            "bp": found.bp,
-            "ratio": found.ratio,
-            "hyp_len": found.sys_len,
-            "ref_len": found.ref_len,
-        }
-        return Score(found.score, parts, self.signature(len(hypotheses), len(references)))
 
     def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
         """[lines, 10]: matching n-grams, all n-grams, length, length of the closest reference."""
@@ -115,11 +115,18 @@ class CorpusBLEU:
         return numpy.array(rows, dtype=numpy.float64)
 
     def value(self, totals: "Array") -> float:
-        """[10], statistics summed over lines -> BLEU in percent."""
         return self._compute(totals).score
 
+    def parts(self, totals: "Array") -> dict[str, float]:
+        found = self._compute(totals)
+        return {f"p{n}": found.precisions[n - 1] for n in range(1, ORDER + 1)} | {
+            "bp": found.bp,
+            "ratio": found.ratio,
+            "hyp_len": found.sys_len,
+            "ref_len": found.ref_len,
+        }
+
     def signature(self, lines: int, references: int) -> Signature:
-        """sacrebleu's signature as `describe` corrects it, and the number of lines."""
         scorer = self._scorer()
         # sacrebleu takes the number of references from the last texts it scored.
         scorer.corpus_score([""], [[""]] * references)
@@ -171,13 +178,10 @@ class SacreBLEU(CorpusBLEU):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChrF:
-    """chrF2 of detokenised text: n-grams of up to six characters, recall weighs double."""
-
-    name: str
+class ChrF(Metric):
+    """chrF2 in percent of detokenised text: up to six characters, recall weighs double."""
 
     def score(self, hypotheses: Texts, *references: Texts) -> Score:
-        """chrF in percent."""
         from sacrebleu.metrics.chrf import CHRF
 
         check_texts(hypotheses, references)
@@ -192,20 +196,13 @@ def _fields(scorer: "SacrebleuMetric") -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rouge:
-    """F1 of ROUGE in percent, a mean over summaries; sentences end at ` ¶ ` or at a newline."""
+class Rouge(Summed):
+    """F1 of ROUGE-L in percent, a mean over summaries; sentences end at ` ¶ ` or at a newline.
 
-    name: str
-
-    def score(self, hypotheses: Texts, *references: Texts) -> Score:
-        """ROUGE-L; parts: F1, precision and recall of ROUGE-1, -2 and -L in percent."""
-        totals = self.statistics(hypotheses, *references).sum(axis=0)
-        means = (float(total) for total in totals[:-1] / totals[-1])
-        parts = dict(zip(_ROUGE_PARTS, means, strict=True))
-        return Score(self.value(totals), parts, self.signature(len(hypotheses), len(references)))
+    Parts are F1, precision and recall of ROUGE-1, -2 and -L in percent.
+    """
 
     def signature(self, lines: int, references: int) -> Signature:
-        """Every choice of the script and its libraries, and the number of lines."""
         fields = {
             "nrefs": references,
             "case": "lc",
@@ -238,8 +235,11 @@ class Rouge:
         return numpy.array(rows, dtype=numpy.float64)
 
     def value(self, totals: "Array") -> float:
-        """[10], statistics summed over lines -> mean ROUGE-L F1 in percent."""
         return float(totals[_ROUGE_PARTS.index("rougeL")] / totals[-1])
+
+    def parts(self, totals: "Array") -> dict[str, float]:
+        means = (float(total) for total in totals[:-1] / totals[-1])
+        return dict(zip(_ROUGE_PARTS, means, strict=True))
 
 
 class _Words:
