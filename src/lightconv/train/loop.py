@@ -22,7 +22,7 @@ from lightconv.train.checkpoint import (
 )
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.data import TrainingData
-from lightconv.train.group import gather_all
+from lightconv.train.group import gather
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
@@ -297,7 +297,7 @@ class Loop:
             tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: state}
             if trainer.ema is not None:
                 tensors[EMA_PART] = trainer.ema.tensors
-            tensors = {part: gather_all(named) for part, named in tensors.items()}
+            tensors = {part: gather(named) for part, named in tensors.items()}
             trainer.agree_on_size()
             values = {
                 "trainer": trainer.values(),
