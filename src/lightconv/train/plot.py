@@ -85,7 +85,7 @@ def _metric(entry: Entry) -> dict[str, float]:
 def _read(run: Path) -> list[Entry]:
     path = run / LOG_FILE
     if not path.is_file():
-        raise ValueError(f"{run} is no run: it has no {LOG_FILE}, expected a folder of `train`")
+        raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
     entries = read_log(path)
     if not entries:
         raise ValueError(f"{path} has no entries yet. Wait for the first one")
