@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,39 @@ def test_a_run_in_two_processes(tmp_path: Path) -> None:
     assert "at most 60 positions on 2 devices" in out
     (step,) = Checkpoints(tmp_path / "run" / "checkpoints").steps()
     assert json.loads(read(log).splitlines()[-1])["step"] == step
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have inherited this mark in their environment."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with suppress(OSError):
+            if path.name.isdigit() and mark.encode() in (path / "environ").read_bytes():
+                found += [] if is_gone(int(path.name)) else [int(path.name)]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "seconds",
+    [0.2, 1.0, 2.0, *(pytest.param(n / 4, marks=pytest.mark.slow) for n in range(3, 20, 2))],
+)
+def test_a_launcher_ends_while_its_ranks_start(
+    number: signal.Signals, seconds: float, tmp_path: Path
+) -> None:
+    """D5: nothing is left behind, nobody waits for the dead, and there is no traceback."""
+    mark = f"lightconv-test-{os.getpid()}-{tmp_path}"
+    arguments = command(tmp_path, max_steps=100_000, save_every=100_000, validate_every=100_000)
+    said = tmp_path / "stderr"
+    with said.open("w") as file:
+        launcher = subprocess.Popen(
+            arguments, env={**ENV, "MARK": mark}, stderr=file, stdout=subprocess.DEVNULL
+        )
+    time.sleep(seconds)
+    launcher.send_signal(number)
+    assert launcher.wait(20) in (-number, 130)
+    wait_for(lambda: not marked(mark), 20.0)
+    assert "Traceback" not in said.read_text()
 
 
 @pytest.mark.slow

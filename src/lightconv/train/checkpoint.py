@@ -226,7 +226,7 @@ def flatten_optimizer(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors, values: Mapping[str, Any]
 ) -> None:
-    """Gives a new optimiser the state of `flatten_optimizer`; options but the rate stay as configured."""
+    """Gives a new optimiser the state of `flatten_optimizer`; of its options only the rate."""
     kind, names = type(optimizer).__name__, _optimized(optimizer, model)
     if values["kind"] != kind:
         raise ValueError(f"the checkpoint has the state of {values['kind']}, expected {kind}")

@@ -9,7 +9,6 @@ backward pass at all.
 import hashlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -79,9 +78,6 @@ def join(
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-        if STORE in env and os.getppid() != int(env.get(PARENT, os.getppid())):
-            # The launcher, which would remove it, is gone.
-            shutil.rmtree(Path(env[STORE]).parent, ignore_errors=True)
 
 
 def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:

@@ -6,7 +6,6 @@ codes of ranks after a signal, so a failed save would look like a stop. Nothing 
 """
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
@@ -74,21 +74,39 @@ def is_restarted(env: Mapping[str, str]) -> bool:
 
 def launch(argv: Sequence[str], processes: int) -> int:
     """Runs `lightconv` with these arguments in that many processes; returns one exit code."""
-    folder = Path(tempfile.mkdtemp(prefix="lightconv-"))
-    env, note = rank_environment(os.environ, processes, folder / "store")
-    tell(note)
     debug = ["--debug"] if "--debug" in sys.argv else []  # cli.main has removed it from argv
     command = [sys.executable, "-m", "lightconv", *argv, *debug]
-    try:
-        with Ranks(processes, lambda own: spawn(command, {**env, **own})) as ranks:
+    with _store() as (path, files):
+        env, note = rank_environment(os.environ, processes, path)
+        tell(note)
+        with Ranks(processes, lambda own: spawn(command, {**env, **own}, files)) as ranks:
             return ranks.wait()
+
+
+@contextmanager
+def _store() -> Iterator[tuple[Path, tuple[int, ...]]]:
+    """A file for the ranks, and its descriptor; on Linux it has no name and is gone with them.
+
+    A rank that looks for a file that was removed waits for minutes, and ends with nobody.
+    """
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory(prefix="lightconv-") as folder:
+            yield Path(folder) / "store", ()
+        return
+    file = os.memfd_create("lightconv-store")
+    try:
+        yield Path(f"/proc/self/fd/{file}"), (file,)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(file)
 
 
-def spawn(command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def spawn(
+    command: Sequence[str], env: Mapping[str, str], files: Sequence[int] = ()
+) -> "subprocess.Popen[bytes]":
     """Starts a rank in its own session: Ctrl-C at the terminal reaches the launcher only."""
-    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=files
+    )
 
 
 def rank_environment(
