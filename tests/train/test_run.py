@@ -1,6 +1,7 @@
 """The run folder: begun, found again, changed, removed; its model is made of its own files."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,42 @@ def test_a_damaged_line_of_the_log_is_told_and_the_rest_kept(
     assert "log.jsonl: line 4 is damaged and left out" in capfd.readouterr().err
     steps = [entry["step"] for entry in longer.log() if entry["kind"] == "train"]
     assert steps == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+
+
+def test_a_damaged_checkpoint_is_not_averaged_and_the_remedy_works(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    averaged = {**WHOLE, "save_every": 2, "average_last": 3, "keep_last": 3}
+    run = begin(tmp_path / "run", small_config(), **averaged)
+    real = Loop.run
+
+    def damaged(self: Loop) -> int:
+        code = real(self)
+        (self.checkpoints.path(8) / "model.safetensors").write_bytes(b"broken")
+        return code
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="Move this checkpoint"):
+        patch.setattr(Loop, "run", damaged)
+        run.train(PreparedData(data))
+    shutil.rmtree(run.path / "checkpoints" / "step-00000008")
+    assert run.train(PreparedData(data)).averaged == [6, 10]
+
+
+def test_the_metric_stays(data: Path, tmp_path: Path) -> None:
+    """One measure decides which checkpoint is best."""
+    run = begin(tmp_path / "run", small_config(), **WHOLE)
+    metric, other = (Metric(name, lambda model, hurry: 1.0) for name in ("score", "other"))
+    run.train(PreparedData(data), metric=metric)
+    for wrong, name in ((None, "no --metric"), (other, "other")):
+        with pytest.raises(ValueError, match=f"begun with score, expected the same, got {name}"):
+            run.train(PreparedData(data), metric=wrong)
+    assert run.train(PreparedData(data), metric=metric).code == 0
+    # Checkpoints of 0.1.0 do not say it, but the log does.
+    found = run.checkpoints().load(10)
+    old = replace(found, values={k: v for k, v in found.values.items() if k != "metric"})
+    run._check_metric(old, metric)
+    with pytest.raises(ValueError, match="begun with score"):
+        run._check_metric(old, None)
 
 
 # --- Ranks

@@ -59,7 +59,7 @@ class Checkpoint:
     """A verified checkpoint.
 
     score    quality of the model, more is better; None if unknown
-    tensors  by part (`model`, `optimizer`), then by name; memory-mapped, so copy them
+    tensors  by part, then by name; memory-mapped, so copy them
     values   plain values of trainer, progress, optimiser, data and machine
     skipped  newer checkpoints that are damaged
     """

@@ -7,7 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,6 +50,7 @@ class SaveError(OSError):
     """A checkpoint that could not be written: one line that names the last good one."""
 
 
+@dataclass
 class Checkpoints:
     """Folders `step-00000500`, each of which is complete or absent.
 
@@ -60,25 +61,18 @@ class Checkpoints:
     writer      False on all ranks but one: `save` and `claim` then do nothing
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        keep_last: int = 10,
-        keep_best: int = 1,
-        is_regular: Callable[[int], bool] = lambda step: True,
-        writer: bool = True,
-    ) -> None:
-        self.folder = Path(folder).absolute()
-        self.keep_last = keep_last
-        self.keep_best = keep_best
-        self.is_regular = is_regular
-        self.writer = writer
+    folder: Path
+    keep_last: int = 10
+    keep_best: int = 1
+    is_regular: Callable[[int], bool] = lambda step: True
+    writer: bool = True
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder).absolute()
         # Steps written or verified here (True), or found damaged (False).
         self._good: dict[int, bool] = {}
         self._scores: dict[int, float | None] = {}
-        self._held = ExitStack()
-        self._claimed = False
+        self._held: ExitStack | None = None
 
     def folders(self) -> dict[int, Path]:
         """Folders by step; one that was being replaced when its writer died still counts."""
@@ -147,18 +141,18 @@ class Checkpoints:
 
         `save` does it too; at the start of a run it shows mistakes before work is lost.
         """
-        if self._claimed or not self.writer:
+        if self._held is not None or not self.writer:
             return
         busy = (
             f"another process is writing checkpoints to {self.folder}. Wait for its end, or choose "
             "another folder"
         )
         try:
-            if not self.folder.is_dir():
-                self.folder.mkdir(parents=True)
-                sync(self.folder.parent)
-            self._held.enter_context(lock(self.folder / LOCK_FILE, busy))
-            self._claimed = True
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync(self.folder.parent)
+            held = ExitStack()
+            held.enter_context(lock(self.folder / LOCK_FILE, busy))
+            self._held = held
             self._clear()
         except OSError as error:
             raise SaveError(f"checkpoints cannot be written {self._explain(error)}") from error
@@ -196,8 +190,9 @@ class Checkpoints:
 
     def close(self) -> None:
         """Releases the folder for other processes."""
-        self._held.close()
-        self._claimed = False
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -68,24 +69,18 @@ class Outcome(NamedTuple):
     entries: list[Entry]
 
 
+@dataclass
 class Run:
     """A run folder.
 
     recipe_tables  tables of config.json of the exported model besides the model
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        model: ModelConfig,
-        train: TrainConfig,
-        tables: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self.model_config = model
-        self.train_config = train
-        self.recipe_tables = dict(tables or {})
-        self._file_names = set(PIPELINE_FILES)
+    path: Path
+    model_config: ModelConfig
+    train_config: TrainConfig
+    recipe_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _file_names: set[str] = field(default_factory=lambda: {*PIPELINE_FILES})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -288,17 +283,9 @@ class Run:
             if first:
                 self._keep_files(data)
                 log = stack.enter_context(self._open_log(found, display, board=tensorboard))
-            loop = Loop(
-                trainer,
-                data,
-                checkpoints=checkpoints,
-                log=log,
-                display=display,
-                stop=stop,
-                metric=metric,
-                allocator=allocator,
-                machine=describe_machine(device, group),
-            )
+            machine = describe_machine(device, group)
+            parts = (checkpoints, log, display, stop, metric, allocator, machine)
+            loop = Loop(trainer, data, *parts)
             if found is not None:
                 loop.resume(found)
                 _tell_resumed(loop, found)
@@ -330,11 +317,19 @@ class Run:
 
     def _export_last(self, step: int) -> list[int]:
         """Exports the result of a training that ended at `step`; returns the steps averaged."""
+        from lightconv.train.checkpoint import DamagedError
+
         config = self.train_config
         steps = self.regular_steps()[-config.average_last :] if config.average_last else []
         if len(steps) < 2:
             steps = [step]
-        self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
+        try:
+            self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
+        except DamagedError as error:
+            raise DamagedError(
+                f"{error}. Move this checkpoint away and start again: the model is then made of "
+                "the others"
+            ) from None
         return steps
 
     def _open_log(self, found: "Checkpoint | None", display: Display, *, board: bool) -> Log:
@@ -407,7 +402,7 @@ def run(
     **options: Any,
 ) -> Outcome:
     """`Run.train` without a recipe; an older run's configuration is not compared."""
-    return Run(folder, model, config, tables).train(data, **options)
+    return Run(Path(folder), model, config, tables or {}).train(data, **options)
 
 
 def is_run(path: str | Path) -> bool:
