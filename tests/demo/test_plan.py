@@ -2,12 +2,13 @@
 
 import io
 import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lightconv.config import parse_toml, to_toml
+from lightconv.config import from_dict, to_toml
 from lightconv.console import Display
 from lightconv.corpora import CORPORA, Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
@@ -29,7 +30,7 @@ def test_a_plan_is_a_recipe(name: str) -> None:
     assert all(corpus in CORPORA for corpus in plan.corpora)
     for each in (plan, quick(plan)):
         recipe = make_recipe(each, TASK, (4000, 4000), shared=True)
-        assert parse_toml(to_toml(recipe), Recipe) == recipe
+        assert from_dict(Recipe, tomllib.loads(to_toml(recipe))) == recipe
         kinds = {layer.kind for layer in _layers(recipe)}
         assert kinds == {"lightconv", "dynamicconv"}  # both have kernels to show
         train = recipe.train
