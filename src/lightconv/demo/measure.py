@@ -32,10 +32,7 @@ CONV, FUSED, PLAIN = "DynamicConv", "attention, fused", "attention, textbook"
 
 
 def measure_growth(length: int, tokens: int) -> dict[str, Any]:
-    """Microseconds and bytes per token of each side, for `tokens` or for one sequence.
-
-    Bytes are None where the system does not report them.
-    """
+    """Microseconds and bytes (None if unknown) per token, for `tokens` or for one sequence."""
     torch.manual_seed(0)
     B, tokens = max(1, tokens // length), max(tokens, length)
     logits = torch.randn(B, length, H, K, requires_grad=True)
@@ -110,10 +107,7 @@ def learned_kernels(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def dynamic_kernels(model: Seq2Seq | LanguageModel, ids: list[int]) -> list[dict[str, Any]]:
-    """Normalised kernels [H][T][K] that the DynamicConv layers over `ids` predict.
-
-    Layers over a target, which does not exist yet, are left out.
-    """
+    """Normalised kernels [H][T][K] that DynamicConv layers predict, without those of a target."""
     found: list[dict[str, Any]] = []
     with ExitStack() as stack, torch.inference_mode():
         for name, mixer in model.named_modules():

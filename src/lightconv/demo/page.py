@@ -47,10 +47,7 @@ def make_page(task: str, plan: Plan, results: Mapping[str, Any]) -> str:
 
 
 def headline(task: str, results: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Systems and their first score, the model first.
-
-    Perplexity is that of a subword: after so short a training, words are too rare to count by.
-    """
+    """Systems and their first score, the model first; perplexity is that of a subword."""
     return [
         (
             BASELINES.get((task, system), "the model"),

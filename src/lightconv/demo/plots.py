@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Plain = Mapping[str, Any]
-
 INK, GRID = "#333a42", "#d9dde2"
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#8f5bb5")
 
@@ -51,9 +50,9 @@ def draw_growth(rows: Sequence[Plain]) -> str:
         for axis, (field, unit, label, title) in zip(axes, panels, strict=True):
             for name, colour, mark in zip(names, CURVES, "os^D", strict=False):
                 known = [row for row in rows if row[field].get(name, 0.0) > 0.0]
-                x, y = [row["length"] for row in known], [row[field][name] / unit for row in known]
-                if known:
-                    axis.plot(x, y, color=colour, marker=mark, lw=1.8, ms=5, label=name)
+                points = [(row["length"], row[field][name] / unit) for row in known] or [()]
+                style: dict[str, Any] = {"color": colour, "marker": mark, "lw": 1.8, "ms": 5}
+                axis.plot(*zip(*points, strict=True), label=name, **style)
             axis.set(xlabel="length of a sequence (tokens)", ylabel=label, title=title)
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
@@ -62,7 +61,7 @@ def draw_growth(rows: Sequence[Plain]) -> str:
             axis.yaxis.set_major_formatter("{x:,g}")
             axis.minorticks_off()
             axis.tick_params(axis="x", labelrotation=35)
-            axes[0].legend(frameon=False, labelcolor=INK)
+        axes[0].legend(frameon=False, labelcolor=INK)
 
     return _svg(draw, (9.6 if len(panels) == 2 else 5.2, 3.9))
 
@@ -75,8 +74,7 @@ def _svg(draw: Callable[["Figure"], None], size: tuple[float, float]) -> str:
     from matplotlib.figure import Figure
 
     # A fixed salt and no date: the same results give the same file.
-    settings: dict[Any, Any] = {"svg.hashsalt": "lightconv", "font.size": 9.5}
-    with matplotlib.rc_context({**settings, "axes.titlesize": 10.5}):
+    with matplotlib.rc_context({"svg.hashsalt": "lightconv", "font.size": 9.5}):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_alpha(0.0)

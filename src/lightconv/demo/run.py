@@ -17,12 +17,9 @@ from lightconv import __version__
 from lightconv.config import ConfigError, read, to_dict, to_toml
 from lightconv.console import Display
 from lightconv.corpora import open_corpus
-from lightconv.data.config import BytesConfig
-from lightconv.data.corpus import Corpus
-from lightconv.data.origin import PrepareConfig
+from lightconv.data import EOS, BytesConfig, Corpus, PrepareConfig, Prepared
 from lightconv.data.prepare import prepare
-from lightconv.data.prepared import Prepared, is_prepared
-from lightconv.data.vocabulary import EOS
+from lightconv.data.prepared import is_prepared
 from lightconv.demo.plan import Plan, make_recipe
 from lightconv.device import count_cores, processor_name
 from lightconv.files import cache_folder, replace_file
@@ -37,10 +34,9 @@ SPLIT = "test"
 # Texts that are shown, and the words of their sources.
 SHOWN, FEWEST_WORDS = 6, 6
 MOST_WORDS = {"translation": 18, "lm": 24, "summary": 60}
-# A language model continues so many words with at most so many tokens.
-PROMPT, CONTINUES = 4, 30
-# Tokens of the text whose kernels are drawn, about.
-TOKENS = 18
+# A language model continues so many words with at most so many tokens; the text whose kernels are
+# drawn has about so many.
+PROMPT, CONTINUES, TOKENS = 4, 30, 18
 
 
 class Demo:
@@ -99,23 +95,29 @@ class Demo:
 
     @property
     def done(self) -> bool:
-        return (
-            {"scores", "growth"} <= self.results.keys() and self.report.is_file() and self.trained
-        )
+        known = {"scores", "growth"} <= self.results.keys()
+        return known and self.report.is_file() and self.trained
 
     def train(self) -> int:
-        """Trains or resumes the run by `lightconv train`; its exit code."""
+        """Trains or resumes the run by `lightconv train` in a process; its exit code."""
         path = self.out / "recipe.toml"
         path.write_text(to_toml(self.recipe), encoding="utf-8")
-        options: list[object] = ["--data", self.prepared.folder, "--out", self.run]
-        options += ["--device", "cpu", *([] if self.same else ["--overwrite"])]
-        return run_command("train", path, *options)[0]
+        command = [sys.executable, "-m", "lightconv", "train", str(path), "--device", "cpu"]
+        command += ["--data", str(self.out / "data"), "--out", str(self.run)]
+        process = subprocess.Popen(
+            [*command, *([] if self.same else ["--overwrite"])],
+            env={**os.environ, PARENT: str(os.getpid())},
+            start_new_session=True,
+        )
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # the process saves and ends as it would alone
+                process.send_signal(signal.SIGINT)
 
-    def measure_model(self) -> int:
-        """Scores, examples and kernels of the trained model; an exit code."""
-        code, scores = self._score()
-        if code:
-            return code
+    def measure_model(self) -> None:
+        """Scores, examples and kernels of the trained model."""
+        scores = self._score()
         with Display(idle="loading torch and the model", pause=2.0):
             from lightconv.decode.text import load
 
@@ -142,27 +144,22 @@ class Demo:
             kernels=self._find_kernels(model, examples),
             machine=f"{processor_name()}, {count_cores()} cores, Python {python_version()}",
         )
-        return 0
 
-    def _score(self) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-        """Scores of the model and of baselines, by `lightconv evaluate`, and its exit code."""
-        options: list[object] = ["--data", self.prepared.folder, "--floor", "--device", "cpu"]
-        if self.plan.limit is not None:
-            options += ["--limit", self.plan.limit]
-        if self.task == "summary":
-            # The first words of a text are a better baseline for a summary than all of it.
-            path = self.out / "lead.txt"
-            path.write_text("\n".join(lead_texts(self.prepared)) + "\n", encoding="utf-8")
-            options += ["--against", path, "--samples", 1]
-        code, lines = run_command("evaluate", self.run, *options)
-        scores: dict[str, list[dict[str, Any]]] = {}
-        for line in lines:
-            if "system" in line:
-                scores.setdefault(line["system"], []).append(line)
-        if "against" in scores:
-            names = {"model": "model", "lead": "against", "nearest": "nearest"}
-            scores = {name: scores[system] for name, system in names.items()}
-        return code, scores
+    def _score(self) -> dict[str, list[dict[str, Any]]]:
+        """Scores of the model and of baselines without a model."""
+        from lightconv.evaluate.comparison import Evaluation
+
+        lead = self.out / "lead.txt" if self.task == "summary" else None
+        if lead is not None:
+            lead.write_text("\n".join(lead_texts(self.prepared)) + "\n", encoding="utf-8")
+        options: dict[str, Any] = {"baselines": True, "limit": self.plan.limit, "samples": 1}
+        evaluation = Evaluation(model=self.run, data=self.out / "data", against=lead, **options)
+        found = evaluation.run().scores
+        scores = {name: [score.plain() for score in each] for name, each in found.items()}
+        if lead is not None:  # a better baseline for a summary than all of the source
+            nearest = scores["nearest"]
+            return {"model": scores["model"], "lead": scores["against"], "nearest": nearest}
+        return scores
 
     def _answer(self, model: Any) -> list[dict[str, str]]:
         """Answers of the model to texts of the test set."""
@@ -177,20 +174,20 @@ class Demo:
             say = model.summarize if self.task == "summary" else model.translate
             outputs = say(texts, **to_dict(self.plan.decode))
         references = self.prepared.references(SPLIT)
-        found = zip(texts, outputs, (references[row] for row in rows), strict=True)
-        return [dict(zip(("source", "output", "reference"), row, strict=True)) for row in found]
+        found = zip(texts, outputs, rows, strict=True)
+        return [{"source": a, "output": b, "reference": references[row]} for a, b, row in found]
 
     def _find_kernels(self, model: Any, examples: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         from lightconv.demo.measure import dynamic_kernels, learned_kernels
 
-        pipeline, pairs = self.prepared.pipeline, len(self.prepared.sides) == 2
-        texts = [example["source" if pairs else "reference"] for example in examples]
-        encoded = pipeline.encode(0, texts)
+        pipeline, pairs = self.prepared.pipeline, self.task != "lm"
+        encoded = pipeline.encode(
+            0, [each["source" if pairs else "reference"] for each in examples]
+        )
         ids = min(encoded, key=lambda ids: abs(len(ids) - TOKENS))[: TOKENS + 5]
         tokens = pipeline.vocabularies()[0].tokens
         labels = [pipeline.decode(0, [token]).strip() or tokens[token] for token in ids]
-        # A source ends with EOS, a text of a language model begins with it.
-        place = len(ids) if pairs else 0
+        place = len(ids) if pairs else 0  # of EOS: a source ends with it, other text begins with it
         ids.insert(place, EOS)
         labels.insert(place, "</s>")
         learned, dynamic = learned_kernels(model), dynamic_kernels(model, ids)
@@ -201,36 +198,16 @@ class Demo:
         display.show("loading the operators")
         from lightconv.demo.measure import measure_growth
 
-        growth, tokens = [], self.plan.length_tokens
+        growth = []
         for length in self.plan.lengths:
             display.show(f"sequences of {length:,} tokens")
-            growth.append(measure_growth(length, tokens))
+            growth.append(measure_growth(length, self.plan.length_tokens))
         self._add(growth=growth)
 
     def write_page(self) -> None:
         from lightconv.demo.page import make_page
 
         replace_file(self.report, make_page(self.task, self.plan, self.results).encode())
-
-
-def run_command(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
-    """Runs lightconv in a process that ends with this one: exit code, JSON lines of `evaluate`."""
-    lines = arguments[0] == "evaluate"
-    form = ["--format", "jsonl"] if lines else []
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lightconv", *map(str, arguments), *form],
-        env={**os.environ, PARENT: str(os.getpid())},
-        stdout=subprocess.PIPE if lines else None,
-        text=True,
-        start_new_session=True,
-    )
-    while True:
-        try:
-            out, _ = process.communicate()
-        except KeyboardInterrupt:  # the process ends as it would alone
-            process.send_signal(signal.SIGINT)
-        else:
-            return process.returncode, [json.loads(line) for line in (out or "").splitlines()]
 
 
 def find_data(plan: Plan, folder: Path, display: Display, corpus: str | None = None) -> Prepared:
