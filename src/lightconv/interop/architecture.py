@@ -61,19 +61,15 @@ class Arguments:
         for name, wanted in SUPPORTED.items():
             value = self.values.get(name)
             if value is not None and value != wanted:
-                raise ValueError(
-                    f"argument {name}={_show(value)} is not supported, expected {wanted}"
-                )
+                self._refuse(name, value, f"{wanted}; other values are not supported")
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false, also as text."""
         value = self._get(name, default)
         words = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
-        if not isinstance(value, bool) and str(value) in words:
-            value = words[str(value)]
-        if not isinstance(value, bool):
+        if str(value) not in words:
             self._refuse(name, value, "true or false")
-        return value
+        return words[str(value)]
 
     def count(self, name: str) -> int:
         """A whole number of at least 1."""
@@ -119,7 +115,7 @@ class Arguments:
         """Raises ValueError if the argument is given and differs from what the tensors show."""
         value = self.values.get(name)
         if value is not None and value != found:
-            raise ValueError(f"argument {name}={_show(value)}, but the weights have {found}")
+            self._refuse(name, value, f"{found} by the weights")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
@@ -130,11 +126,7 @@ class Arguments:
         return value
 
     def _refuse(self, name: str, value: Any, expected: str) -> NoReturn:
-        raise ValueError(f"argument {name}={_show(value)}, expected {expected}")
-
-
-def _show(value: object) -> str:
-    return repr(value)[:60]
+        raise ValueError(f"argument {name}={repr(value)[:60]}, expected {expected}")
 
 
 def model_config(args: Arguments, state: State) -> ModelConfig:
@@ -246,7 +238,7 @@ def mixers(args: Arguments, state: State, side: str, dim: int) -> tuple[MixerCon
 
 def mixer(
     args: Arguments, state: State, side: str, place: int, dim: int
-) -> AttentionConfig | LightConvConfig | DynamicConvConfig:
+) -> AttentionConfig | LightConvConfig:
     prefix = f"{side}.layers.{place}"
     heads = args.count(f"{side}_attention_heads")
     if f"{prefix}.self_attn.q_proj.weight" in state:
@@ -254,22 +246,19 @@ def mixer(
     glu = matrix(state, f"{prefix}.linear1.weight")[0] == 2 * dim
     args.check_same(f"{side}_glu", glu)
     normalize: Normalize = "softmax" if args.flag("weight_softmax", True) else "none"
-    dropconnect = args.share("weight_dropout")
+    common: dict[str, Any] = {"glu": glu, "normalize": normalize}
+    common["dropconnect"] = args.share("weight_dropout")
     if f"{prefix}.conv.weight" in state:
         found, kernel = matrix(state, f"{prefix}.conv.weight")
         args.check_same(f"{side}_attention_heads", found)
         args.check_same(f"{side}_conv_type", "lightweight")
-        return LightConvConfig(
-            kernel=kernel, heads=found, glu=glu, normalize=normalize, dropconnect=dropconnect
-        )
+        return LightConvConfig(kernel=kernel, heads=found, **common)
     name = f"{prefix}.conv.weight_linear.weight"
     rows = matrix(state, name)[0]
     if rows % heads != 0:
-        raise ValueError(f"tensor {name} has {rows} rows, not a multiple of {heads} heads")
+        raise ValueError(f"tensor {name} has {rows} rows, expected a multiple of {heads} heads")
     args.check_same(f"{side}_conv_type", "dynamic")
-    return DynamicConvConfig(
-        kernel=rows // heads, heads=heads, glu=glu, normalize=normalize, dropconnect=dropconnect
-    )
+    return DynamicConvConfig(kernel=rows // heads, heads=heads, **common)
 
 
 def matrix(state: State, name: str) -> tuple[int, int]:
