@@ -76,7 +76,8 @@ def machine() -> str:
     from lightconv.device import processor_name
     from lightconv.ops.library import native
 
+    kernels = native().isa or "no C++ kernels"
     return (
-        f"{processor_name()}, {torch.get_num_threads()} threads, {native().isa or 'no C++ kernels'}, "
+        f"{processor_name()}, {torch.get_num_threads()} threads, {kernels}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )

@@ -73,7 +73,8 @@ def textbook_attention(*qkv: Tensor) -> Tensor:
     q, k, v = (x.unflatten(2, (H, D // H)).transpose(1, 2) for x in qkv)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return (scores.masked_fill(future, -math.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+    found: Tensor = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+    return found.transpose(1, 2).flatten(2)
 
 
 def peak_bytes(call: Callable[[], object]) -> int | None:

@@ -20,10 +20,9 @@ def draw_learning(log: Sequence[Plain]) -> str:
 
     def draw(figure: "Figure") -> None:
         axis = figure.subplots()
-        for kind, name, style in (
-            ("train", "training", {"color": CURVES[0], "alpha": 0.55, "lw": 1.1}),
-            ("valid", "validation", {"color": CURVES[1], "marker": "o", "lw": 1.8, "ms": 5}),
-        ):
+        thin: dict[str, Any] = {"color": CURVES[0], "alpha": 0.55, "lw": 1.1}
+        dots: dict[str, Any] = {"color": CURVES[1], "marker": "o", "lw": 1.8, "ms": 5}
+        for kind, name, style in (("train", "training", thin), ("valid", "validation", dots)):
             points = [(e["step"], e["nll"]) for e in log if e["kind"] == kind and e["nll"]]
             if points:
                 axis.plot(*zip(*points, strict=True), label=name, **style)
@@ -50,9 +49,8 @@ def draw_growth(rows: Sequence[Plain]) -> str:
         for axis, (field, unit, label, title) in zip(axes, panels, strict=True):
             for name, colour, mark in zip(names, CURVES, "os^D", strict=False):
                 known = [row for row in rows if row[field].get(name, 0.0) > 0.0]
-                points = [(row["length"], row[field][name] / unit) for row in known] or [()]
-                style: dict[str, Any] = {"color": colour, "marker": mark, "lw": 1.8, "ms": 5}
-                axis.plot(*zip(*points, strict=True), label=name, **style)
+                x, y = [row["length"] for row in known], [row[field][name] / unit for row in known]
+                axis.plot(x, y, color=colour, marker=mark, lw=1.8, ms=5, label=name)
             axis.set(xlabel="length of a sequence (tokens)", ylabel=label, title=title)
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")

@@ -190,7 +190,7 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
     )
 
 
-def dropouts(args: Arguments) -> dict[str, float]:
+def dropouts(args: Arguments) -> dict[str, Any]:
     return {
         "dropout": args.share("dropout"),
         "input_dropout": args.share("input_dropout"),
