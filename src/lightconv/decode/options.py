@@ -1,32 +1,91 @@
-"""How texts are answered, and what a model folder says about it: read without torch."""
+"""Decoding options as plain values, read without torch.
+
+`Options.of` builds them from keywords; the command line and Python use the same names.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, read_plain
-from lightconv.data.config import TaskKind
-from lightconv.decode.config import DecodeConfig
+from lightconv.config import (
+    check_counts,
+    check_from_zero,
+    check_positive,
+    from_dict,
+    read_plain,
+    to_dict,
+)
 
+LengthPenalty = Literal["power", "stepwise"]
 TooLong = Literal["parts", "start", "end"]
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
 
 CONFIG_FILE = "config.json"
-# Where a run leaves its model.
+# The model folder inside a run.
 RUN_MODEL = "model"
-# The kind of a model, and the task it has when nobody says which.
-_TASKS: dict[str, TaskKind] = {"seq2seq": "translation", "language_model": "language_model"}
+KINDS = ("seq2seq", "language_model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeConfig:
+    """Beam search; lengths count EOS."""
+
+    beam: int = 5
+    # "power": sum / length ** alpha; "stepwise": the one of Wu et al. (2016).
+    length_penalty: LengthPenalty = "power"
+    alpha: float = 1.0
+    # Weight of Wu et al.'s coverage penalty; 0 turns it off.
+    coverage: float = 0.0
+    # At least min_len, and min_len_ratio * source length, tokens.
+    min_len: int = 1
+    min_len_ratio: float = 0.0
+    # At most max_len_ratio * source length + max_len_plus tokens.
+    max_len_ratio: float = 0.0
+    max_len_plus: int = 200
+    # No n-gram of this length occurs twice; 0 allows any.
+    block_ngrams: int = 0
+    # Whether the token for unknown words may be in an output.
+    allow_unknown: bool = True
+
+    def __post_init__(self) -> None:
+        check_counts(self, "beam", "min_len")
+        check_from_zero(self, "alpha", "coverage", "block_ngrams")
+        check_from_zero(self, "min_len_ratio", "max_len_ratio", "max_len_plus")
+        # With a ratio the limit depends on the source, so only the search can check it.
+        if self.max_len_ratio == 0.0 and self.min_len > self.max_len_plus:
+            raise ValueError(
+                f"min_len={self.min_len} must not be above max_len_plus={self.max_len_plus}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig:
+    """Outputs drawn at random instead of a search."""
+
+    temperature: float = 1.0
+    # Only the most probable words may be drawn; 0 means all.
+    top_k: int = 0
+    # Of these, the most probable that together have this probability.
+    top_p: float = 1.0
+    # The draws of a text depend on this and on the number of the text.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "temperature")
+        check_from_zero(self, "top_k", "seed")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p={self.top_p} must be in (0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Batches, windows, and what becomes of texts that are too long."""
+    """Batches, windows, long texts, and the backend."""
 
-    # How many answers there are for each text, best first.
+    # Number of outputs for each text, best first.
     n_best: int = 1
-    # Sentences times the longest of them is at most this in a batch; and so many sentences.
+    # Bounds of a batch: sentences times the longest of them, and sentences.
     max_tokens: int = 4096
     max_sentences: int = 64
     # A source of more tokens is answered in parts, or only its start or its end is read.
@@ -34,15 +93,15 @@ class TextOptions:
     too_long: TooLong = "parts"
     # Whether a source that is too long is an error.
     strict: bool = False
-    # How many texts of a stream are sorted by length and answered together.
+    # Texts of a stream that are sorted by length and answered together.
     window: int = 1024
-    # Whether a text of nothing is answered, not only given back.
+    # Whether an empty text is answered too.
     answer_empty: bool = False
-    # Whether outputs come with the source token of each of their tokens.
+    # Whether outputs have the source token of each of their tokens.
     alignments: bool = False
-    # Whether subwords are left as they are, a space between them, and not put together.
+    # Whether outputs are left as subwords, with a space between them.
     subwords: bool = False
-    # What steps the model: the C++ engine ("native"), torch, or the first that can.
+    # Backend: the C++ engine ("native"), PyTorch ("torch"), or the first of these that can.
     engine: EngineName = "auto"
     # Whether the engine's linear layers compute in 8 bits.
     quantize: Quantization = "none"
@@ -62,32 +121,59 @@ class TextOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleConfig:
-    """Outputs drawn at random in the place of a search."""
+class Options:
+    """All options of decoding; `sampling` None means beam search."""
 
-    temperature: float = 1.0
-    # Only so many words, the most probable ones, may be drawn; 0 means all.
-    top_k: int = 0
-    # Of these, the most probable that together have this probability.
-    top_p: float = 1.0
-    # What is drawn for a text is a function of this and of the text's number.
-    seed: int = 0
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    text: TextOptions = field(default_factory=TextOptions)
+    sampling: SampleConfig | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "temperature")
-        check_from_zero(self, "top_k", "seed")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p={self.top_p} must be in (0, 1]")
+        check_coverage(self.decode.coverage, self.text)
+        n_best, beam = self.text.n_best, self.decode.beam
+        if self.sampling is None and n_best > beam:
+            raise ValueError(
+                f"n_best={n_best} must not be above beam={beam}. Use --beam {n_best}, or fewer "
+                "outputs"
+            )
+
+    @classmethod
+    def of(
+        cls, decode: DecodeConfig, values: Mapping[str, Any], *, pairs: bool, sample: bool = False
+    ) -> Self:
+        """Options from fields by name; `decode` gives those of the search that are not named.
+
+        pairs  whether the model is sequence to sequence: a language model reads the end of a text
+               that is too long
+        """
+        text = {"too_long": "parts" if pairs else "end"} | _take(TextOptions, values)
+        drawn = _take(SampleConfig, values) if sample else {}
+        rest = {name: value for name, value in values.items() if name not in (text | drawn)}
+        return cls(
+            decode=from_dict(DecodeConfig, to_dict(decode) | rest),
+            text=from_dict(TextOptions, text),
+            sampling=from_dict(SampleConfig, drawn) if sample else None,
+        )
+
+
+def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = [each.name for each in fields(config)]
+    return {name: values[name] for name in names if name in values}
+
+
+def check_coverage(coverage: float, text: TextOptions) -> None:
+    """Raises ValueError for the C++ engine, which does not return attention weights."""
+    if coverage > 0.0 and (text.engine == "native" or text.quantize != "none"):
+        asked = "engine='native'" if text.engine == "native" else f"quantize={text.quantize!r}"
+        raise ValueError(f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings:
-    """What a model folder says besides its shape: its task, as far as known, and its search."""
+    """Settings of a model folder: its kind and its search."""
 
     folder: Path
-    kind: TaskKind
     pairs: bool
-    target_lang: str | None
     decode: DecodeConfig
 
 
@@ -107,62 +193,23 @@ def read_settings(folder: str | Path) -> FolderSettings:
             f"{found} is a file, expected a model folder. A checkpoint such as .pt is a pickle, "
             "which could run code: `lightconv import` makes a folder of one of fairseq, safely"
         )
-    if not found.is_dir():
-        raise ValueError(
-            f"{found} does not exist, expected a model folder. `lightconv train` leaves one in "
-            "RUN/model"
-        )
-    if not (found / CONFIG_FILE).is_file():
-        raise ValueError(
-            f"{found} has no {CONFIG_FILE}, expected a model folder. `lightconv train` leaves one "
-            "in RUN/model"
-        )
     path = found / CONFIG_FILE
-    table = read_plain(path)
-    model = _table(table, "model", path)
-    if model.get("kind") not in _TASKS:
+    if not path.is_file():
+        lacks = f"has no {CONFIG_FILE}" if found.is_dir() else "does not exist"
         raise ValueError(
-            f"{path}: no model of lightconv, expected model.kind to be one of {', '.join(_TASKS)}"
+            f"{found} {lacks}, expected a model folder. `lightconv train` leaves one in RUN/model"
         )
-    task = _table(table, "task", path)
+    table = read_plain(path)
+    kind = _table(table, "model", path).get("kind")
+    if kind not in KINDS:
+        raise ValueError(
+            f"{path}: no model of lightconv, expected model.kind to be one of {', '.join(KINDS)}"
+        )
     try:
         decode: DecodeConfig = from_dict(DecodeConfig, _table(table, "decode", path), "decode")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    language = task.get("target_lang")
-    return FolderSettings(
-        folder=found,
-        kind=_kind(task, model["kind"]),
-        pairs=model["kind"] == "seq2seq",
-        target_lang=language if isinstance(language, str) else None,
-        decode=decode,
-    )
-
-
-def check_coverage(coverage: float, text: TextOptions) -> None:
-    """The C++ engine does not say where it looks."""
-    if coverage > 0.0 and (text.engine == "native" or text.quantize != "none"):
-        asked = "engine='native'" if text.engine == "native" else f"quantize={text.quantize!r}"
-        raise ValueError(
-            f"coverage={coverage:g} runs in torch only, got {asked}. Leave one of them"
-        )
-
-
-def check_n_best(n_best: int, beam: int) -> None:
-    """A search cannot give more answers than it looks at."""
-    if n_best > beam:
-        raise ValueError(
-            f"n_best={n_best} must not be above beam={beam}. Say --beam {n_best}, or fewer answers"
-        )
-
-
-def _kind(task: Mapping[str, Any], model: str) -> TaskKind:
-    """The task by name; what contradicts the model, or is missing, follows from the model."""
-    for kind in get_args(TaskKind):
-        if task.get("kind") == kind and (kind == "language_model") == (model == "language_model"):
-            found: TaskKind = kind
-            return found
-    return _TASKS[model]
+    return FolderSettings(folder=found, pairs=kind == KINDS[0], decode=decode)
 
 
 def _table(data: Any, name: str, path: Path) -> dict[str, Any]:
