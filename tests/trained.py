@@ -9,7 +9,7 @@ from lightconv.config import to_dict
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models import (
     DynamicConvConfig,
     LanguageModelConfig,

@@ -13,7 +13,7 @@ from lightconv import cli
 from lightconv.config import to_dict
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.text import TextLanguageModel, TextSeq2Seq
 from lightconv.evaluate import METRICS, compute_perplexity
 from lightconv.evaluate.system import (

@@ -11,7 +11,7 @@ import pytest
 import lightconv
 from lightconv import cli
 from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.search import rank
 from lightconv.decode.text import TextSeq2Seq
 from lightconv.evaluate import METRICS

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.config import from_dict, override, to_dict
+from lightconv.config import override, to_dict
 from lightconv.console import print_groups
 from lightconv.data.prepared import Prepared
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import RUN_MODEL, FolderSettings, read_settings
-from lightconv.models.folder import ModelFolder
+from lightconv.decode import DecodeConfig
+from lightconv.decode.options import read_decode
+from lightconv.evaluate.report import FolderSettings, read_settings
+from lightconv.models.folder import RUN_MODEL, ModelFolder
 
 if TYPE_CHECKING:
     import torch
@@ -168,15 +169,7 @@ def _run_settings(run: Path) -> FolderSettings:
     from lightconv.models.config import Seq2SeqConfig
 
     config, _, tables = read_run(run)
-    decode: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
-    task = tables.get("task", {})
-    return FolderSettings(
-        folder=run,
-        kind=task.get("kind", "translation"),
-        pairs=isinstance(config, Seq2SeqConfig),
-        target_lang=task.get("target_lang"),
-        decode=decode,
-    )
+    return FolderSettings(run, isinstance(config, Seq2SeqConfig), read_decode(run, tables))
 
 
 def _write_model(run: Path, best: "Trial", table: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from lightconv.data.corpus import SENTENCE_BREAK
+
 # Behind the end of a sentence, in scripts with spaces and without.
 _SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*)")
 _SPACE = re.compile(r"\s+")
@@ -109,6 +111,11 @@ def _join_alignments(
         joined += [(source + s, target + t) for s, t in output.alignment]
         source, target = source + length, target + len(output.tokens)
     return joined
+
+
+def join_sentences(summary: str) -> str:
+    """A summary without the marks between its sentences."""
+    return " ".join(word for word in summary.split(" ") if word != SENTENCE_BREAK)
 
 
 def cut(text: str, fits: Callable[[str], bool]) -> list[str]:

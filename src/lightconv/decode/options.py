@@ -8,24 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from lightconv.config import (
-    check_counts,
-    check_from_zero,
-    check_positive,
-    from_dict,
-    read_plain,
-    to_dict,
-)
+from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
 
 LengthPenalty = Literal["power", "stepwise"]
 TooLong = Literal["parts", "start", "end"]
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
-
-CONFIG_FILE = "config.json"
-# The model folder inside a run.
-RUN_MODEL = "model"
-KINDS = ("seq2seq", "language_model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +135,11 @@ class Options:
                that is too long
         """
         text = {"too_long": "parts" if pairs else "end"} | _take(TextOptions, values)
-        drawn = _take(SampleConfig, values) if sample else {}
+        drawn = _take(SampleConfig, values)
+        if drawn and not sample:
+            raise ValueError(
+                f"{next(iter(drawn))} is for random outputs, expected sample (--sample)"
+            )
         rest = {name: value for name, value in values.items() if name not in (text | drawn)}
         return cls(
             decode=from_dict(DecodeConfig, to_dict(decode) | rest),
@@ -168,52 +160,10 @@ def check_coverage(coverage: float, text: TextOptions) -> None:
         raise ValueError(f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderSettings:
-    """Settings of a model folder: its kind and its search."""
-
-    folder: Path
-    pairs: bool
-    decode: DecodeConfig
-
-
-def find_model(folder: str | Path) -> Path:
-    """The model folder: the one given, or that of a run."""
-    folder = Path(folder)
-    inner = folder / RUN_MODEL
-    is_run = (folder / "checkpoints").is_dir() and (inner / CONFIG_FILE).is_file()
-    return inner if is_run else folder
-
-
-def read_settings(folder: str | Path) -> FolderSettings:
-    """The settings of a model folder or a run; ValueError if it is neither."""
-    found = find_model(folder)
-    if found.is_file():
-        raise ValueError(
-            f"{found} is a file, expected a model folder. A checkpoint such as .pt is a pickle, "
-            "which could run code: `lightconv import` makes a folder of one of fairseq, safely"
-        )
-    path = found / CONFIG_FILE
-    if not path.is_file():
-        lacks = f"has no {CONFIG_FILE}" if found.is_dir() else "does not exist"
-        raise ValueError(
-            f"{found} {lacks}, expected a model folder. `lightconv train` leaves one in RUN/model"
-        )
-    table = read_plain(path)
-    kind = _table(table, "model", path).get("kind")
-    if kind not in KINDS:
-        raise ValueError(
-            f"{path}: no model of lightconv, expected model.kind to be one of {', '.join(KINDS)}"
-        )
+def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
+    """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
-        decode: DecodeConfig = from_dict(DecodeConfig, _table(table, "decode", path), "decode")
+        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return FolderSettings(folder=found, pairs=kind == KINDS[0], decode=decode)
-
-
-def _table(data: Any, name: str, path: Path) -> dict[str, Any]:
-    found = data.get(name, {}) if isinstance(data, dict) else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: {name} must be a table")
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
     return found

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from io import UnsupportedOperation
 from itertools import chain, repeat
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from lightconv.data.pipeline import Pipeline
-from lightconv.data.text import Notes, lines_of
+from lightconv.data.text import Notes, lines_of, read_lines
 from lightconv.data.vocabulary import EOS
 from lightconv.decode.alignment import Alignment
 from lightconv.decode.answer import Answer, Output, cut, join_outputs
@@ -65,7 +66,7 @@ class Translator:
         *,
         continues: bool = False,
         align: Align | None = None,
-        warn: Callable[[str], None] = partial(warnings.warn, stacklevel=2),
+        warn: Callable[[str], None] = warnings.warn,
         show: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.search = search
@@ -321,9 +322,14 @@ def open_stdin() -> LineReader:
         handle = sys.stdin.fileno()
     except (UnsupportedOperation, AttributeError, ValueError):
         return LineReader(sys.stdin.buffer.read)
-    return LineReader(
-        partial(os.read, handle), lambda: bool(select.select([handle], [], [], 0)[0])
-    )
+    return LineReader(partial(os.read, handle), lambda: bool(select.select([handle], [], [], 0)[0]))
+
+
+def read_windows(path: Path | None, most: int, notes: Notes) -> Iterator[list[str]]:
+    """Windows of the lines of a file, or of standard input as they arrive."""
+    if path is not None:
+        return windows(read_lines(path, notes), most)
+    return read_stream(open_stdin(), "standard input", notes, most)
 
 
 def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Iterator[list[str]]:

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightconv.config import override
 from lightconv.console import print_groups
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import read_lines
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import FolderSettings, TextOptions, find_model, read_settings
+from lightconv.decode import DecodeConfig
+from lightconv.decode.options import TextOptions, read_decode
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, Summed, paired_bootstrap
 from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
 from lightconv.evaluate.forms import Forms, of_references, of_texts
@@ -32,6 +32,7 @@ from lightconv.evaluate.system import (
 )
 from lightconv.files import write_file
 from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,20 @@ if TYPE_CHECKING:
 FLOORS = {"copy": copy_floor, "nearest": nearest_floor}
 MODEL = "model"
 FLOAT = "float32"
+
+
+class FolderSettings(NamedTuple):
+    """A model folder, and its search."""
+
+    folder: Path
+    pairs: bool
+    decode: DecodeConfig
+
+
+def read_settings(folder: str | Path) -> FolderSettings:
+    """The settings of a model folder or a run."""
+    found = ModelFolder(folder)
+    return FolderSettings(found.path, found.pairs, read_decode(found.path, found.tables))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +122,7 @@ class Report:
 
 def check_request(request: Request) -> tuple[FolderSettings, Prepared, DecodeConfig]:
     """What the folders say, once it is known that they belong together."""
-    settings = read_settings(find_model(request.model))
+    settings = read_settings(request.model)
     decode = override(settings.decode, request.settings)
     prepared = Prepared.open(request.data)
     if request.split not in prepared.splits:
@@ -122,7 +137,7 @@ def check_request(request: Request) -> tuple[FolderSettings, Prepared, DecodeCon
     else:
         _refuse_outputs(request, settings.folder)
     for other in request.ensemble:
-        check_kind(read_settings(find_model(other)), prepared)
+        check_kind(read_settings(other), prepared)
     if request.against is not None:
         check_other(request.against, prepared, request.split)
     if request.compare and request.text.quantize == "none":
@@ -150,7 +165,7 @@ def _refuse_outputs(request: Request, folder: Path) -> None:
 def check_other(other: Path, prepared: Prepared, split: str) -> None:
     """Raises ValueError unless it is a model of this data, or a file with as many lines."""
     if other.is_dir():
-        check_kind(read_settings(find_model(other)), prepared)
+        check_kind(read_settings(other), prepared)
         return
     lines = sum(1 for _ in read_lines(other))
     count = len(prepared.store(split))
@@ -174,10 +189,10 @@ def check_kind(settings: FolderSettings, prepared: Prepared) -> None:
 
 def evaluate(request: Request, device: "torch.device | str" = "cpu") -> Report:
     """Everything that was asked for."""
-    from lightconv.decode.text import load
+    from lightconv.models.folder import load
 
     settings, prepared, decode = check_request(request)
-    folders = [settings.folder, *map(find_model, request.ensemble)]
+    folders = [settings.folder, *(ModelFolder(other).path for other in request.ensemble)]
     model, *others = (load(folder, device) for folder in folders)
     rows = [
         ("model", " + ".join(map(str, folders))),
@@ -290,13 +305,13 @@ def _other(
     prepared: Prepared, request: Request, device: "torch.device | str"
 ) -> tuple[Forms, dict[str, object]]:
     """The outputs of the other system, and what is known of how they were made."""
-    from lightconv.decode.text import load
+    from lightconv.models.folder import load
 
     assert request.against is not None
     if not request.against.is_dir():
         lines = list(read_lines(request.against))
         return of_texts(prepared, lines).first(request.limit), {"system": "file"}
-    settings = read_settings(find_model(request.against))
+    settings = read_settings(request.against)
     model = load(settings.folder, device)
     assert isinstance(model, Seq2Seq)
     _, forms, _ = _decode("against", [model], prepared, request, settings.decode)

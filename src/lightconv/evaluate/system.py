@@ -12,14 +12,11 @@ from typing import Any
 
 from lightconv.config import to_dict
 from lightconv.data.prepared import PIPELINE_FILES, Prepared
-from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.engine import Engine
-from lightconv.decode.ensemble import Ensemble
-from lightconv.decode.options import TextOptions
-from lightconv.decode.runner import choose_runners
-from lightconv.decode.score.scorer import score_ids
-from lightconv.decode.search import Finder, PairSearch, Search, search_batches
+from lightconv.decode import DecodeConfig, Hypothesis
+from lightconv.decode.backend import choose_backend
+from lightconv.decode.options import Options, TextOptions
+from lightconv.decode.score import score_ids
+from lightconv.decode.search import ModelSearch, Search, search_batches
 from lightconv.evaluate.forms import Forms, case_field, of_ids, of_references
 from lightconv.evaluate.metrics import METRICS, Metric, find_metric
 from lightconv.evaluate.perplexity import compute_perplexity
@@ -105,12 +102,10 @@ def search_split(
     sources = [store[row][0].tolist() for row in range(count)]
     options = options or TextOptions()
     told: list[str] = []
-    runner = choose_runners([model, *others], options, config, tell=told.append)
-    search = PairSearch(model, Finder(config), runner)
+    backend = choose_backend([model, *others], options, config, tell=told.append)
+    search = ModelSearch(backend, Options(decode=config))
     found = run_search(search, sources, options, show, hurry)
-    each = runner.runners if isinstance(runner, Ensemble) else (runner,)
-    engine = "native" if all(isinstance(one, Engine) for one in each) else "torch"
-    return replace(found, engine=engine, reason=told[0] if told else "")
+    return replace(found, engine=backend.name, reason=told[0] if told else "")
 
 
 def run_search(

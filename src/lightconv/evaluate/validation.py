@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightconv.data.prepared import Prepared
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.evaluate.bleu import CorpusBLEU
 from lightconv.evaluate.forms import of_ids, of_references
 from lightconv.evaluate.metrics import METRICS, Metric, find_metric

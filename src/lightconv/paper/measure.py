@@ -9,12 +9,12 @@ import torch
 
 from lightconv.config import read
 from lightconv.data.prepared import Prepared
-from lightconv.decode.options import TextOptions, read_settings
-from lightconv.decode.text import load
-from lightconv.evaluate.report import check_kind
+from lightconv.decode.options import TextOptions
+from lightconv.evaluate.report import check_kind, read_settings
 from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import Outputs, evaluate_pairs, evaluate_texts, find_metrics
 from lightconv.models import LanguageModel
+from lightconv.models.folder import load
 from lightconv.paper.machine import describe_processor
 from lightconv.paper.params import total
 from lightconv.paper.results import Measured, Scored, Speed, Training

@@ -1,13 +1,21 @@
-"""Builds programs: names buffers, packs weights, and lists instructions."""
+"""Compiler of the engine: a builder of programs, and the layers of a model as instructions.
 
-from collections.abc import Mapping
+A mixer writes add + mixer(x) to a buffer.
+"""
+
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from lightconv.mixers import NORMALIZATIONS, Attention, Average, DynamicConv, LightConv, Mixer
+from lightconv.mixers.projected import Projected
+from lightconv.models.embedding import TokenEmbedding
+from lightconv.models.layers import DecoderLayer, FeedForward, Layer, Residual, SourceAttention
 from lightconv.ops import program
 from lightconv.ops.memory import POOL
 
@@ -23,31 +31,30 @@ class Buffer(NamedTuple):
     shift: int = 0
 
     def part(self, shift: int, size: int) -> "Buffer":
-        """`size` numbers from `shift` on."""
         return self._replace(shift=self.shift + shift, size=size)
 
 
-class Memory(NamedTuple):
-    """What a layer keeps of the past: `ring` times of `width` numbers; None: all there will be."""
+class History(NamedTuple):
+    """The past of a layer: `ring` positions of `width` numbers; None: all positions."""
 
     ring: int | None
     width: int
 
 
 class Program(NamedTuple):
-    """What the engine runs.
+    """A compiled program.
 
     instructions an array of program.Instruction
     columns      numbers of workspace per row
     memories     of the layers, by their number
     widest       the widest kernel
     work         multiplications per row
-    kept         what the instructions point to
+    kept         tensors that the instructions point to
     """
 
     instructions: Any
     columns: int
-    memories: tuple[Memory, ...]
+    memories: tuple[History, ...]
     widest: int
     work: int
     kept: tuple[Tensor, ...]
@@ -64,10 +71,10 @@ class Builder:
     work: int = 0
     buffers: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     instructions: list[program.Instruction] = field(default_factory=list)
-    memories: list[Memory] = field(default_factory=list)
+    memories: list[History] = field(default_factory=list)
     weights: list[tuple[program.Instruction, str, Tensor]] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
-    quantized: tuple[Buffer, Buffer] | None = None  # what was quantised last, and where to
+    quantized: tuple[Buffer, Buffer] | None = None  # the last buffer quantised, and its result
 
     def buffer(self, name: str, size: int) -> Buffer:
         """The buffer of that name and size: the same one every time."""
@@ -78,8 +85,7 @@ class Builder:
         return self.buffers[name, size]
 
     def memory(self, ring: int | None, width: int) -> int:
-        """The number of a new memory."""
-        self.memories.append(Memory(ring, width))
+        self.memories.append(History(ring, width))
         return len(self.memories) - 1
 
     def emit(
@@ -92,7 +98,7 @@ class Builder:
         weights: Mapping[str, Tensor] | None = None,
         **fields: Any,
     ) -> None:
-        """Adds an instruction; `weights` are copied to where the program keeps them."""
+        """Adds an instruction; `weights` are copied into the program's memory."""
         instruction = program.Instruction(
             op=program.OPS.index(op),
             source=_place(source),
@@ -144,7 +150,7 @@ class Builder:
         self.instructions[-1].I = I
 
     def finish(self) -> Program:
-        """The program, its weights laid end to end in one piece of memory."""
+        """The program, its weights in one piece of memory."""
         starts, total = [], 0
         for _, _, tensor in self.weights:
             starts.append(total)
@@ -186,3 +192,158 @@ def _place(buffer: Buffer | None) -> program.Place:
 def _whole(vector: Tensor, columns: int) -> Tensor:
     """vector [O], filled up with zeros to whole panels."""
     return F.pad(vector, (0, -vector.shape[0] % columns))
+
+
+def embed(b: Builder, embedding: TokenEmbedding, to: Buffer) -> None:
+    """Token embeddings, scaled, plus sinusoids."""
+    words = embedding.weight.detach().contiguous()
+    b.kept.append(words)
+    b.emit("embed", None, to, factor=math.sqrt(to.size), I=words.shape[0], weight=words.data_ptr())
+
+
+def norm(b: Builder, module: nn.LayerNorm, x: Buffer, to: Buffer) -> None:
+    weights = {"weight": module.weight, "bias": module.bias}
+    b.emit("norm", x, to, weights=weights, factor=module.eps)
+
+
+def linear(b: Builder, module: nn.Linear, x: Buffer, to: Buffer, **options: Any) -> None:
+    """to = module(x), with the options of Builder.linear."""
+    bias = None if module.bias is None else module.bias.detach()
+    b.linear(x, module.weight.detach(), bias, to, **options)
+
+
+def block(b: Builder, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffer], None]) -> None:
+    """A sub-block in place: `write(inner, to)` writes to = x + module(inner)."""
+    if frame.pre_norm:
+        inner = b.buffer("inner", x.size)
+        norm(b, frame.norm, x, inner)
+        write(inner, x)
+        return
+    total = b.buffer("total", x.size)
+    write(x, total)
+    norm(b, frame.norm, total, x)
+
+
+def layer(b: Builder, module: Layer, x: Buffer, source: int | None = None) -> None:
+    """One layer in place; `source` is the number of a decoder layer's keys and values."""
+    mixer = MIXERS[type(module.mixer)]
+    block(b, module.mixer_residual, x, lambda inner, to: mixer(b, module.mixer, inner, x, to))
+    if isinstance(module, DecoderLayer):
+        attention = module.source
+        assert source is not None
+        block(
+            b,
+            module.source_residual,
+            x,
+            lambda inner, to: _source(b, attention, inner, x, to, source),
+        )
+    block(b, module.ffn_residual, x, lambda inner, to: _feed_forward(b, module.ffn, inner, x, to))
+
+
+def _feed_forward(b: Builder, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
+    hidden = b.buffer("hidden", ffn.hidden.out_features)
+    linear(b, ffn.hidden, x, hidden, relu=True)
+    linear(b, ffn.output, hidden, to, add=add)
+
+
+def _source(
+    b: Builder, attention: SourceAttention, x: Buffer, add: Buffer, to: Buffer, number: int
+) -> None:
+    query, read = b.buffer("projected", x.size), b.buffer("mixed", x.size)
+    linear(b, attention.q_proj, x, query)
+    factor = (x.size // attention.heads) ** -0.5
+    options = {"heads": attention.heads, "memory": number, "factor": factor}
+    b.emit("attend_source", query, read, narrow=int(b.int8), **options)
+    linear(b, attention.out_proj, read, to, add=add)
+
+
+def keys_and_values(b: Builder, attention: SourceAttention, x: Buffer, number: int) -> None:
+    """Keys and values of the source for one decoder layer, to output `number`."""
+    both = b.buffer("keys and values", 2 * x.size)
+    linear(b, attention.kv_proj, x, both)
+    to = both._replace(column=-1)  # an output of the run, not a buffer
+    b.emit("arrange", both, to, heads=attention.heads, output=number + 1, narrow=int(b.int8))
+
+
+def _projected(b: Builder, mixer: Projected, x: Buffer) -> Buffer:
+    """The input of the convolution."""
+    projected = b.buffer("projected", mixer.in_proj.out_features)
+    linear(b, mixer.in_proj, x, projected)
+    if not mixer.glu:
+        return projected
+    gated = b.buffer("projected", x.size)
+    b.emit("glu", projected, gated)
+    return gated
+
+
+def _convolve(b: Builder, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
+    mixed = b.buffer("mixed", x.size)
+    b.emit(
+        "convolve",
+        x,
+        mixed,
+        heads=mixer.heads,
+        kernel=mixer.kernel,
+        left=mixer.left,
+        memory=b.memory(mixer.kernel, x.size) if mixer.causal else 0,
+        **options,
+    )
+    return mixed
+
+
+def _dynamicconv(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, DynamicConv)
+    x = _projected(b, mixer, x)
+    kernels = b.buffer("kernels", mixer.heads * mixer.kernel)
+    linear(b, mixer.kernel_proj, x, kernels)
+    how = program.NORMALIZATIONS.index(mixer.normalize)
+    mixed = _convolve(b, mixer, x, second=kernels, normalize=how)
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _lightconv(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, LightConv)
+    kernels = NORMALIZATIONS[mixer.normalize](mixer.weight.detach())
+    mixed = _convolve(b, mixer, _projected(b, mixer, x), weights={"weight": kernels})
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _attention(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, Attention)
+    projected, mixed = b.buffer("projected", 3 * x.size), b.buffer("mixed", x.size)
+    linear(b, mixer.in_proj, x, projected)
+    window = mixer.window or 0
+    b.emit(
+        "attend",
+        projected,
+        mixed,
+        heads=mixer.heads,
+        kernel=window,
+        left=window - 1 if mixer.causal else window // 2,
+        memory=b.memory(mixer.window, 2 * x.size) if mixer.causal else 0,
+        factor=(x.size // mixer.heads) ** -0.5,
+    )
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _average(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, Average)
+    D = x.size
+    mean, hidden = b.buffer("mean", D), b.buffer("hidden", mixer.ffn_dim)
+    both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
+    b.emit("average", x, mean, memory=b.memory(2, D) if mixer.causal else 0)
+    linear(b, mixer.hidden, mean, hidden, relu=True)
+    b.emit("copy", x, both.part(0, D))
+    linear(b, mixer.output, hidden, both.part(D, D))
+    linear(b, mixer.gate, both, gates)
+    b.emit("gate", both, mixed, second=gates)
+    b.emit("copy", mixed, to, second=add)
+
+
+# Other mixers (a plain convolution, one of a user's own) run in torch.
+MIXERS: dict[type[Mixer], Callable[[Builder, Mixer, Buffer, Buffer, Buffer], None]] = {
+    DynamicConv: _dynamicconv,
+    LightConv: _lightconv,
+    Attention: _attention,
+    Average: _average,
+}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from lightconv.config import override
 from lightconv.data.prepared import Prepared
+from lightconv.decode import DecodeConfig
 from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
 from lightconv.decode.search import rank
 from lightconv.evaluate.bootstrap import Summed
 from lightconv.evaluate.forms import Forms, of_ids
