@@ -1,11 +1,9 @@
-"""Compiler of the engine: a builder of programs, and the layers of a model as instructions.
-
-A mixer writes add + mixer(x) to a buffer.
-"""
+"""Compiler of the engine: programs, and the layers of a model as instructions."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -41,39 +39,21 @@ class History(NamedTuple):
     width: int
 
 
-class Program(NamedTuple):
-    """A compiled program.
-
-    instructions an array of program.Instruction
-    columns      numbers of workspace per row
-    memories     of the layers, by their number
-    widest       the widest kernel
-    work         multiplications per row
-    kept         tensors that the instructions point to
-    """
-
-    instructions: Any
-    columns: int
-    memories: tuple[History, ...]
-    widest: int
-    work: int
-    kept: tuple[Tensor, ...]
-
-
 @dataclass
-class Builder:
-    """Collects instructions; `int8` makes all linear layers int8."""
+class Program:
+    """Instructions, and the buffers and weights they use; `int8` makes linear layers int8."""
 
     panels: program.Panels
     int8: bool = False
-    columns: int = 0
-    widest: int = 1
-    work: int = 0
+    columns: int = 0  # numbers of workspace per row
+    widest: int = 1  # the widest kernel
+    work: int = 0  # multiplications per row
     buffers: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     instructions: list[program.Instruction] = field(default_factory=list)
+    code: Any = None  # the array of instructions, once finished
     memories: list[History] = field(default_factory=list)
     weights: list[tuple[program.Instruction, str, Tensor]] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)  # the instructions point to these
     quantized: tuple[Buffer, Buffer] | None = None  # the last buffer quantised, and its result
 
     def buffer(self, name: str, size: int) -> Buffer:
@@ -122,19 +102,20 @@ class Builder:
         weight: Tensor,
         bias: Tensor | None,
         to: Buffer,
-        *,
-        relu: bool = False,
         add: Buffer | None = None,
-        output: int = 0,
+        **options: Any,
     ) -> None:
         """to = [relu](x W^T + bias) [+ add]; weight [O, I]."""
         O, I = weight.shape
         assert (x.size, to.size) == (I, O)
         self.work += O * I
         bias = weight.new_zeros(O) if bias is None else bias
-        kind = self._int8_panel() if self.int8 else program.FLOAT_PANEL
+        kind = program.FLOAT_PANEL
+        if self.int8:
+            unsigned = program.UNSIGNED_PANEL
+            kind = unsigned if self.panels.columns[unsigned] else program.SIGNED_PANEL
         columns = self.panels.columns[kind]
-        options: dict[str, Any] = {"second": add, "relu": int(relu), "output": output}
+        options["second"] = add
         weights = {"bias": _whole(bias, columns)}
         if not self.int8:
             weights["weight"] = program.pack(weight, columns)
@@ -149,30 +130,19 @@ class Builder:
         self.emit("linear_int8", q, to, weights=weights, is_unsigned=is_unsigned, **options)
         self.instructions[-1].I = I
 
-    def finish(self) -> Program:
-        """The program, its weights in one piece of memory."""
-        starts, total = [], 0
-        for _, _, tensor in self.weights:
-            starts.append(total)
-            total += -(-tensor.nbytes // _LINE) * _LINE
-        arena = POOL.empty(torch.Size([total]), torch.uint8)
-        for (instruction, name, tensor), start in zip(self.weights, starts, strict=True):
+    def finish(self) -> None:
+        """Copies the weights into one piece of memory and lays out the instructions."""
+        sizes = [-(-tensor.nbytes // _LINE) * _LINE for _, _, tensor in self.weights]
+        arena = POOL.empty(torch.Size([sum(sizes)]), torch.uint8)
+        start = 0
+        for (instruction, name, tensor), size in zip(self.weights, sizes, strict=True):
             flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
             arena[start : start + tensor.nbytes].copy_(flat)
             setattr(instruction, name, arena.data_ptr() + start)
-        count = len(self.instructions)
-        return Program(
-            (program.Instruction * count)(*self.instructions),
-            self.columns,
-            tuple(self.memories),
-            self.widest,
-            self.work,
-            (arena, *self.kept),
-        )
-
-    def _int8_panel(self) -> int:
-        best = program.UNSIGNED_PANEL
-        return best if self.panels.columns[best] else program.SIGNED_PANEL
+            start += size
+        self.weights.clear()
+        self.kept.append(arena)
+        self.code = (program.Instruction * len(self.instructions))(*self.instructions)
 
     def _quantize(self, x: Buffer, is_unsigned: int) -> Buffer:
         if self.quantized is not None and self.quantized[0] == x:
@@ -194,25 +164,28 @@ def _whole(vector: Tensor, columns: int) -> Tensor:
     return F.pad(vector, (0, -vector.shape[0] % columns))
 
 
-def embed(b: Builder, embedding: TokenEmbedding, to: Buffer) -> None:
+# --- Layers; a mixer writes add + mixer(x) to a buffer.
+
+
+def embed(b: Program, embedding: TokenEmbedding, to: Buffer) -> None:
     """Token embeddings, scaled, plus sinusoids."""
     words = embedding.weight.detach().contiguous()
     b.kept.append(words)
     b.emit("embed", None, to, factor=math.sqrt(to.size), I=words.shape[0], weight=words.data_ptr())
 
 
-def norm(b: Builder, module: nn.LayerNorm, x: Buffer, to: Buffer) -> None:
+def norm(b: Program, module: nn.LayerNorm, x: Buffer, to: Buffer) -> None:
     weights = {"weight": module.weight, "bias": module.bias}
     b.emit("norm", x, to, weights=weights, factor=module.eps)
 
 
-def linear(b: Builder, module: nn.Linear, x: Buffer, to: Buffer, **options: Any) -> None:
+def linear(b: Program, module: nn.Linear, x: Buffer, to: Buffer, **options: Any) -> None:
     """to = module(x), with the options of Builder.linear."""
     bias = None if module.bias is None else module.bias.detach()
     b.linear(x, module.weight.detach(), bias, to, **options)
 
 
-def block(b: Builder, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffer], None]) -> None:
+def block(b: Program, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffer], None]) -> None:
     """A sub-block in place: `write(inner, to)` writes to = x + module(inner)."""
     if frame.pre_norm:
         inner = b.buffer("inner", x.size)
@@ -224,30 +197,24 @@ def block(b: Builder, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffe
     norm(b, frame.norm, total, x)
 
 
-def layer(b: Builder, module: Layer, x: Buffer, source: int | None = None) -> None:
-    """One layer in place; `source` is the number of a decoder layer's keys and values."""
+def layer(b: Program, module: Layer, x: Buffer, number: int) -> None:
+    """One layer in place; `number` is that of a decoder layer's keys and values."""
     mixer = MIXERS[type(module.mixer)]
     block(b, module.mixer_residual, x, lambda inner, to: mixer(b, module.mixer, inner, x, to))
     if isinstance(module, DecoderLayer):
-        attention = module.source
-        assert source is not None
-        block(
-            b,
-            module.source_residual,
-            x,
-            lambda inner, to: _source(b, attention, inner, x, to, source),
-        )
+        read, frame = partial(_source, b, module.source, number), module.source_residual
+        block(b, frame, x, lambda inner, to: read(inner, x, to))
     block(b, module.ffn_residual, x, lambda inner, to: _feed_forward(b, module.ffn, inner, x, to))
 
 
-def _feed_forward(b: Builder, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
+def _feed_forward(b: Program, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
     hidden = b.buffer("hidden", ffn.hidden.out_features)
-    linear(b, ffn.hidden, x, hidden, relu=True)
+    linear(b, ffn.hidden, x, hidden, relu=1)
     linear(b, ffn.output, hidden, to, add=add)
 
 
 def _source(
-    b: Builder, attention: SourceAttention, x: Buffer, add: Buffer, to: Buffer, number: int
+    b: Program, attention: SourceAttention, number: int, x: Buffer, add: Buffer, to: Buffer
 ) -> None:
     query, read = b.buffer("projected", x.size), b.buffer("mixed", x.size)
     linear(b, attention.q_proj, x, query)
@@ -257,7 +224,7 @@ def _source(
     linear(b, attention.out_proj, read, to, add=add)
 
 
-def keys_and_values(b: Builder, attention: SourceAttention, x: Buffer, number: int) -> None:
+def keys_and_values(b: Program, attention: SourceAttention, x: Buffer, number: int) -> None:
     """Keys and values of the source for one decoder layer, to output `number`."""
     both = b.buffer("keys and values", 2 * x.size)
     linear(b, attention.kv_proj, x, both)
@@ -265,7 +232,7 @@ def keys_and_values(b: Builder, attention: SourceAttention, x: Buffer, number: i
     b.emit("arrange", both, to, heads=attention.heads, output=number + 1, narrow=int(b.int8))
 
 
-def _projected(b: Builder, mixer: Projected, x: Buffer) -> Buffer:
+def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
     """The input of the convolution."""
     projected = b.buffer("projected", mixer.in_proj.out_features)
     linear(b, mixer.in_proj, x, projected)
@@ -276,7 +243,7 @@ def _projected(b: Builder, mixer: Projected, x: Buffer) -> Buffer:
     return gated
 
 
-def _convolve(b: Builder, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
+def _convolve(b: Program, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
     mixed = b.buffer("mixed", x.size)
     b.emit(
         "convolve",
@@ -291,7 +258,7 @@ def _convolve(b: Builder, mixer: Projected, x: Buffer, **options: Any) -> Buffer
     return mixed
 
 
-def _dynamicconv(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+def _dynamicconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
     assert isinstance(mixer, DynamicConv)
     x = _projected(b, mixer, x)
     kernels = b.buffer("kernels", mixer.heads * mixer.kernel)
@@ -301,14 +268,14 @@ def _dynamicconv(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _lightconv(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+def _lightconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
     assert isinstance(mixer, LightConv)
     kernels = NORMALIZATIONS[mixer.normalize](mixer.weight.detach())
     mixed = _convolve(b, mixer, _projected(b, mixer, x), weights={"weight": kernels})
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _attention(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+def _attention(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
     assert isinstance(mixer, Attention)
     projected, mixed = b.buffer("projected", 3 * x.size), b.buffer("mixed", x.size)
     linear(b, mixer.in_proj, x, projected)
@@ -326,13 +293,13 @@ def _attention(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> 
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _average(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+def _average(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
     assert isinstance(mixer, Average)
     D = x.size
     mean, hidden = b.buffer("mean", D), b.buffer("hidden", mixer.ffn_dim)
     both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
     b.emit("average", x, mean, memory=b.memory(2, D) if mixer.causal else 0)
-    linear(b, mixer.hidden, mean, hidden, relu=True)
+    linear(b, mixer.hidden, mean, hidden, relu=1)
     b.emit("copy", x, both.part(0, D))
     linear(b, mixer.output, hidden, both.part(D, D))
     linear(b, mixer.gate, both, gates)
@@ -341,7 +308,7 @@ def _average(b: Builder, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> No
 
 
 # Other mixers (a plain convolution, one of a user's own) run in torch.
-MIXERS: dict[type[Mixer], Callable[[Builder, Mixer, Buffer, Buffer, Buffer], None]] = {
+MIXERS: dict[type[Mixer], Callable[[Program, Mixer, Buffer, Buffer, Buffer], None]] = {
     DynamicConv: _dynamicconv,
     LightConv: _lightconv,
     Attention: _attention,

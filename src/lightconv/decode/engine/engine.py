@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.decode.engine import builder
-from lightconv.decode.engine.builder import Builder, Program
+from lightconv.decode.engine.builder import Buffer, Program
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer, require_eval
@@ -15,7 +15,6 @@ from lightconv.ops import program
 from lightconv.ops.library import native
 from lightconv.ops.memory import POOL
 
-QUANTIZATIONS = (None, "int8")
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
 
@@ -103,7 +102,7 @@ class Engine:
     device = torch.device("cpu")
 
     def __init__(self, model: nn.Module, quantize: str | None = None) -> None:
-        if quantize not in QUANTIZATIONS:
+        if quantize not in (None, "int8"):
             raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
         if (reason := Engine.supports(model)) is not None:
             raise ValueError(f"the engine does not run this model: {reason}")
@@ -112,17 +111,20 @@ class Engine:
         self.config = model.config
         self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize
-        self.nanoseconds: Tensor | None = None
         self._panels = program.panels()
         with torch.no_grad():
             if isinstance(model, Seq2Seq):
-                self._encoder: Program | None = self._build_encoder(model)
-                embedding, stack, norm = model.target_embedding, model.decoder, model.decoder_norm
+                self._encoder: Program | None = self._compile_encoder(model)
+                stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
                 self._encoder = None
-                embedding, stack, norm = model.embedding, model.layers, model.norm
-            self._decoder = self._build_decoder(embedding, stack, norm, model.output)
-        self._vocab = len(_tokens(model.output).weight)
+                stack = model.embedding, model.layers, model.norm
+            self._decoder, x = self._compile(*stack)
+            output: Any = model.output
+            self._vocab = len(output.weight)
+            to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
+            self._decoder.linear(x, output.weight.detach(), None, to, output=1)
+            self._decoder.finish()
         self._waves = torch.empty(0, model.config.dim)
         self._sinusoids(1)
 
@@ -145,34 +147,24 @@ class Engine:
             return f"it needs the C++ kernels: {native().reason}"
         return None
 
-    def _build_encoder(self, model: Seq2Seq) -> Program:
-        b = Builder(self._panels, self.quantize == "int8")
-        x = b.buffer("x", model.config.dim)
-        builder.embed(b, _tokens(model.source_embedding), x)
-        for part in model.encoder:
-            builder.layer(b, _layer(part), x)
-        if isinstance(model.encoder_norm, nn.LayerNorm):
-            builder.norm(b, model.encoder_norm, x, x)
+    def _compile(self, embedding: Any, stack: Any, norm: Any) -> tuple[Program, Buffer]:
+        """A program of embedding, layers and norm, and the buffer of its result."""
+        b = Program(self._panels, self.quantize == "int8")
+        x = b.buffer("x", self.config.dim)
+        builder.embed(b, embedding, x)
+        for number, part in enumerate(stack):
+            builder.layer(b, part, x, number)
+        if isinstance(norm, nn.LayerNorm):
+            builder.norm(b, norm, x, x)
+        return b, x
+
+    def _compile_encoder(self, model: Seq2Seq) -> Program:
+        b, x = self._compile(model.source_embedding, model.encoder, model.encoder_norm)
         for number, part in enumerate(model.decoder):
             assert isinstance(part, DecoderLayer)
             builder.keys_and_values(b, part.source, x, number)
-        return b.finish()
-
-    def _build_decoder(
-        self, embedding: nn.Module, stack: nn.ModuleList, norm: nn.Module, output: nn.Module
-    ) -> Program:
-        b = Builder(self._panels, self.quantize == "int8")
-        x = b.buffer("x", self.config.dim)
-        builder.embed(b, _tokens(embedding), x)
-        for number, part in enumerate(stack):
-            builder.layer(b, _layer(part), x, number)
-        if isinstance(norm, nn.LayerNorm):
-            builder.norm(b, norm, x, x)
-        weight = _tokens(output).weight.detach()
-        V = weight.shape[0]
-        to = b.buffer("scores", 1)._replace(size=V, width=V)
-        b.linear(x, weight, None, to, output=1)
-        return b.finish()
+        b.finish()
+        return b
 
     def encode(self, source: Tensor) -> EngineSource:
         """source [B, S] int64, padded on either side."""
@@ -277,13 +269,12 @@ class Engine:
     def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Run:
         threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
         return program.Run(
-            program=ctypes.addressof(compiled.instructions),
+            program=ctypes.addressof(compiled.code),
             count=len(compiled.instructions),
             rows=rows,
             threads=threads,
             workspace=workspace.data_ptr(),
             pad=self.config.pad,
-            nanoseconds=None if self.nanoseconds is None else self.nanoseconds.data_ptr(),
         )
 
     def _sinusoids(self, positions: int) -> Tensor:
@@ -325,13 +316,3 @@ def _require_words(unknown: int, tokens: Tensor, name: str, compiled: Program) -
             f"{name} must be ids below {words}, the size of the vocabulary; got "
             f"{int(tokens[unknown])}"
         )
-
-
-def _tokens(module: nn.Module) -> TokenEmbedding:
-    assert isinstance(module, TokenEmbedding)
-    return module
-
-
-def _layer(module: nn.Module) -> Layer:
-    assert isinstance(module, Layer)
-    return module
