@@ -13,18 +13,20 @@ from lightconv.config import override
 from lightconv.console import tell
 from lightconv.data.text import Notes, check_file
 from lightconv.decode.answer import Answer, join_sentences
-from lightconv.decode.options import EngineName, Options, Quantization, TextOptions, read_decode
+from lightconv.decode.options import (
+    NAMES,
+    EngineName,
+    Options,
+    Quantization,
+    TextOptions,
+    read_decode,
+)
 from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
     from lightconv.decode.translator import Translator
 
 TAB = "\t"
-# Options of the command line that are fields of `Options`.
-NAMES = (
-    *("beam", "n_best", "max_tokens", "max_source", "window", "strict", "engine", "quantize"),
-    *("alignments", "subwords", "temperature", "top_k", "top_p", "seed"),
-)
 
 
 def translate(argv: Sequence[str]) -> int:
@@ -182,7 +184,7 @@ def _format(
             each["text"] = finish(each["text"])
         return [json.dumps(plain, ensure_ascii=False)]
     rows = [
-        (f"{output.score:.4f}", finish(output.text), output.pairs())
+        (f"{output.score:.4f}", finish(output.text), output.pairs() if text.alignments else "")
         for output in answer.outputs[: text.n_best]
     ]
     lines = []
@@ -219,9 +221,9 @@ def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) 
         )
         raise ValueError(f"{folder.path} {kind}, expected another model. Use `lightconv {use}`")
     decode = override(read_decode(folder.path, folder.tables), arguments.set)
-    given = {name: getattr(arguments, name, None) for name in NAMES}
-    values = defaults | {name: value for name, value in given.items() if value is not None}
-    return Options.of(decode, values, pairs=folder.pairs, sample=arguments.sample)
+    given = vars(arguments).items()
+    values = {name: value for name, value in given if name in NAMES and value is not None}
+    return Options.of(decode, defaults | values, pairs=folder.pairs, sample=arguments.sample)
 
 
 def _load(arguments: Namespace, options: Options) -> "Translator":

@@ -12,18 +12,14 @@ _SPACE = re.compile(r"\s+")
 
 
 class Output(NamedTuple):
-    """One hypothesis: its text, its score, its tokens and the log-probability of each.
-
-    The tokens end with EOS; those of a text that was answered in parts do so once for each part.
-    alignment  pairs of (index in the source's tokens, index in `tokens`), if asked for
-    """
+    """One hypothesis: its text, its score, its tokens and the log-probability of each."""
 
     text: str
     score: float
     ids: list[int]
-    tokens: list[str]
+    tokens: list[str]  # with EOS, once for each part of a text that was too long
     logprobs: list[float]
-    alignment: list[tuple[int, int]] | None = None
+    alignment: list[tuple[int, int]] | None = None  # (index in `read`, index in `tokens`)
 
     def plain(self) -> dict[str, Any]:
         found = {
@@ -41,23 +37,15 @@ class Output(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of one text.
+    """The answer of one text."""
 
-    line       its number, from 1
-    outputs    best first; none if the text was empty
-    parts      number of parts it was answered in
-    seconds    time of its batch, or its batches
-    sentences  texts, or parts, in its batch; the most of several batches
-    read       tokens of the text, parts end to end, without EOS: alignments refer to them
-    """
-
-    line: int
+    line: int  # its number, from 1
     source: str
-    outputs: list[Output]
-    parts: int = 1
-    seconds: float = 0.0
-    sentences: int = 0
-    read: tuple[str, ...] = ()
+    outputs: list[Output]  # best first; none if the text was empty
+    parts: int = 1  # number of parts it was answered in
+    seconds: float = 0.0  # time of its batch, or its batches
+    sentences: int = 0  # texts, or parts, in its batch; the most of several batches
+    read: tuple[str, ...] = ()  # tokens of the text without EOS: alignments refer to them
 
     @property
     def text(self) -> str:
@@ -87,6 +75,11 @@ def join_outputs(
     joined = []
     for rank in range(max(map(len, parts))):
         chosen = [part[min(rank, len(part) - 1)] for part in parts]
+        alignment: list[tuple[int, int]] = []
+        source = target = 0
+        for output, length in zip(chosen, lengths, strict=True):
+            alignment += [(source + s, target + t) for s, t in output.alignment or ()]
+            source, target = source + length, target + len(output.tokens)
         joined.append(
             Output(
                 text=between.join(each.text for each in chosen if each.text),
@@ -94,22 +87,9 @@ def join_outputs(
                 ids=[token for each in chosen for token in each.ids],
                 tokens=[token for each in chosen for token in each.tokens],
                 logprobs=[value for each in chosen for value in each.logprobs],
-                alignment=_join_alignments(chosen, lengths),
+                alignment=None if chosen[0].alignment is None else alignment,
             )
         )
-    return joined
-
-
-def _join_alignments(
-    chosen: Sequence[Output], lengths: Sequence[int]
-) -> list[tuple[int, int]] | None:
-    joined = []
-    source = target = 0
-    for output, length in zip(chosen, lengths, strict=True):
-        if output.alignment is None:
-            return None
-        joined += [(source + s, target + t) for s, t in output.alignment]
-        source, target = source + length, target + len(output.tokens)
     return joined
 
 

@@ -1,6 +1,6 @@
 """Decoding backends: the C++ engine, PyTorch, or several models as one.
 
-backend = choose_backend([model], TextOptions(), DecodeConfig())
+backend = choose_backend([model], Options())
 state = backend.start(backend.encode(source), max_len)
 beam_search(backend.step, state, first, reorder=backend.reorder, ...)
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightconv import mixers
 from lightconv.decode.beam import StepFunction
 from lightconv.decode.engine import Engine
-from lightconv.decode.options import DecodeConfig, TextOptions, check_coverage
+from lightconv.decode.options import Options
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.check import accumulate_dtype
 
@@ -23,7 +23,7 @@ Model = Seq2Seq | LanguageModel
 
 
 class Backend(Protocol):
-    """A model to search: `name` is "native" or "torch", `pairs` means sequence to sequence."""
+    """A model to search; `name` is "native" or "torch", `pairs` is sequence to sequence."""
 
     name: str
     pairs: bool
@@ -131,8 +131,7 @@ def _mean_logprobs(scores: Sequence[Tensor]) -> Tensor:
 
 def choose_backend(
     models: Sequence[Model],
-    text: TextOptions,
-    decode: DecodeConfig,
+    options: Options,
     *,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Backend:
@@ -140,23 +139,19 @@ def choose_backend(
 
     tell  called with the reason if engine="auto" is PyTorch; for "native" that is a ValueError
     """
-    check_coverage(decode.coverage, text)
-    if text.engine == "torch" or decode.coverage > 0.0:
-        if text.engine == "auto":
-            tell("decoding in torch, not in the C++ engine: coverage needs attention weights")
-        found: list[Backend] = [TorchBackend(model) for model in models]
-    else:
-        found = [_choose(model, text, tell) for model in models]
+    engine, quantize = options.text.engine, options.text.quantize
+    found: list[Backend] = []
+    for model in models:
+        reason = Engine.supports(model) if engine != "torch" else "engine='torch'"
+        if options.decode.coverage > 0.0:
+            reason = "coverage needs attention weights"
+        if reason is None:
+            found.append(Engine(model, None if quantize == "none" else quantize))
+            continue
+        if engine == "native" or quantize != "none":
+            asked = "engine='native'" if engine == "native" else f"quantize={quantize!r}"
+            raise ValueError(f"{asked} cannot run this model: {reason}. Omit it to run in torch")
+        if engine == "auto":
+            tell(f"decoding in torch, not in the C++ engine: {reason}")
+        found.append(TorchBackend(model))
     return found[0] if len(found) == 1 else Ensemble(found)
-
-
-def _choose(model: Model, text: TextOptions, tell: Callable[[str], None]) -> Backend:
-    reason = Engine.supports(model)
-    if reason is None:
-        return Engine(model, None if text.quantize == "none" else text.quantize)
-    if text.engine == "native" or text.quantize != "none":
-        native = text.engine == "native"
-        asked = "engine='native'" if native else f"quantize={text.quantize!r}"
-        raise ValueError(f"{asked} cannot run this model: {reason}. Omit it to run in torch")
-    tell(f"decoding in torch, not in the C++ engine: {reason}")
-    return TorchBackend(model)

@@ -31,9 +31,9 @@ Penalty = float | Callable[[int], float]
 
 
 class Hypothesis(NamedTuple):
-    """A finished output: tokens up to EOS, its score, the log-probability of each token.
+    """A finished output: tokens up to EOS, score, and of each token its log-probability.
 
-    attention [tokens, S], of each token, if the step returns it
+    attention [tokens, S], if the step returns it
     """
 
     tokens: list[int]
@@ -119,19 +119,12 @@ def beam_options(
 
 
 class _Live(NamedTuple):
-    """W hypotheses of each of b sentences, best first; or candidates.
+    """W hypotheses of each of b sentences, best first; or candidates."""
 
-    sentences [b] int64, their rows in the batch
-    rows      [b, W] int64, the row of the step before that each of them continues
-    words     [b, W] int64, the next input
-    totals    [b, W] float64, the sum of log-probabilities; -inf marks entries that only fill up
-              the rectangle
-    """
-
-    sentences: Tensor
-    rows: Tensor
-    words: Tensor
-    totals: Tensor
+    sentences: Tensor  # [b], their rows in the batch
+    rows: Tensor  # [b, W], the row of the step before that each continues
+    words: Tensor  # [b, W], the next input
+    totals: Tensor  # [b, W] float64, sums of log-probabilities; -inf fills up the rectangle
 
 
 def _search(
@@ -171,11 +164,7 @@ def _search(
 
 
 def _expand(live: _Live, values: Tensor, words: Tensor, width: int, order: Tensor) -> _Live:
-    """The best `width` continuations of each sentence.
-
-    values, words [b * W, k]
-    order         0, 1, 2, ... , at least b of them
-    """
+    """The best `width` continuations of each sentence; values, words [b * W, k]."""
     b, W = live.words.shape
     k = values.shape[1]
     # Sums in float64: the log-probability of a token is the difference of two of them.
@@ -197,11 +186,7 @@ def _survive(candidates: _Live, ended: Tensor, beam: int) -> _Live:
 
 
 def _finish(candidates: _Live, ended: Tensor, counts: Tensor, trace: "Trace", beam: int) -> None:
-    """Finishes those of the first `beam` candidates that have ended, while there is room.
-
-    ended  [b, k] bool
-    counts [B] int64: finished hypotheses of each sentence, raised in place
-    """
+    """Finishes those of the first `beam` candidates that have ended; raises counts [B]."""
     ended = ended[:, :beam] & (candidates.totals[:, :beam] > -torch.inf)
     nth = counts[candidates.sentences, None] + ended.cumsum(1)
     place = (ended & (nth <= beam)).nonzero(as_tuple=True)
@@ -211,12 +196,7 @@ def _finish(candidates: _Live, ended: Tensor, counts: Tensor, trace: "Trace", be
 
 
 def extend(tokens: Tensor | None, rows: Tensor, words: Tensor) -> Tensor:
-    """The inputs of each row so far, without the first one.
-
-    tokens  [N, t] of the step before, None before the first step
-    rows    [N'] int64, which of them continue; words [N'], their next input
-    returns [N', t + 1]; [N', 0] at the first step
-    """
+    """Inputs of rows [N'] so far, without the first: [N, t] and words [N'] -> [N', t + 1]."""
     if tokens is None:
         return words.new_zeros(len(words), 0)
     return torch.cat([tokens[rows], words[:, None]], dim=1)
@@ -225,24 +205,6 @@ def extend(tokens: Tensor | None, rows: Tensor, words: Tensor) -> Tensor:
 def move(state: S, rows: Tensor, order: Tensor, reorder: Reorder[S]) -> S:
     """The state of those rows out of all, `order`; untouched if every row stays."""
     return state if torch.equal(rows, order) else reorder(state, rows)
-
-
-class _Step(NamedTuple):
-    """One step: words, sums and parents [N], attention [N, S]."""
-
-    words: Tensor
-    totals: Tensor
-    parents: Tensor
-    attention: Tensor | None
-
-
-class _Ends(NamedTuple):
-    """Hypotheses that ended at one step [m]: their sentence, row, sum and length."""
-
-    sentences: Tensor
-    rows: Tensor
-    totals: Tensor
-    lengths: Tensor
 
 
 class Trace:
@@ -255,20 +217,26 @@ class Trace:
     def __init__(self, B: int, eos: int) -> None:
         self.B = B
         self.eos = eos
-        self._steps: list[_Step] = []
-        self._ends: list[_Ends] = []
+        # Of each step [N], attention [N, S].
+        self._words: list[Tensor] = []
+        self._totals: list[Tensor] = []
+        self._parents: list[Tensor] = []
+        self._attention: list[Tensor] = []
+        # Of each step with ends [m]: sentences, rows, sums and lengths.
+        self._ends: list[tuple[Tensor, ...]] = []
 
     def add(
         self, words: Tensor, totals: Tensor, parents: Tensor, attention: Sequence[Tensor]
     ) -> None:
-        """A step of N rows; words, totals and parents any shape of N elements."""
-        looks = attention[0][:, -1].float() if attention else None
-        self._steps.append(_Step(words.flatten(), totals.flatten(), parents.flatten(), looks))
+        self._words.append(words.flatten())
+        self._totals.append(totals.flatten())
+        self._parents.append(parents.flatten())
+        self._attention += [each[:, -1].float() for each in attention]
 
     def end(self, sentences: Tensor, rows: Tensor, totals: Tensor) -> None:
         """Ends those rows [m] of the last step with EOS, with those sums."""
-        lengths = torch.full_like(rows, len(self._steps))
-        self._ends.append(_Ends(sentences, rows, totals, lengths))
+        lengths = torch.full_like(rows, len(self._words))
+        self._ends.append((sentences, rows, totals, lengths))
 
     def hypotheses(
         self, length_penalty: Penalty, *, coverage: float = 0.0, padding: Tensor | None = None
@@ -291,13 +259,13 @@ class Trace:
     ) -> list[tuple[int, Hypothesis]]:
         if not callable(length_penalty):
             length_penalty = partial(power, alpha=length_penalty)
-        ends = _Ends(*map(torch.cat, zip(*self._ends, strict=True)))
-        lengths = ends.lengths.cpu().numpy()
-        path = self._read_back(ends.rows.cpu().numpy(), lengths)
-        words = _flat([step.words for step in self._steps])[path]
-        sums = np.pad(_flat([step.totals for step in self._steps])[path], ((0, 0), (0, 1)))
-        sums[np.arange(len(path)), lengths] = totals = ends.totals.cpu().numpy()
-        attention = self._attention(path, ends.lengths)
+        columns = list(map(torch.cat, zip(*self._ends, strict=True)))
+        sentences, rows, totals, lengths = (column.cpu().numpy() for column in columns)
+        path = self._read_back(rows, lengths)
+        words = _flat(self._words)[path]
+        sums = np.pad(_flat(self._totals)[path], ((0, 0), (0, 1)))
+        sums[np.arange(len(path)), lengths] = totals
+        attention = self._read_attention(path, columns[3])
         extra = [0.0] * len(path)
         if coverage > 0.0:
             if attention is None or padding is None:
@@ -305,12 +273,12 @@ class Trace:
                     "coverage needs a step that returns the attention to the source, and the "
                     "source's padding; without them use coverage=0"
                 )
-            penalties = coverage_penalty(attention, padding[ends.sentences])
+            penalties = coverage_penalty(attention, padding[columns[0]])
             extra = (coverage * penalties).tolist()
-        columns = ends.sentences, lengths, totals, words, np.diff(sums, axis=1)
+        table = sentences, lengths, totals, words, np.diff(sums, axis=1)
         found = []
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for i, (b, length, total, read, logprobs) in enumerate(rows):
+        each = zip(*(column.tolist() for column in table), strict=True)
+        for i, (b, length, total, read, logprobs) in enumerate(each):
             # The input of a step is the token chosen at the step before it.
             tokens = [*read[1:length], self.eos]
             score = total / length_penalty(length) + extra[i]
@@ -319,15 +287,10 @@ class Trace:
         return found
 
     def _read_back(self, rows: Array, lengths: Array) -> Array:
-        """The row of M hypotheses at each of T steps: [M, T], counted over the rows of all steps.
-
-        rows and lengths [M]: where they ended. Behind the end of a hypothesis stands 0.
-        """
-        sizes = [len(step.words) for step in self._steps]
+        """The rows of M hypotheses, counted over all T steps: [M, T], 0 behind the end."""
+        sizes = [len(words) for words in self._words]
         starts = np.cumsum([0, *sizes[:-1]])
-        parents = _flat([step.parents for step in self._steps]) + np.repeat(
-            [0, *starts[:-1]], sizes
-        )
+        parents = _flat(self._parents) + np.repeat([0, *starts[:-1]], sizes)
         order = np.argsort(-lengths, kind="stable")
         here = (rows + starts[lengths - 1])[order]
         path = np.zeros((len(rows), len(sizes)), dtype=np.int64)
@@ -340,14 +303,13 @@ class Trace:
         path[order] = path.copy()
         return path
 
-    def _attention(self, path: Array, lengths: Tensor) -> Tensor | None:
+    def _read_attention(self, path: Array, lengths: Tensor) -> Tensor | None:
         """[M, T, S], zero behind the end."""
-        steps = [step.attention for step in self._steps if step.attention is not None]
-        if len(steps) < len(self._steps):
+        if not self._attention:
             return None
         places = torch.from_numpy(path).to(lengths.device)
-        real = torch.arange(len(steps), device=lengths.device) < lengths[:, None]
-        return torch.cat(steps)[places] * real[..., None]
+        real = torch.arange(len(self._words), device=lengths.device) < lengths[:, None]
+        return torch.cat(self._attention)[places] * real[..., None]
 
 
 def _flat(steps: Sequence[Tensor]) -> Array:

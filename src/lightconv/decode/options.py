@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
 
@@ -21,21 +21,15 @@ class DecodeConfig:
     """Beam search; lengths count EOS."""
 
     beam: int = 5
-    # "power": sum / length ** alpha; "stepwise": the one of Wu et al. (2016).
-    length_penalty: LengthPenalty = "power"
-    alpha: float = 1.0
-    # Weight of Wu et al.'s coverage penalty; 0 turns it off.
-    coverage: float = 0.0
-    # At least min_len, and min_len_ratio * source length, tokens.
-    min_len: int = 1
+    length_penalty: LengthPenalty = "power"  # "stepwise": that of Wu et al. (2016)
+    alpha: float = 1.0  # exponent of the length penalty
+    coverage: float = 0.0  # weight of Wu et al.'s coverage penalty; 0 turns it off
+    min_len: int = 1  # at least this, and min_len_ratio * source length, tokens
     min_len_ratio: float = 0.0
-    # At most max_len_ratio * source length + max_len_plus tokens.
-    max_len_ratio: float = 0.0
+    max_len_ratio: float = 0.0  # at most this * source length + max_len_plus tokens
     max_len_plus: int = 200
-    # No n-gram of this length occurs twice; 0 allows any.
-    block_ngrams: int = 0
-    # Whether the token for unknown words may be in an output.
-    allow_unknown: bool = True
+    block_ngrams: int = 0  # no n-gram of this length occurs twice; 0 allows any
+    allow_unknown: bool = True  # whether the token for unknown words may be in an output
 
     def __post_init__(self) -> None:
         check_counts(self, "beam", "min_len")
@@ -53,12 +47,9 @@ class SampleConfig:
     """Outputs drawn at random instead of a search."""
 
     temperature: float = 1.0
-    # Only the most probable words may be drawn; 0 means all.
-    top_k: int = 0
-    # Of these, the most probable that together have this probability.
-    top_p: float = 1.0
-    # The draws of a text depend on this and on the number of the text.
-    seed: int = 0
+    top_k: int = 0  # only the most probable words may be drawn; 0 means all
+    top_p: float = 1.0  # of these, the most probable that together have this probability
+    seed: int = 0  # the draws of a text depend on this and on the number of the text
 
     def __post_init__(self) -> None:
         check_positive(self, "temperature")
@@ -71,41 +62,27 @@ class SampleConfig:
 class TextOptions:
     """Batches, windows, long texts, and the backend."""
 
-    # Number of outputs for each text, best first.
-    n_best: int = 1
-    # Bounds of a batch: sentences times the longest of them, and sentences.
-    max_tokens: int = 4096
-    max_sentences: int = 64
-    # A source of more tokens is answered in parts, or only its start or its end is read.
-    max_source: int = 1024
-    too_long: TooLong = "parts"
-    # Whether a source that is too long is an error.
-    strict: bool = False
-    # Texts of a stream that are sorted by length and answered together.
-    window: int = 1024
-    # Whether an empty text is answered too.
-    answer_empty: bool = False
-    # Whether outputs have the source token of each of their tokens.
-    alignments: bool = False
-    # Whether outputs are left as subwords, with a space between them.
-    subwords: bool = False
-    # Backend: the C++ engine ("native"), PyTorch ("torch"), or the first of these that can.
-    engine: EngineName = "auto"
-    # Whether the engine's linear layers compute in 8 bits.
-    quantize: Quantization = "none"
+    n_best: int = 1  # outputs of each text, best first
+    max_tokens: int = 4096  # of a batch: sentences times the longest of them
+    max_sentences: int = 64  # of a batch
+    max_source: int = 1024  # tokens of a source
+    too_long: TooLong = "parts"  # a longer source: in parts, or only its start or end is read
+    strict: bool = False  # whether a longer source is an error
+    window: int = 1024  # texts of a stream that are sorted by length and answered together
+    answer_empty: bool = False  # whether an empty text is answered too
+    alignments: bool = False  # whether outputs have the source token of each of their tokens
+    subwords: bool = False  # whether outputs are left as subwords, a space between them
+    engine: EngineName = "auto"  # "native": C++; "torch": PyTorch; "auto": the first that can
+    quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 bits
 
     def __post_init__(self) -> None:
         check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
-        for name, known in (
-            ("too_long", get_args(TooLong)),
-            ("engine", get_args(EngineName)),
-            ("quantize", get_args(Quantization)),
-        ):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
-                raise ValueError(f"{name}={value!r} must be one of {', '.join(known)}")
         if self.quantize != "none" and self.engine == "torch":
             raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
+
+
+# Fields of all three, by which options are known.
+NAMES = [each.name for one in (DecodeConfig, TextOptions, SampleConfig) for each in fields(one)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +94,12 @@ class Options:
     sampling: SampleConfig | None = None
 
     def __post_init__(self) -> None:
-        check_coverage(self.decode.coverage, self.text)
+        coverage, engine, quantize = self.decode.coverage, self.text.engine, self.text.quantize
+        if coverage > 0.0 and (engine == "native" or quantize != "none"):
+            asked = "engine='native'" if engine == "native" else f"quantize={quantize!r}"
+            raise ValueError(
+                f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them"
+            )
         n_best, beam = self.text.n_best, self.decode.beam
         if self.sampling is None and n_best > beam:
             raise ValueError(
@@ -129,10 +111,9 @@ class Options:
     def of(
         cls, decode: DecodeConfig, values: Mapping[str, Any], *, pairs: bool, sample: bool = False
     ) -> Self:
-        """Options from fields by name; `decode` gives those of the search that are not named.
+        """Options from fields by name; those of the search that are not named are of `decode`.
 
-        pairs  whether the model is sequence to sequence: a language model reads the end of a text
-               that is too long
+        Of a text that is too long, a language model (not `pairs`) reads the end.
         """
         text = {"too_long": "parts" if pairs else "end"} | _take(TextOptions, values)
         drawn = _take(SampleConfig, values)
@@ -149,15 +130,9 @@ class Options:
 
 
 def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are fields of `config`."""
     names = [each.name for each in fields(config)]
     return {name: values[name] for name in names if name in values}
-
-
-def check_coverage(coverage: float, text: TextOptions) -> None:
-    """Raises ValueError for the C++ engine, which does not return attention weights."""
-    if coverage > 0.0 and (text.engine == "native" or text.quantize != "none"):
-        asked = "engine='native'" if text.engine == "native" else f"quantize={text.quantize!r}"
-        raise ValueError(f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them")
 
 
 def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:

@@ -43,11 +43,7 @@ def coverage_penalty(attention: Tensor, padding: Tensor) -> Tensor:
 
 
 def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
-    """Words that would complete an n-gram that the row already has; None if there are none.
-
-    tokens  [N, t]
-    returns rows [r] and words [r]: words[i] must not follow row rows[i]
-    """
+    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would."""
     t = tokens.shape[1]
     if n == 0 or t < n:
         return None
@@ -102,15 +98,14 @@ class Rules:
         """
         V = logits.shape[1]
         forced = self._forced(length, sentences)
-        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         if forced is not None:
-            logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
-            forced = _each_row(forced, len(logits))
             if bool((forced >= 0).all()):
-                return logprobs.gather(1, forced[:, None]), forced[:, None]
-            self._mask(logprobs, length, sentences, forced, banned)
-            return topk(logprobs, min(count, V))
+                only = _each_row(forced, len(logits))[:, None]
+                dtype = accumulate_dtype(logits.dtype)
+                return logits.log_softmax(-1, dtype=dtype).gather(1, only), only
+            return topk(self.all(logits, length, sentences, tokens), min(count, V))
         # `spare` extra candidates guarantee `count` allowed ones without a full scan.
+        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         early = length < self._last_min
         spare = len(self.forbidden) + early
         if banned is not None:
@@ -133,9 +128,20 @@ class Rules:
         """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
         logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
         forced = self._forced(length, sentences)
-        forced = None if forced is None else _each_row(forced, len(logits))
-        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
-        self._mask(logprobs, length, sentences, forced, banned)
+        if forced is not None:
+            words = _each_row(forced, len(logits))
+            rows = (words >= 0).nonzero()[:, 0]
+            only = rows, words[rows]
+            kept = logprobs[only]
+        logprobs.index_fill_(1, self.forbidden, -torch.inf)
+        if tokens is not None and (banned := repeats(tokens, self.block_ngrams)) is not None:
+            logprobs[banned] = -torch.inf
+        if length < self._last_min:
+            short = _each_row(length < self.min_len[sentences], len(logprobs))
+            logprobs[:, self.eos].masked_fill_(short, -torch.inf)
+        if forced is not None:
+            logprobs.index_fill_(0, rows, -torch.inf)
+            logprobs[only] = kept
         return logprobs
 
     def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
@@ -147,29 +153,6 @@ class Rules:
             ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
             forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
         return None if forced is None or bool((forced < 0).all()) else forced
-
-    def _mask(
-        self,
-        logprobs: Tensor,
-        length: int,
-        sentences: Tensor,
-        forced: Tensor | None,
-        banned: tuple[Tensor, Tensor] | None,
-    ) -> None:
-        """Sets words that must not come next to -inf; logprobs [N, V], forced [N] or None."""
-        if forced is not None:
-            rows = (forced >= 0).nonzero()[:, 0]
-            only = rows, forced[rows]
-            kept = logprobs[only]
-        logprobs.index_fill_(1, self.forbidden, -torch.inf)
-        if banned is not None:
-            logprobs[banned] = -torch.inf
-        if length < self._last_min:
-            short = _each_row(length < self.min_len[sentences], len(logprobs))
-            logprobs[:, self.eos].masked_fill_(short, -torch.inf)
-        if forced is not None:
-            logprobs.index_fill_(0, rows, -torch.inf)
-            logprobs[only] = kept
 
 
 def _check_lengths(min_len: Tensor, max_len: Tensor) -> None:

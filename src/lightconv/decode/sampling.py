@@ -4,8 +4,7 @@ Every draw is a function of (seed of the sentence, number of the sample, positio
 depend on the batch of the sentence, and the first sample is the same however many follow.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from lightconv.decode.beam import (
     extend,
     move,
 )
+from lightconv.decode.options import SampleConfig
 from lightconv.decode.rules import Lengths, Rules
 from lightconv.ops.random import random_bits
 
@@ -58,17 +58,18 @@ def sample(
     The rest is as for `beam_search`. Log-probabilities and scores are the model's own, whatever the
     temperature.
     """
-    _check(samples, temperature, top_k, top_p)
+    config = SampleConfig(temperature=temperature, top_k=top_k, top_p=top_p)
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1")
     if len(seeds) != len(first):
         raise ValueError(f"seeds must be one for each of {len(first)} sentences, got {len(seeds)}")
     forbidden = forbidden if pad is None else (*forbidden, pad)
     rules = Rules(first, eos, max_len, min_len, forbidden, block_ngrams, prefix)
-    draw = partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p)
     # The same 64 bits as signed numbers.
     signed = [(seed + 2**63) % 2**64 - 2**63 for seed in seeds]
     keys = torch.tensor(signed, dtype=torch.int64, device=first.device)
     with torch.inference_mode():
-        trace = _run(step, state, first, keys, rules, samples, draw, reorder)
+        trace = _run(step, state, first, keys, rules, samples, config, reorder)
         found = trace.hypotheses(length_penalty)
     flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
     return [flat[b * samples : (b + 1) * samples] for b in range(len(first))]
@@ -81,7 +82,7 @@ def _run(
     keys: Tensor,
     rules: Rules,
     samples: int,
-    draw: Callable[..., tuple[Tensor, Tensor]],
+    config: SampleConfig,
     reorder: Reorder[S],
 ) -> Trace:
     """All steps; sample n of sentence b is number b * samples + n of the trace."""
@@ -99,8 +100,20 @@ def _run(
         trace.add(words, totals, rows, attention)
         if rules.block_ngrams > 0:
             tokens = extend(tokens, rows, words)
-        uniform = _uniform(keys[live, None], torch.arange(samples, device=rows.device), length)
-        values, words = draw(rules, logits[:, -1], length, live, tokens, uniform.flatten())
+        # Strictly between 0 and 1: [b, samples] float64.
+        draws = torch.arange(samples, device=rows.device) << 32
+        uniform = (random_bits(keys[live, None], draws + length).double() + 0.5) / 2**32
+        scores = logits[:, -1]
+        if config.top_k > 0:
+            chances, known = rules.best(scores, length, live, tokens, config.top_k)
+            order = chances.argsort(dim=1, descending=True, stable=True)[:, : config.top_k]
+            chances, known = chances.gather(1, order), known.gather(1, order)
+        else:
+            chances, known = rules.all(scores, length, live, tokens), None
+        probs = (chances.double() / config.temperature).softmax(-1)
+        place = choose(probs, uniform.flatten(), config.top_p)[:, None]
+        words = (place if known is None else known.gather(1, place))[:, 0]
+        values = chances.gather(1, place)[:, 0].double()
         totals = totals + values
         ended = unended & (words == rules.eos) & (totals > -torch.inf)
         order = rows = torch.arange(len(words), device=words.device)
@@ -121,30 +134,6 @@ def _run(
     return trace
 
 
-def _draw(
-    rules: Rules,
-    logits: Tensor,
-    length: int,
-    sentences: Tensor,
-    tokens: Tensor | None,
-    uniform: Tensor,
-    *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-) -> tuple[Tensor, Tensor]:
-    """A word for each row: its log-probability [N] and itself [N]; uniform [N] in (0, 1)."""
-    if top_k > 0:
-        values, words = rules.best(logits, length, sentences, tokens, top_k)
-        order = values.argsort(dim=1, descending=True, stable=True)[:, :top_k]
-        values, words = values.gather(1, order), words.gather(1, order)
-    else:
-        values, words = rules.all(logits, length, sentences, tokens), None
-    place = choose((values.double() / temperature).softmax(-1), uniform, top_p)[:, None]
-    chosen = place if words is None else words.gather(1, place)
-    return values.gather(1, place)[:, 0].double(), chosen[:, 0]
-
-
 def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:
     """Index of one of k by inverse transform: where a uniform number falls in the running sum.
 
@@ -160,19 +149,3 @@ def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:
         probs = torch.zeros_like(probs).scatter(1, order, ordered)
     upto = probs.cumsum(1)
     return (upto <= uniform[:, None] * upto[:, -1:]).sum(1).clamp(max=probs.shape[1] - 1)
-
-
-def _uniform(keys: Tensor, numbers: Tensor, length: int) -> Tensor:
-    """keys [b, 1], numbers [n] -> [b, n] float64, strictly between 0 and 1."""
-    return (random_bits(keys, (numbers << 32) + length).double() + 0.5) / 2**32
-
-
-def _check(samples: int, temperature: float, top_k: int, top_p: float) -> None:
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
-    if not 0.0 < temperature < torch.inf:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if top_k < 0:
-        raise ValueError(f"top_k must be at least 0, got {top_k}")
-    if not 0.0 < top_p <= 1.0:
-        raise ValueError(f"top_p must be in (0, 1], got {top_p}")

@@ -1,9 +1,4 @@
-"""Log-probabilities of given texts, or of targets given their sources; no search.
-
-scorer = Scorer(model, pipeline)
-scorer.score(["a text"])                        # a language model
-scorer.score(["ein Satz"], ["a sentence"])      # sequence to sequence: source, target
-"""
+"""Log-probabilities of given texts, or of targets given their sources; no search."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,26 +11,22 @@ from lightconv.data.vocabulary import EOS, PAD
 from lightconv.decode.backend import Model
 from lightconv.decode.options import DecodeConfig, TextOptions
 from lightconv.decode.search import Ids, batch_by_length, normalize, pad_right
-from lightconv.decode.translator import count_characters, encode_line, windows
+from lightconv.decode.translator import encode_line, windows
 
 # Positions per chunk: logits exist for these only.
 CHUNK = 1024
 
 
 class ScoredText(NamedTuple):
-    """One text: its tokens, EOS at the end, and the log-probability of each.
-
-    score  the sum divided by the length penalty, as `translate` scores
-    words  number of words, EOS not counted
-    """
+    """One text: its tokens, EOS at the end, and the log-probability of each."""
 
     line: int
     text: str
     ids: list[int]
     tokens: list[str]
     logprobs: list[float]
-    score: float
-    words: int
+    score: float  # the sum divided by the length penalty, as `translate` scores
+    words: int  # EOS not counted
 
     @property
     def logprob(self) -> float:
@@ -66,14 +57,12 @@ class Scorer:
 
     def score(self, *sides: Iterable[str]) -> list[ScoredText]:
         """The texts, or the targets, in their order."""
-        return list(self.stream(zip(*sides, strict=True)))
-
-    def stream(self, examples: Iterable[tuple[str, ...]]) -> Iterator[ScoredText]:
-        """The same for (text,) or (source, target); a window of them is in memory at a time."""
-        return self.score_windows(windows(examples, self.options.window, size=count_characters))
+        examples = zip(*sides, strict=True)
+        stream = windows(examples, self.options.window, size=lambda texts: sum(map(len, texts)))
+        return list(self.score_windows(stream))
 
     def score_windows(self, stream: Iterable[Sequence[tuple[str, ...]]]) -> Iterator[ScoredText]:
-        """The same for windows, each scored before the next is taken."""
+        """The same for windows of (text,) or (source, target), one in memory at a time."""
         done = 0
         for window in stream:
             yield from self._score(window, done + 1)

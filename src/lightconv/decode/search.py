@@ -1,15 +1,13 @@
 """Search from token ids to hypotheses.
 
-    search = ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(beam=4)))
-    best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis out
-
-A `DecodeConfig` becomes arguments of `beam_search` or `sample` here and nowhere else.
+search = ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(beam=4)))
+best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis out
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,22 +22,9 @@ from lightconv.decode.sampling import sample
 Ids = Sequence[int]
 
 
-class Search(Protocol):
-    """Any function that finds outputs."""
-
-    def __call__(
-        self,
-        sources: Sequence[Ids],
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None = None,
-        /,
-    ) -> list[list[Hypothesis]]:
-        """The hypotheses of each source, best first.
-
-        sources   ids without EOS
-        numbers   of the sources in the input: draws depend on them, errors name them
-        prefixes  the ids that the outputs of each begin with
-        """
+# Sources without EOS, their numbers in the input (draws depend on them, errors name them) and the
+# ids that their outputs begin with -> the hypotheses of each source, best first.
+Search = Callable[[Sequence[Ids], Sequence[int], Sequence[Ids] | None], list[list[Hypothesis]]]
 
 
 class ModelSearch:
@@ -54,7 +39,6 @@ class ModelSearch:
         sources: Sequence[Ids],
         numbers: Sequence[int],
         prefixes: Sequence[Ids] | None = None,
-        /,
     ) -> list[list[Hypothesis]]:
         if self.backend.pairs:
             return self._search_pairs(sources, numbers, prefixes)
@@ -143,11 +127,7 @@ def derive_seed(seed: int, number: int) -> int:
 def rank(
     hypotheses: Sequence[Hypothesis], old: DecodeConfig, new: DecodeConfig
 ) -> list[Hypothesis]:
-    """The hypotheses of a search with length penalty `old`, scored and sorted by `new`.
-
-    A search finds the same hypotheses with any length penalty. Other parts of a score, such as
-    coverage, stay.
-    """
+    """The hypotheses of a search with length penalty `old`, as one with `new` returns them."""
     scored = []
     for each in hypotheses:
         total, length = sum(each.logprobs), len(each.tokens)
@@ -161,19 +141,14 @@ def normalize(total: float, length: int, config: DecodeConfig) -> float:
     return total / PENALTIES[config.length_penalty](length, config.alpha)
 
 
-class SearchedBatch(NamedTuple):
-    """The time of a batch, and its number of sources."""
-
-    seconds: float
-    sentences: int
-
-
 class Searched(NamedTuple):
-    """The result for one source, by its row."""
+    """The result for one source, by its row, and the number, time and size of its batch."""
 
     row: int
     hypotheses: list[Hypothesis]
-    batch: SearchedBatch
+    batch: int
+    seconds: float
+    sentences: int
 
 
 def search_batches(
@@ -183,30 +158,24 @@ def search_batches(
     numbers: Sequence[int] | None = None,
     prefixes: Sequence[Ids] | None = None,
 ) -> Iterator[Searched]:
-    """Searches every source once, in batches of similar length, the longest first.
-
-    numbers, prefixes  as of `Search`; a number is the row of the source unless given
-    """
-    for rows in batch_by_length([sources], options.max_tokens, options.max_sentences):
+    """Searches every source once, in batches of similar length; arguments as of `Search`."""
+    batches = batch_by_length([sources], options.max_tokens, options.max_sentences)
+    for number, rows in enumerate(batches):
         begin = time.perf_counter()
-        begins = () if prefixes is None else ([prefixes[row] for row in rows],)
         found = search(
             [sources[row] for row in rows],
             rows if numbers is None else [numbers[row] for row in rows],
-            *begins,
+            None if prefixes is None else [prefixes[row] for row in rows],
         )
-        batch = SearchedBatch(time.perf_counter() - begin, len(rows))
+        seconds = time.perf_counter() - begin
         for row, hypotheses in zip(rows, found, strict=True):
-            yield Searched(row, hypotheses, batch)
+            yield Searched(row, hypotheses, number, seconds, len(rows))
 
 
 def batch_by_length(
     sides: Sequence[Sequence[Ids]], max_tokens: int, max_sentences: int
 ) -> list[list[int]]:
-    """Rows of batches of similar length, the longest first: those of `data.BatchPlan.by_length`.
-
-    sides  the ids of each row, without EOS: sources, or sources and targets
-    """
+    """Rows in batches of similar length, the longest first; sides have ids without EOS."""
     lengths = [[len(ids) + 1 for ids in row] for row in zip(*sides, strict=True)]
 
     def key(row: int) -> tuple[int, int]:

@@ -1,11 +1,9 @@
 """Loaded models: a model, its folder and its text pipeline.
 
-    model = lightconv.load("my-model")
-    model.translate(["Guten Morgen."])              # a list of texts
-    for answer in model.answers(lines, beam=4):     # an iterator, for streams of any length
-        print(answer.text, answer.outputs[0].score)
-
-Models themselves know only ids. The pipeline is read from the folder when a text is first given.
+model = lightconv.load("my-model")
+model.translate(["Guten Morgen."])              # a list of texts
+for answer in model.answers(lines, beam=4):     # an iterator, for streams of any length
+    print(answer.text, answer.outputs[0].score)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,7 +52,6 @@ class TextModel:
         self._backend: tuple[Any, Backend] | None = None
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The scores of whole sequences; arguments as of the model."""
         found: torch.Tensor = self.model(*inputs)
         return found
 
@@ -64,22 +61,19 @@ class TextModel:
         return getattr(self.model, name)
 
     def train(self, mode: bool = True) -> Self:
-        """Sets training mode, as of a module."""
         self.model.train(mode)
         return self
 
     def eval(self) -> Self:
-        """Sets evaluation mode, as of a module."""
         return self.train(False)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Moves or converts the parameters, as of a module."""
         self.model.to(*args, **kwargs)
         return self
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """From text to ids and back."""
+        """From text to ids and back; read when first needed."""
         return load_pipeline(self.folder, pairs=self.pairs)
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
@@ -100,7 +94,13 @@ class TextModel:
         return [answer.text for answer in self.answers(prompts, **options)]
 
     def answers(
-        self, texts: Iterable[str], *, prefixes: Iterable[str] | None = None, **options: Any
+        self,
+        texts: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        sample: bool = False,
+        ensemble: "Sequence[TextModel]" = (),
+        **options: Any,
     ) -> Iterator[Answer]:
         """The answer of each text, in their order.
 
@@ -109,13 +109,8 @@ class TextModel:
         """
         if prefixes is not None:
             self._require(pairs=True, method="begin outputs with prefixes")
-        return self.translator(**options).answers(texts, prefixes)
-
-    def translator(
-        self, *, sample: bool = False, ensemble: "Sequence[TextModel]" = (), **options: Any
-    ) -> Translator:
-        """The translator of these options: `answers` makes one for each call."""
-        return self.build_translator(self.options(options, sample=sample), ensemble)
+        chosen = self.options(options, sample=sample)
+        return self.build_translator(chosen, ensemble).answers(texts, prefixes)
 
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
@@ -145,13 +140,13 @@ class TextModel:
         self, models: Sequence[Model], options: Options, tell: Callable[[str], None]
     ) -> Backend:
         """The last backend, as long as no parameter has changed."""
-        text, decode = options.text, options.decode
         versions = [
             (each.data_ptr(), each._version) for model in models for each in model.parameters()
         ]
-        key = (text.engine, text.quantize, decode.coverage > 0.0, versions)
+        text, coverage = options.text, options.decode.coverage
+        key = (text.engine, text.quantize, coverage > 0.0, versions)
         if self._backend is None or self._backend[0] != key:
-            self._backend = key, choose_backend(models, text, decode, tell=tell)
+            self._backend = key, choose_backend(models, options, tell=tell)
         return self._backend[1]
 
     def score(
@@ -159,10 +154,8 @@ class TextModel:
     ) -> list[ScoredText]:
         """The log-probability of each text, or of each target given its source."""
         if self.pairs != (targets is not None):
-            wanted, call = (
-                ("sources and targets", "sources, targets") if self.pairs else ("texts", "texts")
-            )
-            raise ValueError(f"{self.folder} scores {wanted}, expected score({call})")
+            wanted = "sources, targets" if self.pairs else "texts"
+            raise ValueError(f"{self.folder} scores {wanted}, expected score({wanted})")
         sides = [list(check_texts(side)) for side in (texts, targets) if side is not None]
         if len({len(side) for side in sides}) > 1:
             raise ValueError(
@@ -188,9 +181,8 @@ def load(
 def load_pipeline(folder: Path, *, pairs: bool) -> Pipeline:
     """The text pipeline of a model folder; ValueError if it has none.
 
-    An imported model has vocabularies only: its texts are words with spaces between them, as they
-    were when it was trained, and codes beside its vocabularies split the words. Without codes,
-    texts must be split already if the vocabulary has continuation marks; outputs are joined.
+    An imported model has vocabularies and perhaps codes: its texts are words with spaces between
+    them. Without codes, texts must be split already if the vocabulary has continuation marks.
     """
     if (folder / PIPELINE_FILE).exists():
         return Pipeline.load(folder)
@@ -216,11 +208,9 @@ class MarkedPipeline(Pipeline):
     """Pipeline of texts that were split by codes that are lost: `un@@ believ@@ able`."""
 
     def decode(self, side: int, ids: Iterable[int]) -> str:
-        """Plain text, the subwords of each word joined."""
         return _join(super().decode(side, ids))
 
     def decode_words(self, side: int, ids: Iterable[int]) -> str:
-        """Words, the subwords of each joined."""
         return _join(super().decode_words(side, ids))
 
 
@@ -228,24 +218,8 @@ def _join(text: str) -> str:
     return f"{text} ".replace(f"{CONTINUES} ", "").removesuffix(" ")
 
 
-def check_ensemble(folders: Sequence[Path]) -> None:
-    """Raises ValueError unless all models read and write the same tokens."""
-    first, *others = folders
-    for other in others:
-        for name in PIPELINE_FILES:
-            ours, theirs = (
-                path.read_bytes() if path.exists() else None
-                for path in (first / name, other / name)
-            )
-            if ours != theirs:
-                raise ValueError(
-                    f"ensemble ({other}): its {name} is not that of {first}, expected the same. "
-                    "Models of an ensemble are trained on the same prepared data"
-                )
-
-
 def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model]:
-    """The other models of an ensemble; ValueError unless they go with the first."""
+    """The other models of an ensemble; ValueError unless all read and write the same tokens."""
     if isinstance(ensemble, TextModel | nn.Module | str | Path):
         raise ValueError("ensemble is one model, expected a list of models. Put it into brackets")
     for place, other in enumerate(ensemble):
@@ -254,6 +228,12 @@ def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model
             raise ValueError(f"ensemble[{place}] is {kind}, expected what lightconv.load returns")
         if other.pairs != first.pairs:
             raise ValueError(f"ensemble[{place}] is another kind of model than {first.folder}")
-    if ensemble:
-        check_ensemble([first.folder, *(other.folder for other in ensemble)])
+        for name in PIPELINE_FILES:
+            paths = [first.folder / name, other.folder / name]
+            ours, theirs = (path.read_bytes() if path.exists() else None for path in paths)
+            if ours != theirs:
+                raise ValueError(
+                    f"ensemble ({other.folder}): its {name} is not that of {first.folder}, "
+                    "expected the same. Models of an ensemble are trained on the same prepared data"
+                )
     return [other.model for other in ensemble]

@@ -1,9 +1,5 @@
 """Text in, text out: tokenised, sorted into batches, searched, answered in input order.
 
-    translator = Translator(ModelSearch(backend, options), pipeline)
-    for answer in translator.answers(open_lines):
-        print(answer.text)
-
 A stream is answered window by window. A window is what has arrived, up to a limit: a pipe of any
 length needs the memory of one window, and nobody waits for a line that is not written yet.
 """
@@ -95,7 +91,9 @@ class Translator:
             )
         begins = repeat("") if prefixes is None else check_texts(prefixes, "prefixes")
         pairs = zip(check_texts(texts), begins, strict=prefixes is not None)
-        return self.answer_windows(windows(pairs, self.options.window, size=count_characters))
+        return self.answer_windows(
+            windows(pairs, self.options.window, size=lambda pair: sum(map(len, pair)))
+        )
 
     def answer_windows(self, stream: Iterable[Sequence[tuple[str, str]]]) -> Iterator[Answer]:
         """The same for windows of (text, prefix), each answered before the next is taken."""
@@ -109,29 +107,28 @@ class Translator:
         readings = [
             self.read(text, line, prefix) for line, (text, prefix) in enumerate(window, first)
         ]
-        places = [
-            (place, part) for place, each in enumerate(readings) for part in range(len(each.parts))
-        ]
+        queue = [(reading, part) for reading in readings for part in range(len(reading.parts))]
         # Only the first part of a text begins as its answer does.
-        prefixes = [readings[place].prefix if part == 0 else () for place, part in places]
-        missing = [len(each.parts) for each in readings]
-        found: list[list[Searched | None]] = [[None] * count for count in missing]
+        prefixes = [reading.prefix if part == 0 else () for reading, part in queue]
+        found: dict[int, dict[int, Searched]] = {reading.line: {} for reading in readings}
         # Empty texts have their answers already.
-        done = first - 1 + missing.count(0)
+        done = first - 1 + sum(not reading.parts for reading in readings)
         for searched in search_batches(
             self.search,
-            [readings[place].parts[part] for place, part in places],
+            [reading.parts[part] for reading, part in queue],
             self.options,
-            [readings[place].line for place, _ in places],
+            [reading.line for reading, _ in queue],
             prefixes if any(prefixes) else None,
         ):
-            place, part = places[searched.row]
-            found[place][part] = searched
-            missing[place] -= 1
-            if not missing[place]:
+            reading, part = queue[searched.row]
+            found[reading.line][part] = searched
+            if len(found[reading.line]) == len(reading.parts):
                 done += 1
                 self.show(done)
-        complete = [[each for each in parts if each is not None] for parts in found]
+        complete = [
+            [found[reading.line][part] for part in range(len(reading.parts))]
+            for reading in readings
+        ]
         alignments = self._alignments(readings, complete)
         return [
             self._answer(reading, parts, alignments)
@@ -202,7 +199,7 @@ class Translator:
             for ids, searched in zip(reading.parts, found, strict=True)
         ]
         lengths = [len(ids) for ids in reading.parts]
-        batches = {id(each.batch): each.batch for each in found}.values()
+        batches = {each.batch: each for each in found}.values()
         read = [] if self.align is None else list(chain.from_iterable(reading.parts))
         return Answer(
             reading.line,
@@ -253,16 +250,8 @@ def _each_text(texts: Iterable[str], name: str) -> Iterator[str]:
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-def count_characters(texts: Sequence[str]) -> int:
-    return sum(map(len, texts))
-
-
 class LineReader:
-    """Lines of a stream of bytes, and whether another one has arrived.
-
-    read     returns the next bytes, b"" at the end; may wait
-    arrived  whether `read` need not wait
-    """
+    """Lines of a stream of bytes; `read` may wait for bytes unless `arrived` returns True."""
 
     def __init__(
         self, read: Callable[[int], bytes], arrived: Callable[[], bool] = lambda: True
@@ -333,10 +322,9 @@ def read_windows(path: Path | None, most: int, notes: Notes) -> Iterator[list[st
 
 
 def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Iterator[list[str]]:
-    """The windows of a stream: UTF-8 without CR at line ends; an empty stream has none.
+    """The windows of a stream: UTF-8 without CR at line ends.
 
-    Bytes that are not text are a ValueError that names line and byte, raised after the lines before
-    them.
+    Bytes that are not text are a ValueError, raised after the lines before them.
     """
     return windows(_decoded(reader, name, notes), most, ready=reader.ready)
 
@@ -348,10 +336,7 @@ def windows(
     ready: Callable[[], bool] = lambda: True,
     size: Callable[[T], int] = len,
 ) -> Iterator[list[T]]:
-    """At most `most` lines at a time, fewer when no other is ready.
-
-    size  number of characters of a line, or of its replacement
-    """
+    """At most `most` lines at a time, fewer when no other is ready; `size` in characters."""
     window: list[T] = []
     characters = 0
     try:

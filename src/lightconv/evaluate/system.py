@@ -102,9 +102,9 @@ def search_split(
     sources = [store[row][0].tolist() for row in range(count)]
     options = options or TextOptions()
     told: list[str] = []
-    backend = choose_backend([model, *others], options, config, tell=told.append)
-    search = ModelSearch(backend, Options(decode=config))
-    found = run_search(search, sources, options, show, hurry)
+    every = Options(decode=config, text=options)
+    backend = choose_backend([model, *others], every, tell=told.append)
+    found = run_search(ModelSearch(backend, every), sources, options, show, hurry)
     return replace(found, engine=backend.name, reason=told[0] if told else "")
 
 

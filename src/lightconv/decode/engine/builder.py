@@ -25,11 +25,11 @@ class Buffer(NamedTuple):
 
     column: int
     width: int
+    shift: int
     size: int
-    shift: int = 0
 
-    def part(self, shift: int, size: int) -> "Buffer":
-        return self._replace(shift=self.shift + shift, size=size)
+
+_NOWHERE = Buffer(-1, 0, 0, 0)
 
 
 class History(NamedTuple):
@@ -60,7 +60,7 @@ class Program:
         """The buffer of that name and size: the same one every time."""
         width = -(-size // (_LINE // 4)) * (_LINE // 4)
         if (name, size) not in self.buffers:
-            self.buffers[name, size] = Buffer(self.columns, width, size)
+            self.buffers[name, size] = Buffer(self.columns, width, 0, size)
             self.columns += width
         return self.buffers[name, size]
 
@@ -81,9 +81,9 @@ class Program:
         """Adds an instruction; `weights` are copied into the program's memory."""
         instruction = program.Instruction(
             op=program.OPS.index(op),
-            source=_place(source),
-            to=_place(to),
-            second=_place(second),
+            source=program.Place(*(source or _NOWHERE)[:3]),
+            to=program.Place(*to[:3]),
+            second=program.Place(*(second or _NOWHERE)[:3]),
             I=source.size if source else 0,
             O=to.size,
         )
@@ -151,12 +151,6 @@ class Program:
         self.emit("quantize", x, q, is_unsigned=is_unsigned)
         self.quantized = (x, q)
         return q
-
-
-def _place(buffer: Buffer | None) -> program.Place:
-    if buffer is None:
-        return program.Place(-1, 0, 0)
-    return program.Place(buffer.column, buffer.width, buffer.shift)
 
 
 def _whole(vector: Tensor, columns: int) -> Tensor:
@@ -300,8 +294,8 @@ def _average(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> No
     both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
     b.emit("average", x, mean, memory=b.memory(2, D) if mixer.causal else 0)
     linear(b, mixer.hidden, mean, hidden, relu=1)
-    b.emit("copy", x, both.part(0, D))
-    linear(b, mixer.output, hidden, both.part(D, D))
+    b.emit("copy", x, both._replace(size=D))
+    linear(b, mixer.output, hidden, both._replace(shift=D, size=D))
     linear(b, mixer.gate, both, gates)
     b.emit("gate", both, mixed, second=gates)
     b.emit("copy", mixed, to, second=add)

@@ -22,27 +22,20 @@ _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs
 class EngineSource(NamedTuple):
     """Encoded sentences, laid end to end.
 
-    offsets     [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
-    keys_values per decoder layer [rows, 2D], each sentence's as [heads, 2, its rows, D / heads];
-                float32; or beside int8 weights int8, each sentence's behind the bytes of its
-                scales [heads, 2, its rows]
-    longest     rows of the longest sentence
+    Keys and values are [rows, 2D] of each decoder layer, those of a sentence [heads, 2, its rows,
+    D / heads]; float32, or int8 behind the bytes of their scales [heads, 2, its rows].
     """
 
-    offsets: Tensor
+    offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values: tuple[Tensor, ...]
-    longest: int
+    longest: int  # rows of the longest sentence
 
 
 class EngineState:
     """N hypotheses after `position` tokens; belongs to one search and one thread.
 
-    A history keeps each time's rows where they were written. A hypothesis is a row of a small table
-    of its ancestors: reordering, repeating and dropping hypotheses changes only that table.
-
-    ancestors [N, span] int32: the row each was at time t, in column t % span
-    sentences [N] int64: the source sentence of each
-    histories per memory [ring, slots, width]: time t at t % ring
+    Rows of a history stay where they were written. A hypothesis is a row of a table of its
+    ancestors: reordering, repeating and dropping hypotheses changes only that table.
     """
 
     def __init__(
@@ -57,10 +50,11 @@ class EngineState:
         )
         self.span = max([1, *self.rings.tolist()])
         self.is_bounded = any(memory.ring is None for memory in decoder.memories)
-        self.sentences = torch.arange(batch)
+        self.sentences = torch.arange(batch)  # [N], the source sentence of each
+        # [N, span]: the row each was at time t, in column t % span.
         self.ancestors = torch.zeros(batch, self.span, dtype=torch.int32)
         self.slots = 0
-        self.histories: list[Tensor] = []
+        self.histories: list[Tensor] = []  # per memory [ring, slots, width]: time t at t % ring
         self.workspace = torch.empty(0)
 
     def make_room(self) -> None:
@@ -214,22 +208,19 @@ class Engine:
         return EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
 
     def step(self, tokens: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """The next n tokens of N hypotheses, none of them padding.
-
-        tokens  [N, n] int64
-        returns the scores [N, n, V] of what follows each, and the state to pass next time
-        """
-        if tokens.shape[0] != len(state.sentences):
+        """Scores [N, n, V] of what follows each of tokens [N, n] int64, and the next state."""
+        N, n = tokens.shape
+        if len(state.sentences) != N:
             raise ValueError(
-                f"tokens has {tokens.shape[0]} rows but the state has {len(state.sentences)}; "
-                "use start() or reorder(state, rows)"
+                f"tokens has {N} rows but the state has {len(state.sentences)}; use start() or "
+                "reorder(state, rows)"
             )
-        end = state.position + tokens.shape[1]
-        if state.is_bounded and end > state.max_len:
+        last = state.position + n - 1
+        if state.is_bounded and last >= state.max_len:
             raise ValueError(
-                f"position {end - 1} is beyond max_len={state.max_len}; start with a larger max_len"
+                f"position {last} is beyond max_len={state.max_len}; start with a larger max_len"
             )
-        if tokens.shape[1] == 1:
+        if n == 1:
             return self._step(tokens[:, 0].contiguous(), state)[:, None], state
         scores = [self._step(column.contiguous(), state) for column in tokens.unbind(1)]
         return torch.stack(scores, 1), state
