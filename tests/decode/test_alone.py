@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.engine import Engine
 from lightconv.decode.search import Finder, PairSearch, pad_right
 from lightconv.models import Seq2Seq

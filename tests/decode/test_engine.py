@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightconv import mixers
 from lightconv.decode import beam_search
 from lightconv.decode.engine import Engine
-from lightconv.decode.engine.builder import Builder
+from lightconv.decode.engine.builder import Program
 from lightconv.models import (
     AttentionConfig,
     AverageConfig,
@@ -234,7 +234,7 @@ def test_padding_has_no_position() -> None:
 
 
 def test_a_buffer_is_quantised_again_after_it_changed() -> None:
-    b = Builder(program.panels(), int8=True)
+    b = Program(program.panels(), int8=True)
     x, weight = b.buffer("x", 8), torch.eye(8)
     for to in (b.buffer("y", 8), x, b.buffer("y", 8)):
         b.linear(x, weight, None, to)

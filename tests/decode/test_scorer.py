@@ -8,7 +8,7 @@ import torch
 
 import lightconv
 from lightconv.data import EOS
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.options import TextOptions
 from lightconv.decode.score import Scorer, scorer
 from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig

@@ -5,7 +5,7 @@ import torch
 
 from lightconv.data import EOS, PAD
 from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.options import SampleConfig, TextOptions
 from lightconv.decode.score.scorer import token_logprobs
 from lightconv.decode.search import (

@@ -12,7 +12,7 @@ import torch
 
 import lightconv
 from lightconv.data.vocabulary import Vocabulary
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.decode.text import TextLanguageModel, TextSeq2Seq, join_sentences
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build
