@@ -82,6 +82,9 @@ def test_against_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"difference {bleu[0] - bleu[1]:.2f} [" in line
     assert evaluate(*given, "--metric", "rouge", "--format", "jsonl") == 0
     assert read_json(capsys)[0]["difference"]["value"] > 0
+    write("kind", "a b .", "c d .", "e f .")
+    assert evaluate("--hypotheses", "kind", *given[2:]) == 0
+    assert capsys.readouterr().err.count("seem to be tokenised") == 1, "chrf is not compared"
 
 
 def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,6 +153,8 @@ def test_json_and_another_system(capsys: pytest.CaptureFixture[str]) -> None:
     assert comparison["p_value"] < 0.1 and "|test:paired|bs:50|" in comparison["signature"]
     assert found[0]["about"]["model"] == "end/pairs/model"
     assert Path("out").read_text().splitlines() == translate()
+    assert evaluate(*common, "--against", "other", "--limit", "3") == 0
+    assert all("|lines:3|" in each["signature"] for each in read_json(capsys))
     # Against a model: itself.
     assert evaluate(*common, "--against", PAIRS[0], "--metric", "tokenized_bleu") == 0
     assert read_json(capsys)[-1]["difference"]["value"] == 0.0

@@ -12,12 +12,21 @@ from lightconv.models.folder import ModelFolder
 from lightconv.train.run import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PAIRS = (GOLDEN / "end" / "pairs", "--data", GOLDEN / "data" / "pairs")
-TEXT = (GOLDEN / "end" / "text", "--data", GOLDEN / "data" / "text")
+PAIRS = ("end/pairs", "--data", "data/pairs")
+TEXT = ("end/text", "--data", "data/text")
+MODEL = ("end/pairs/model", *PAIRS[1:])
 
 
-def tune(*arguments: object) -> int:
-    return cli.main(["tune", *map(str, arguments)])
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The golden runs, which may be changed, and their data in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(GOLDEN / "end", "end")
+    Path("data").symlink_to(GOLDEN / "data")
+
+
+def tune(*arguments: str) -> int:
+    return cli.main(["tune", *arguments])
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,13 +37,11 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out == expected.read_text()
 
 
-def test_the_choice_is_written_into_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = shutil.copytree(PAIRS[0] / "model", tmp_path / "model")
+def test_the_choice_is_written_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Path(MODEL[0])
     files = {path.name for path in model.iterdir()}
     before = (model / "config.json").read_bytes()
-    common = (model, *PAIRS[1:], "--alphas", "0.2,0.9", "--grid", "beam=2,4")
+    common = (*MODEL, "--alphas", "0.2,0.9", "--grid", "beam=2,4")
     assert tune(*common, "--limit", "5", "--dry-run") == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert (model / "config.json").read_bytes() == before
@@ -55,29 +62,30 @@ def test_the_choice_is_written_into_the_model(
     assert {path.name for path in model.iterdir()} == files
 
 
-def test_a_run_chooses_its_checkpoints(tmp_path: Path) -> None:
-    run = shutil.copytree(PAIRS[0], tmp_path / "run")
-    assert tune(run, *PAIRS[1:], "--alphas", "1", "--counts", "9,2,2", "--limit", "9") == 0
-    folder = ModelFolder(run)
-    steps = Run.open(run).regular_steps()[-2:]
-    assert folder.tables["tuned"]["averaged"] == steps and folder.tables["tuned"]["lines"] == 9
-    wanted = dict(Run.open(run).average(steps).named_parameters())
-    found = dict(folder.load().named_parameters())
-    assert found.keys() == wanted.keys()
-    assert all((wanted[name] == tensor).all() for name, tensor in found.items())
-    assert folder.tables["decode"]["alpha"] == 1.0 and folder.tables["task"]["corpus"] == "own"
+def test_a_run_chooses_its_checkpoints() -> None:
+    run = Run.open(PAIRS[0])
+    for counts, number in (("9,2,2", 2), ("1", 1)):
+        assert tune(*PAIRS, "--alphas", "1", "--counts", counts, "--limit", "9") == 0
+        folder = ModelFolder(PAIRS[0])
+        steps = run.regular_steps()[-number:]
+        assert folder.tables["tuned"]["averaged"] == steps
+        assert folder.tables["tuned"]["lines"] == 9
+        wanted = dict(run.average(steps).named_parameters())
+        found = dict(folder.load().named_parameters())
+        assert found.keys() == wanted.keys()
+        assert all((wanted[name] == tensor).all() for name, tensor in found.items())
+        assert folder.tables["decode"]["alpha"] == 1.0
+        assert folder.tables["task"]["corpus"] == "own"
 
 
-def test_a_run_of_texts_is_tuned_by_perplexity(tmp_path: Path) -> None:
-    run = shutil.copytree(TEXT[0], tmp_path / "run")
-    assert tune(run, *TEXT[1:]) == 0
-    tuned = ModelFolder(run).tables["tuned"]
+def test_a_run_of_texts_is_tuned_by_perplexity() -> None:
+    assert tune(*TEXT) == 0
+    tuned = ModelFolder(TEXT[0]).tables["tuned"]
     assert tuned["metric"] == "perplexity"
     assert tuned["value"] == pytest.approx(4.33, abs=0.01)
 
 
-MODEL = (PAIRS[0] / "model", *PAIRS[1:])
-BAD: dict[str, tuple[tuple[object, ...], str]] = {
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no data": (PAIRS[:1], "--data"),
     "counts of a model": ((*MODEL, "--counts", "2"), "model is not a run"),
     "too few": ((*PAIRS, "--counts", "9"), "2 regular checkpoints, expected at least 9"),
@@ -93,7 +101,7 @@ BAD: dict[str, tuple[tuple[object, ...], str]] = {
     "limit": ((*MODEL, "--limit", "0"), "--limit 0, expected at least 1"),
     "metric": ((*MODEL, "--metric", "chrf"), "chrf is not a sum over lines"),
     "split": ((*MODEL, "--split", "dev"), "no 'dev'"),
-    "language model": ((TEXT[0] / "model", *TEXT[1:]), "expected a run"),
+    "language model": (("end/text/model", *TEXT[1:]), "expected a run"),
     "other data": ((*MODEL[:1], *TEXT[1:]), "holds texts"),
     "other data of a run": ((*PAIRS[:1], *TEXT[1:]), "holds texts"),
     "field": ((*MODEL, "--grid", "bem=1"), "bem"),

@@ -54,6 +54,8 @@ def test_common_words_are_ignored() -> None:
     known = [np.array([1, 2]), np.array([1, 3])] * 10
     # With a tenth of 20 as the bound no word is rare enough, so the first is taken.
     assert find_nearest(known, [np.array([1, 3])]) == [0]
+    known[7] = known[9] = np.array([1, 4])  # 4 is in a tenth, which is not too common
+    assert find_nearest(known, [np.array([1, 4])]) == [7]
 
 
 def test_unigrams(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def test_texts_have_the_perplexity_of_score() -> None:
     assert found.parts["words"] == expected.parts["words"]
     few = evaluate_texts(model, texts, "test", most=3)
     assert few.parts["log_prob"] == pytest.approx(sum(e.logprob for e in scored[:3]), abs=1e-3)
+    assert few.parts["subwords"] == sum(len(each.ids) for each in scored[:3])
 
 
 def test_data_of_another_model_is_refused(pairs: Prepared, tmp_path: Path) -> None:
@@ -220,6 +221,7 @@ def test_a_damaged_search_names_its_file(pairs: Prepared, tmp_path: Path) -> Non
 def test_a_metric_for_training(
     pairs: Prepared,
     model: Seq2Seq,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -235,5 +237,9 @@ def test_a_metric_for_training(
     (note,) = capsys.readouterr().err.splitlines()
     assert note.startswith(f"note: sacrebleu of 10 lines: decoding in {engine}")
     assert validation_metric(pairs.folder, decode, "chrf")[0] == "chrf"
+    # A task that is measured by another BLEU, and one by no BLEU.
+    tokenized = make(tmp_path, EXAMPLES, metric="tokenized_bleu").folder
+    assert validation_metric(tokenized, decode)[0] == "tokenized_bleu"
+    assert validation_metric(GOLDEN / "data" / "summaries", decode)[0] == "sacrebleu"
     with pytest.raises(ValueError, match="perplexity is measured anyway"):
         validation_metric(GOLDEN / "data" / "text", decode)
