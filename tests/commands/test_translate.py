@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import lightconv
 from lightconv.commands.translate import _format
@@ -83,29 +82,6 @@ def test_prefixes(run: Run, copies: Trained) -> None:
     assert long.refused("line 1: a prefix of 7 tokens, expected fewer than the 7")
     full = run("translate", copies.model, "--prefix", stdin="w1\t" + "w2 " * 6)
     assert full.out == " ".join(["w2"] * 6) + "\n"
-
-
-def test_an_ensemble_is_the_mean_of_its_models(copies: Trained, tmp_path: Path) -> None:
-    first = lightconv.load(copies.model)
-    shutil.copytree(copies.model, tmp_path / "second")
-    second = lightconv.load(copies.model)
-    second.folder = tmp_path / "second"
-    with torch.no_grad():
-        for parameter in second.parameters():
-            parameter.mul_(0.7)
-    sources = ["w1 w2", "w3 w4 w5 w6"]
-    for engine in ("auto", "torch"):
-        options = {"ensemble": [second], "engine": engine, "coverage": 0.0}
-        answers = list(first.answers(sources, **options))
-        targets = [answer.text for answer in answers]
-        each = [[s.logprobs for s in model.score(sources, targets)] for model in (first, second)]
-        for answer, *logprobs in zip(answers, *each, strict=True):
-            mean = torch.tensor(logprobs).exp().mean(0).log()
-            assert answer.outputs[0].logprobs == pytest.approx(mean.tolist(), abs=1e-4)
-    looking = list(first.answers(sources, ensemble=[second], coverage=0.2))
-    assert [answer.text for answer in looking] == targets
-    with pytest.raises(ValueError, match=r"coverage=0\.2 runs in torch only, got engine="):
-        first.translate(sources, coverage=0.2, engine="native")
 
 
 def test_odd_text_comes_through(run: Run, copies: Trained) -> None:

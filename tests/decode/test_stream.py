@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import count, islice
 
 import pytest
+from lightconv.decode.stream import Pipe, Whole, open_stdin, read_stream, windows
 
 from lightconv.data.text import LONGEST_LINE, Notes
 from lightconv.decode import stream
-from lightconv.decode.stream import Pipe, Whole, open_stdin, read_stream, windows
 
 
 class Ends:
