@@ -14,7 +14,7 @@ from lightconv.config import to_dict
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.decode import DecodeConfig
-from lightconv.decode.text import TextLanguageModel, TextSeq2Seq
+from lightconv.decode.text import TextModel
 from lightconv.evaluate import METRICS, compute_perplexity
 from lightconv.evaluate.system import (
     check_vocabulary,
@@ -31,19 +31,17 @@ from tests.trained import DECODE, Trained, pair_config
 
 
 @pytest.fixture
-def pairs(copies: Trained) -> TextSeq2Seq:
-    model = lightconv.load(copies.model)
-    assert isinstance(model, TextSeq2Seq)
-    return model
+def pairs(copies: Trained) -> TextModel:
+    return lightconv.load(copies.model)
 
 
-def by_hand(copies: Trained, model: TextSeq2Seq, **options: Any) -> list[str]:
+def by_hand(copies: Trained, model: TextModel, **options: Any) -> list[str]:
     return model.translate(list(copies.prepared.texts("test", "source")), **options)
 
 
-def test_the_outputs_are_those_of_translate(copies: Trained, pairs: TextSeq2Seq) -> None:
+def test_the_outputs_are_those_of_translate(copies: Trained, pairs: TextModel) -> None:
     outputs, forms, scores = evaluate_pairs(
-        pairs, copies.prepared, "test", DECODE, find_metrics(copies.prepared)
+        pairs.model, copies.prepared, "test", DECODE, find_metrics(copies.prepared)
     )
     assert forms.plain == by_hand(copies, pairs)
     references = copies.prepared.references("test")
@@ -58,14 +56,19 @@ def test_the_outputs_are_those_of_translate(copies: Trained, pairs: TextSeq2Seq)
     assert outputs.seconds > 0.0
 
 
-def test_a_few_lines_and_hurry(copies: Trained, pairs: TextSeq2Seq) -> None:
+def test_a_few_lines_and_hurry(copies: Trained, pairs: TextModel) -> None:
     config = DecodeConfig(beam=1, max_len_plus=9)
-    few = search_split(pairs, copies.prepared, "test", config, most=3)
-    everything = search_split(pairs, copies.prepared, "test", config)
+    few = search_split(pairs.model, copies.prepared, "test", config, most=3)
+    everything = search_split(pairs.model, copies.prepared, "test", config)
     assert few.best == everything.best[:3]
     shown: list[int] = []
     stopped = search_split(
-        pairs, copies.prepared, "test", config, show=shown.append, hurry=lambda: len(shown) == 4
+        pairs.model,
+        copies.prepared,
+        "test",
+        config,
+        show=shown.append,
+        hurry=lambda: len(shown) == 4,
     )
     assert shown == [1, 2, 3, 4]
     assert sum(map(bool, stopped.best)) == 4
@@ -93,7 +96,6 @@ def test_the_paper_s_measure_comes_first(copies: Trained, texts: Trained) -> Non
 
 def test_texts_have_the_perplexity_of_score(texts: Trained) -> None:
     model = lightconv.load(texts.model)
-    assert isinstance(model, TextLanguageModel)
     lines = list(texts.prepared.texts("test", "text"))
     scored = model.score(lines)
     expected = compute_perplexity(
@@ -102,10 +104,10 @@ def test_texts_have_the_perplexity_of_score(texts: Trained) -> None:
         subwords=sum(len(each.ids) - 1 for each in scored),
         words=sum(len(line.split()) for line in lines),
     )
-    found = evaluate_texts(model, texts.prepared, "test")
+    found = evaluate_texts(model.model, texts.prepared, "test")
     assert found.value == pytest.approx(expected.value, rel=1e-6)
     assert found.parts["words"] == expected.parts["words"]
-    few = evaluate_texts(model, texts.prepared, "test", most=3)
+    few = evaluate_texts(model.model, texts.prepared, "test", most=3)
     part = sum(each.logprob for each in scored[:3])
     assert few.parts["log_prob"] == pytest.approx(part, abs=1e-3)
 
@@ -130,15 +132,15 @@ def test_data_of_another_model_is_refused(copies: Trained, texts: Trained, tmp_p
 # --- While training
 
 
-def test_a_metric_for_training(copies: Trained, pairs: TextSeq2Seq) -> None:
+def test_a_metric_for_training(copies: Trained, pairs: TextModel) -> None:
     told: list[str] = []
     name, compute = validation_metric(copies.data, DECODE, lines=10, tell=told.append)
     assert name == "sacrebleu"
     sources = list(copies.prepared.texts("valid", "source"))[:10]
     references = copies.prepared.references("valid")[:10]
     expected = METRICS["sacrebleu"].score(pairs.translate(sources), references).value
-    assert compute(pairs, lambda: False) == pytest.approx(expected)
-    assert compute(pairs, lambda: True) < expected, "it stops when told to"
+    assert compute(pairs.model, lambda: False) == pytest.approx(expected)
+    assert compute(pairs.model, lambda: True) < expected, "it stops when told to"
     engine = "the C++ engine" if native().library else "torch, not in the C++ engine: it needs"
     (note,) = told
     assert note.startswith(f"sacrebleu of 10 lines: decoding in {engine}")
@@ -174,7 +176,7 @@ def evaluate(*arguments: object) -> int:
 
 
 def test_a_table_with_floors(
-    copies: Trained, pairs: TextSeq2Seq, capsys: pytest.CaptureFixture[str]
+    copies: Trained, pairs: TextModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(copies.run, "--data", copies.data, "--floor") == 0
     out = capsys.readouterr().out
@@ -190,7 +192,7 @@ def test_a_table_with_floors(
 
 
 def test_json_and_another_system(
-    copies: Trained, pairs: TextSeq2Seq, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copies: Trained, pairs: TextModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.txt"
     other.write_text("".join(f"{line} w0\n" for line in by_hand(copies, pairs)))
@@ -212,7 +214,7 @@ def test_json_and_another_system(
 
 @pytest.mark.skipif(native().library is None, reason="no C++ kernels")
 def test_eight_bits_beside_float(
-    copies: Trained, pairs: TextSeq2Seq, capsys: pytest.CaptureFixture[str]
+    copies: Trained, pairs: TextModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = (copies.model, "--data", copies.data, "--quantize", "int8", "--compare")
     assert evaluate(*common, "--samples", "50") == 0

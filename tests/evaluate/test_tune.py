@@ -10,16 +10,16 @@ import pytest
 
 import lightconv
 from lightconv import cli
-from lightconv.decode.beam import Hypothesis
 from lightconv.decode import DecodeConfig
+from lightconv.decode.beam import Hypothesis
 from lightconv.decode.search import rank
-from lightconv.decode.text import TextSeq2Seq
 from lightconv.evaluate import METRICS
 from lightconv.evaluate.bootstrap import Summed
 from lightconv.evaluate.forms import of_references
 from lightconv.evaluate.system import evaluate_pairs, search_split
 from lightconv.evaluate.tune.grid import Trial, best_trial, choose_metric, tune_search
 from lightconv.evaluate.tune.numbers import parse_counts, parse_grid, parse_numbers
+from lightconv.models import Seq2Seq
 from lightconv.models.folder import ModelFolder
 from lightconv.train.checkpoints import Checkpoints, average
 from tests.trained import DECODE, Trained
@@ -28,12 +28,12 @@ ALPHAS = (0.0, 0.5, 3.0)
 
 
 @pytest.fixture
-def early(copies: Trained) -> TextSeq2Seq:
+def early(copies: Trained) -> Seq2Seq:
     """A model that is wrong often enough for penalties to matter: noise on its output."""
     import torch
 
-    model = lightconv.load(copies.model)
-    assert isinstance(model, TextSeq2Seq)
+    model = lightconv.load(copies.model).model
+    assert isinstance(model, Seq2Seq)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -42,7 +42,7 @@ def early(copies: Trained) -> TextSeq2Seq:
     return model
 
 
-def test_one_search_knows_every_penalty(copies: Trained, early: TextSeq2Seq) -> None:
+def test_one_search_knows_every_penalty(copies: Trained, early: Seq2Seq) -> None:
     """Against searches with these values, one for each."""
     prepared, metric = copies.prepared, METRICS["sacrebleu"]
     assert isinstance(metric, Summed)

@@ -144,7 +144,7 @@ def choose_backend(
     for model in models:
         reason = Engine.supports(model) if engine != "torch" else "engine='torch'"
         if options.decode.coverage > 0.0:
-            reason = "coverage needs attention weights"
+            reason = "coverage needs to know the attention"
         if reason is None:
             found.append(Engine(model, None if quantize == "none" else quantize))
             continue
