@@ -379,6 +379,8 @@ def test_a_configuration_becomes_keywords() -> None:
         "pad": 1,
         "forbidden": (3,),
     }
+    short = beam_options(DecodeConfig(max_len_ratio=0.1, max_len_plus=0), [1, 4, 19], eos=EOS)
+    assert (short["max_len"], short["min_len"]) == ([1, 1, 1], [1, 1, 1])
     options = beam_options(DecodeConfig(alpha=0.5), [4], eos=EOS, unknown=3)
     assert options["length_penalty"](9) == pytest.approx(3.0)
     assert (options["max_len"], options["min_len"], options["forbidden"]) == ([200], [1], ())
