@@ -35,20 +35,6 @@ def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
     assert [answer.line for answer in answers] == [1, 2, 3]
 
 
-def test_one_text_alone_or_among_others(copies: Trained) -> None:
-    """In any batch, in any order, the same text and nearly the same score."""
-    model = lightconv.load(copies.model)
-    lines = list(copies.prepared.texts("test", "source"))
-    together = list(model.answers(lines, n_best=2))
-    turned = list(model.answers(lines[::-1], n_best=2, max_sentences=7))[::-1]
-    for line, one, other in zip(lines, together, turned, strict=True):
-        (alone,) = model.answers([line], n_best=2)
-        assert alone.text == one.text == other.text
-        for a, b, c in zip(alone.outputs, one.outputs, other.outputs, strict=True):
-            assert a.score == pytest.approx(b.score, abs=1e-5)
-            assert a.score == pytest.approx(c.score, abs=1e-5)
-
-
 def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     expected = DecodeConfig(beam=3, alpha=0.7, max_len_ratio=1.0, max_len_plus=5)
