@@ -82,8 +82,6 @@ def test_a_model_that_the_engine_does_not_support() -> None:
     for options, asked in (({"engine": "native"}, "engine='native'"), ({"quantize": "int8"}, "qu")):
         with pytest.raises(ValueError, match=f"^{asked}.* cannot run this model"):
             choose(model, told, **options)
-    with pytest.raises(ValueError, match="attention"):
-        Engine(seq2seq("lightconv", torch.float32)).step_attending(torch.zeros(1, 1), None)  # type: ignore[arg-type]
 
 
 def test_the_command_tells_its_backend(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lightconv.data import EOS, PAD, BatchPlan
 from lightconv.decode import DecodeConfig
 from lightconv.decode.backend import TorchBackend
-from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import Options, SampleConfig, TextOptions
 from lightconv.decode.score import token_logprobs
 from lightconv.decode.search import (
@@ -58,32 +57,23 @@ def make(model: Seq2Seq | LanguageModel, **config: Any) -> ModelSearch:
 SOURCES = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], []]
 
 
-def test_pairs_have_the_probabilities_of_whole_passes(pairs: Seq2Seq) -> None:
-    search = make(pairs, beam=3, max_len_plus=7)
-    for source, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
-        assert len(found) == 3
-        for hypothesis in found:
+@pytest.mark.parametrize("kind", ["pairs", "texts"])
+def test_outputs_have_the_probabilities_of_whole_passes(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    model = request.getfixturevalue(kind)
+    found = make(model, beam=3, max_len_plus=7)(SOURCES, range(4))
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        assert len(hypotheses) == 3
+        for h in hypotheses:
+            read = [EOS, *h.tokens[:-1]] if kind == "pairs" else [EOS, *source, *h.tokens[:-1]]
+            before = [torch.tensor([[*source, EOS]])] if kind == "pairs" else []
             with torch.no_grad():
-                logits = pairs(
-                    torch.tensor([[*source, EOS]]), torch.tensor([[EOS, *hypothesis.tokens[:-1]]])
-                )
-            check(hypothesis, logits[0])
-
-
-def test_texts_have_the_probabilities_of_whole_passes(texts: LanguageModel) -> None:
-    search = make(texts, beam=3, max_len_plus=7)
-    for prompt, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
-        for hypothesis in found:
-            with torch.no_grad():
-                logits = texts(torch.tensor([[EOS, *prompt, *hypothesis.tokens[:-1]]]))
-            check(hypothesis, logits[0, len(prompt) :])
-
-
-def check(hypothesis: Hypothesis, logits: torch.Tensor) -> None:
-    logprobs = logits.double().log_softmax(-1)
-    expected = [logprobs[t, word].item() for t, word in enumerate(hypothesis.tokens)]
-    assert hypothesis.logprobs == pytest.approx(expected, abs=1e-5)
-    assert hypothesis.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+                logprobs = model(*before, torch.tensor([read]))[0].double().log_softmax(-1)
+            logprobs = logprobs[-len(h.tokens) :]
+            expected = [logprobs[t, word].item() for t, word in enumerate(h.tokens)]
+            assert h.logprobs == pytest.approx(expected, abs=1e-5)
+            assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
 def test_every_source_has_its_own_limit(pairs: Seq2Seq) -> None:

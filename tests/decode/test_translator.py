@@ -197,15 +197,13 @@ def test_no_output_breaks_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(found.answers(["a"])).text == "a b  c\u2028d"
 
 
-@pytest.mark.parametrize("wrong", ["a b", b"a b"])
-def test_one_text_is_no_list(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="one text, expected a list"):
-        translator().answers(wrong)
-
-
-def test_what_is_no_text_is_named() -> None:
-    with pytest.raises(ValueError, match=r"texts\[1\] is int"):
-        list(translator().answers(["a", 3]))  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    "texts, message",
+    [("a b", "one text"), (b"a b", "one text"), (["a", 3], r"texts\[1\] is int")],
+)
+def test_texts_must_be_a_list_of_texts(texts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(translator().answers(texts))
 
 
 def test_a_prompt_is_part_of_its_answer() -> None:

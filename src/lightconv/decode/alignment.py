@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightconv.data.vocabulary import EOS
-from lightconv.decode.search import Ids, batch_by_length, pad_right
+from lightconv.decode.search import Rows, batch_by_length, pad_right
 from lightconv.models import Seq2Seq
 
 # Pairs of (source token, target token), counted from 0, in the order of the targets.
@@ -22,10 +22,7 @@ MAX_SENTENCES = 64
 
 
 def align(
-    models: Sequence[Seq2Seq],
-    sources: Sequence[Ids],
-    targets: Sequence[Ids],
-    layer: int = -1,
+    models: Sequence[Seq2Seq], sources: Rows, targets: Rows, layer: int = -1
 ) -> list[Alignment]:
     """For each pair of ids without EOS, the source token of each target token.
 
@@ -44,9 +41,7 @@ def align(
     return found
 
 
-def _attention(
-    model: Seq2Seq, sources: Sequence[Ids], targets: Sequence[Ids], layer: int
-) -> Tensor:
+def _attention(model: Seq2Seq, sources: Rows, targets: Rows, layer: int) -> Tensor:
     """[B, T, S] on the CPU: attention before each target token and EOS."""
     device = next(model.parameters()).device
     longest = max(map(len, targets)) + 1

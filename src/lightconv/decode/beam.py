@@ -243,8 +243,8 @@ class Trace:
     ) -> list[list[Hypothesis]]:
         """For each sentence its hypotheses in the order they ended; ValueError if it has none."""
         found: list[list[Hypothesis]] = [[] for _ in range(self.B)]
-        for b, hypothesis in self._read(length_penalty, coverage, padding) if self._ends else ():
-            found[b].append(hypothesis)
+        if self._ends:
+            self._read(found, length_penalty, coverage, padding)
         for b, hypotheses in enumerate(found):
             if not hypotheses:
                 raise ValueError(
@@ -255,8 +255,13 @@ class Trace:
         return found
 
     def _read(
-        self, length_penalty: Penalty, coverage: float, padding: Tensor | None
-    ) -> list[tuple[int, Hypothesis]]:
+        self,
+        found: list[list[Hypothesis]],
+        length_penalty: Penalty,
+        coverage: float,
+        padding: Tensor | None,
+    ) -> None:
+        """Appends the hypotheses of each sentence to `found`."""
         if not callable(length_penalty):
             length_penalty = partial(power, alpha=length_penalty)
         columns = list(map(torch.cat, zip(*self._ends, strict=True)))
@@ -276,15 +281,13 @@ class Trace:
             penalties = coverage_penalty(attention, padding[columns[0]])
             extra = (coverage * penalties).tolist()
         table = sentences, lengths, totals, words, np.diff(sums, axis=1)
-        found = []
         each = zip(*(column.tolist() for column in table), strict=True)
         for i, (b, length, total, read, logprobs) in enumerate(each):
             # The input of a step is the token chosen at the step before it.
             tokens = [*read[1:length], self.eos]
             score = total / length_penalty(length) + extra[i]
             looks = None if attention is None else attention[i, :length]
-            found.append((b, Hypothesis(tokens, score, logprobs[:length], looks)))
-        return found
+            found[b].append(Hypothesis(tokens, score, logprobs[:length], looks))
 
     def _read_back(self, rows: Array, lengths: Array) -> Array:
         """The rows of M hypotheses, counted over all T steps: [M, T], 0 behind the end."""

@@ -70,7 +70,13 @@ class Rules:
         self.eos = eos
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
-        _check_lengths(self.min_len, self.max_len)
+        wrong = ((self.min_len < 1) | (self.min_len > self.max_len)).nonzero()[:, 0].tolist()
+        if wrong:
+            least, most = int(self.min_len[wrong[0]]), int(self.max_len[wrong[0]])
+            raise ValueError(
+                f"min_len and max_len must rise from 1, got {least} and {most} "
+                f"(sentence {wrong[0]})"
+            )
         if eos in forbidden:
             raise ValueError(f"forbidden must not have EOS ({eos}): nothing could end")
         if block_ngrams < 0:
@@ -153,15 +159,6 @@ class Rules:
             ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
             forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
         return None if forced is None or bool((forced < 0).all()) else forced
-
-
-def _check_lengths(min_len: Tensor, max_len: Tensor) -> None:
-    wrong = ((min_len < 1) | (min_len > max_len)).nonzero()[:, 0].tolist()
-    if wrong:
-        low, high = int(min_len[wrong[0]]), int(max_len[wrong[0]])
-        raise ValueError(
-            f"min_len and max_len must rise from 1, got {low} and {high} (sentence {wrong[0]})"
-        )
 
 
 def _lengths(name: str, lengths: Lengths, B: int, device: torch.device) -> Tensor:

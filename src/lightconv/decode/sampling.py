@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from lightconv import mixers
-from lightconv.decode.beam import (
-    Hypothesis,
-    Penalty,
-    Reorder,
-    StepFunction,
-    Trace,
-    extend,
-    move,
-)
+from lightconv.decode.beam import Hypothesis, Penalty, Reorder, StepFunction, Trace, extend, move
 from lightconv.decode.options import SampleConfig
 from lightconv.decode.rules import Lengths, Rules
 from lightconv.ops.random import random_bits

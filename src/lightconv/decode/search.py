@@ -20,11 +20,12 @@ from lightconv.decode.rules import PENALTIES
 from lightconv.decode.sampling import sample
 
 Ids = Sequence[int]
-
-
+Rows = Sequence[Ids]
+# Hypotheses of each source, best first.
+Found = list[list[Hypothesis]]
 # Sources without EOS, their numbers in the input (draws depend on them, errors name them) and the
-# ids that their outputs begin with -> the hypotheses of each source, best first.
-Search = Callable[[Sequence[Ids], Sequence[int], Sequence[Ids] | None], list[list[Hypothesis]]]
+# ids that their outputs begin with -> hypotheses.
+Search = Callable[[Rows, Sequence[int], Rows | None], Found]
 
 
 class ModelSearch:
@@ -35,16 +36,13 @@ class ModelSearch:
         self.options = options
 
     def __call__(
-        self,
-        sources: Sequence[Ids],
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None = None,
-    ) -> list[list[Hypothesis]]:
+        self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None
+    ) -> Found:
         if self.backend.pairs:
             return self._search_pairs(sources, numbers, prefixes)
         if prefixes is not None:
             raise ValueError("a language model continues its prompt, expected no prefix beside it")
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        found: Found = [[] for _ in sources]
         # All rows of a state have one position, so only prompts of one length form a batch.
         for length in sorted({len(prompt) for prompt in sources}):
             rows = [row for row, prompt in enumerate(sources) if len(prompt) == length]
@@ -53,9 +51,7 @@ class ModelSearch:
                 found[row] = hypotheses
         return found
 
-    def _search_pairs(
-        self, sources: Sequence[Ids], numbers: Sequence[int], prefixes: Sequence[Ids] | None
-    ) -> list[list[Hypothesis]]:
+    def _search_pairs(self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None) -> Found:
         backend = self.backend
         keywords = self._keywords(sources, numbers, prefixes)
         with torch.inference_mode():
@@ -67,9 +63,7 @@ class ModelSearch:
                 return beam_search(backend.step_attending, state, first, **keywords)
             return self._run(state, first, numbers, keywords)
 
-    def _search_prompts(
-        self, prompts: Sequence[Ids], numbers: Sequence[int]
-    ) -> list[list[Hypothesis]]:
+    def _search_prompts(self, prompts: Rows, numbers: Sequence[int]) -> Found:
         backend = self.backend
         keywords = self._keywords(prompts, numbers, None)
         with torch.inference_mode():
@@ -80,7 +74,7 @@ class ModelSearch:
             return self._run(state, tokens[:, -1], numbers, keywords)
 
     def _keywords(
-        self, sources: Sequence[Ids], numbers: Sequence[int], prefixes: Sequence[Ids] | None
+        self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None
     ) -> dict[str, Any]:
         """Keywords of `beam_search`; ValueError, with the line, if no output has a valid length."""
         lengths = [len(source) + 1 for source in sources]
@@ -101,7 +95,7 @@ class ModelSearch:
 
     def _run(
         self, state: Any, first: Tensor, numbers: Sequence[int], keywords: dict[str, Any]
-    ) -> list[list[Hypothesis]]:
+    ) -> Found:
         sampling = self.options.sampling
         if sampling is None:
             return beam_search(self.backend.step, state, first, **keywords)
@@ -153,10 +147,10 @@ class Searched(NamedTuple):
 
 def search_batches(
     search: Search,
-    sources: Sequence[Ids],
+    sources: Rows,
     options: TextOptions,
     numbers: Sequence[int] | None = None,
-    prefixes: Sequence[Ids] | None = None,
+    prefixes: Rows | None = None,
 ) -> Iterator[Searched]:
     """Searches every source once, in batches of similar length; arguments as of `Search`."""
     batches = batch_by_length([sources], options.max_tokens, options.max_sentences)
@@ -172,9 +166,7 @@ def search_batches(
             yield Searched(row, hypotheses, number, seconds, len(rows))
 
 
-def batch_by_length(
-    sides: Sequence[Sequence[Ids]], max_tokens: int, max_sentences: int
-) -> list[list[int]]:
+def batch_by_length(sides: Sequence[Rows], max_tokens: int, max_sentences: int) -> list[list[int]]:
     """Rows in batches of similar length, the longest first; sides have ids without EOS."""
     lengths = [[len(ids) + 1 for ids in row] for row in zip(*sides, strict=True)]
 
@@ -192,7 +184,7 @@ def batch_by_length(
     return batches[::-1]
 
 
-def pad_right(rows: Sequence[Ids], device: torch.device) -> Tensor:
+def pad_right(rows: Rows, device: torch.device) -> Tensor:
     """[B, longest] int64."""
     longest = max(map(len, rows))
     padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]

@@ -8,7 +8,6 @@ import os
 import select
 import sys
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from io import UnsupportedOperation
@@ -72,6 +71,7 @@ class Translator:
         self.align = align
         self.warn = warn
         self.show = show
+        self._encode = partial(encode_line, pipeline)
         self._target = len(pipeline.config.sides) - 1
         self._read_tokens, self._tokens = pipeline.vocabularies()
         language = pipeline.config.sides[self._target].lang
@@ -138,10 +138,10 @@ class Translator:
     def read(self, text: str, line: int = 1, prefix: str = "") -> Reading:
         """The ids of a text, in parts if it is too long."""
         blank = not text.strip() and not self.options.answer_empty
-        ids = [] if blank else self._encode(text, line)
+        ids = [] if blank else self._encode(0, text, line)
         if not ids and not self.options.answer_empty:
             return Reading(line, text, [])
-        begin = self._encode(prefix, line, self._target) if prefix.strip() else []
+        begin = self._encode(self._target, prefix, line) if prefix.strip() else []
         most = self.options.max_source
         if len(ids) <= most:
             return Reading(line, text, [ids], begin)
@@ -155,9 +155,9 @@ class Translator:
     def _shorten(self, text: str, ids: list[int], line: int) -> list[list[int]]:
         most = self.options.max_source
         if self.options.too_long == "parts":
-            texts = cut(text, lambda part: len(self._encode(part, line)) <= most)
+            texts = cut(text, lambda part: len(self._encode(0, part, line)) <= most)
             # A single character may still have more tokens than that.
-            parts = [self._encode(part, line)[:most] for part in texts]
+            parts = [self._encode(0, part, line)[:most] for part in texts]
             what = f"answered in {len(parts)} parts"
         else:
             keep_start = self.options.too_long == "start"
@@ -165,9 +165,6 @@ class Translator:
             what = f"only the {'first' if keep_start else 'last'} {most} are read"
         self.warn(f"line {line}: {len(ids)} tokens, expected at most {most}; {what}")
         return parts
-
-    def _encode(self, text: str, line: int, side: int = 0) -> list[int]:
-        return encode_line(self.pipeline, side, text, line)
 
     def _alignments(
         self, readings: Sequence[Reading], found: Sequence[Sequence[Searched]]
@@ -258,30 +255,27 @@ class LineReader:
     ) -> None:
         self._read = read
         self._arrived = arrived
-        self._lines: deque[bytes] = deque()
-        # Of a line that has not ended yet.
-        self._rest: list[bytes] = []
-        self._size = 0
+        self._bytes = bytearray()
         self._ended = False
 
     def is_empty(self) -> bool:
         """Waits for the first bytes or the end; True if nothing follows."""
-        while not self._lines and not self._size and not self._ended:
+        while not self._bytes and not self._ended:
             self._fill()
-        return not self._lines and not self._size
+        return not self._bytes
 
     def readline(self, size: int, /) -> bytes:
         """Waits for a line, or `size` bytes of it; b"" at the end."""
-        while not self._lines and not self._ended and self._size < size:
+        while b"\n" not in self._bytes and len(self._bytes) < size and not self._ended:
             self._fill()
-        line = self._lines.popleft() if self._lines else self._join()
-        if len(line) > size:
-            self._lines.appendleft(line[size:])
-        return line[:size]
+        end = self._bytes.find(b"\n", 0, size) + 1 or size
+        line = bytes(self._bytes[:end])
+        del self._bytes[:end]
+        return line
 
     def ready(self) -> bool:
         """Whether `readline` need not wait."""
-        while not self._lines and not self._ended:
+        while b"\n" not in self._bytes and not self._ended:
             if not self._arrived():
                 return False
             self._fill()
@@ -289,20 +283,8 @@ class LineReader:
 
     def _fill(self) -> None:
         block = self._read(BLOCK)
-        if not block:
-            self._ended = True
-            return
-        first, *others = block.split(b"\n")
-        self._rest.append(first)
-        self._size += len(first)
-        for other in others:
-            self._lines.append(self._join() + b"\n")
-            self._rest, self._size = [other], len(other)
-
-    def _join(self) -> bytes:
-        line = b"".join(self._rest)
-        self._rest, self._size = [], 0
-        return line
+        self._ended = not block
+        self._bytes += block
 
 
 def open_stdin() -> LineReader:

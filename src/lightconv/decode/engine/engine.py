@@ -75,11 +75,6 @@ class EngineState:
             grown.append(new)
         self.histories, self.slots = grown, rows
 
-    def reorder(self, rows: Tensor) -> None:
-        """Hypothesis i becomes the former hypothesis rows[i]; rows [N'] int64."""
-        self.ancestors = self.ancestors.index_select(0, rows)
-        self.sentences = self.sentences.index_select(0, rows)
-
     def nbytes(self) -> int:
         """Memory of the hypotheses, without the source."""
         return self.ancestors.nbytes + sum(history.nbytes for history in self.histories)
@@ -106,12 +101,17 @@ class Engine:
         self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize
         self._panels = program.panels()
+        self._encoder: Program | None = None
         with torch.no_grad():
             if isinstance(model, Seq2Seq):
-                self._encoder: Program | None = self._compile_encoder(model)
+                stack = model.source_embedding, model.encoder, model.encoder_norm
+                self._encoder, x = self._compile(*stack)
+                for number, part in enumerate(model.decoder):
+                    assert isinstance(part, DecoderLayer)
+                    builder.keys_and_values(self._encoder, part.source, x, number)
+                self._encoder.finish()
                 stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
-                self._encoder = None
                 stack = model.embedding, model.layers, model.norm
             self._decoder, x = self._compile(*stack)
             output: Any = model.output
@@ -151,14 +151,6 @@ class Engine:
         if isinstance(norm, nn.LayerNorm):
             builder.norm(b, norm, x, x)
         return b, x
-
-    def _compile_encoder(self, model: Seq2Seq) -> Program:
-        b, x = self._compile(model.source_embedding, model.encoder, model.encoder_norm)
-        for number, part in enumerate(model.decoder):
-            assert isinstance(part, DecoderLayer)
-            builder.keys_and_values(b, part.source, x, number)
-        b.finish()
-        return b
 
     def encode(self, source: Tensor) -> EngineSource:
         """source [B, S] int64, padded on either side."""
@@ -254,7 +246,8 @@ class Engine:
 
     def reorder(self, state: EngineState, rows: Tensor) -> EngineState:
         """The state of those rows: permuted, repeated or dropped; rows [N'] int64."""
-        state.reorder(rows)
+        state.ancestors = state.ancestors.index_select(0, rows)
+        state.sentences = state.sentences.index_select(0, rows)
         return state
 
     def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Task:
