@@ -80,7 +80,7 @@ def test_by_default_it_lies_in_the_run(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["{0}/nowhere"], "is no run: it has no log.jsonl"),
+        (["{0}/nowhere"], "is not a run folder: it has no log.jsonl"),
         (["{0}/empty"], "has no entries yet"),
         (["{0}/run", "--out", "x.gif"], "ends in .png, .svg, .pdf"),
         (["{0}/run", "{0}/run"], "is given twice"),

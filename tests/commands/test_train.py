@@ -125,7 +125,7 @@ def test_mistakes_are_one_line(server: Server, data: Path, tmp_path: Path) -> No
     assert not run.exists()
     run.mkdir()
     (run / "letter.txt").touch()
-    assert refused(server.run("train", recipe(tmp_path), *ends), "exists and is no run")
+    assert refused(server.run("train", recipe(tmp_path), *ends), "exists and is not a run folder")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
