@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightconv import __version__
-from lightconv.demo.plan import Plan
+from lightconv.demo.plan import DemoPlan
 from lightconv.demo.plots import draw_growth, draw_learning
 
 PAPER = "https://arxiv.org/abs/1901.10430"
@@ -21,7 +21,7 @@ BASELINES = {
 }
 
 
-def make_page(task: str, plan: Plan, results: Mapping[str, Any]) -> str:
+def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
     """The page; texts in it are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -23,7 +23,7 @@ _KINDS: dict[str, type[LightConvConfig] | type[DynamicConvConfig]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DemoPlan:
     """A task, its text and its size.
 
     corpora           the real corpus, and the synthetic one for machines that cannot fetch it
@@ -59,8 +59,8 @@ class Plan:
 
 # With a third layer a translator learned no more in this time, and a summariser began to attend to
 # its source after 1,000 updates, not 400.
-PLANS: dict[str, Plan] = {
-    "translation": Plan(
+PLANS: dict[str, DemoPlan] = {
+    "translation": DemoPlan(
         about="a small translator",
         kind="translation",
         corpora=("debian-en-de", "synthetic-translation"),
@@ -73,7 +73,7 @@ PLANS: dict[str, Plan] = {
         # On validation data, so small a model stopped too early and repeated itself.
         decode=DecodeConfig(beam=4, alpha=2.0, max_len_ratio=1.5, max_len_plus=20, block_ngrams=4),
     ),
-    "lm": Plan(
+    "lm": DemoPlan(
         about="a small language model",
         kind="language_model",
         corpora=("debian-lm", "synthetic-lm"),
@@ -84,7 +84,7 @@ PLANS: dict[str, Plan] = {
         max_tokens=1024,
         decode=DecodeConfig(),
     ),
-    "summary": Plan(
+    "summary": DemoPlan(
         about="a small summariser",
         kind="summarization",
         corpora=("debian-summary", "synthetic-summary"),
@@ -98,13 +98,15 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def quick(plan: Plan) -> Plan:
+def quick(plan: DemoPlan) -> DemoPlan:
     """The plan in seconds: the model learns nothing, but everything runs."""
     small = replace(plan, dim=32, ffn_dim=32, heads=2, steps=20, tokens=128, minutes=0.1)
     return replace(small, limit=6, lengths=(32, 64), length_tokens=128)
 
 
-def make_recipe(plan: Plan, task: TaskConfig, vocab: tuple[int, ...], *, shared: bool) -> Recipe:
+def make_recipe(
+    plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], *, shared: bool
+) -> Recipe:
     """The recipe for data with these vocabulary sizes, `shared` or not."""
     warmup, fifth = max(1, plan.steps // 16), max(1, plan.steps // 5)
     train = TrainConfig(

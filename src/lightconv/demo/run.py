@@ -20,7 +20,7 @@ from lightconv.corpora import open_corpus
 from lightconv.data import EOS, BytesConfig, Corpus, PrepareConfig, Prepared
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import is_prepared
-from lightconv.demo.plan import Plan, make_recipe
+from lightconv.demo.plan import DemoPlan, make_recipe
 from lightconv.device import count_cores, processor_name
 from lightconv.files import cache_folder, replace_file
 from lightconv.processes import PARENT
@@ -46,7 +46,7 @@ class Demo:
     corpus   text to use instead of the plan's
     """
 
-    def __init__(self, task: str, plan: Plan, out: Path, corpus: str | None = None) -> None:
+    def __init__(self, task: str, plan: DemoPlan, out: Path, corpus: str | None = None) -> None:
         self.task, self.plan, self.out, self.corpus = task, plan, out, corpus
         self.run, self.report = out / "run", out / "report.html"
 
@@ -123,7 +123,7 @@ class Demo:
 
             loaded = load(self.run)
             examples = self._answer(loaded)
-        model = getattr(loaded, "model", loaded)
+        model = loaded.model
         splits, log = self.prepared.contents.splits, read_log(self.run / LOG_FILE)
         last = next((entry for entry in reversed(log) if entry["kind"] == "train"), {})
         self._add(
@@ -210,7 +210,9 @@ class Demo:
         replace_file(self.report, make_page(self.task, self.plan, self.results).encode())
 
 
-def find_data(plan: Plan, folder: Path, display: Display, corpus: str | None = None) -> Prepared:
+def find_data(
+    plan: DemoPlan, folder: Path, display: Display, corpus: str | None = None
+) -> Prepared:
     """The prepared folder, made if it does not exist.
 
     corpus  text to use; by default the plan's, or the synthetic one where that cannot be fetched
@@ -239,7 +241,7 @@ def find_data(plan: Plan, folder: Path, display: Display, corpus: str | None = N
     return prepare(opened, folder, config=configure(opened, plan), display=display)
 
 
-def configure(corpus: Corpus, plan: Plan) -> PrepareConfig:
+def configure(corpus: Corpus, plan: DemoPlan) -> PrepareConfig:
     """The corpus's own preparation, with the plan's byte pairs and lengths."""
     pipeline = corpus.pipeline
     if isinstance(pipeline.subword, BytesConfig):

@@ -52,7 +52,7 @@ def _refuses(read: Callable[[Path], object], path: Path) -> bool:
 
 
 def _hostile(mark: Path) -> Iterator[tuple[str, bytes]]:
-    """What torch.load would run, in all the formats of torch.save; a bare pickle comes last."""
+    """Calls that torch.load would run, in all the formats of torch.save; a bare pickle is last."""
     touch = f"touch {mark}"
     calls = {
         "os.system": Call(os.system, touch),
