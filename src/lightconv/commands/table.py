@@ -1,25 +1,30 @@
-"""`lightconv table`: the paper's tables, what was run of them here, and how to run them."""
+"""`lightconv table`: the paper's tables, the results of running them, and how to run them."""
 
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups, tell_waiting
+from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
 from lightconv.paper.tables import TABLES, Table, find_table
 
 if TYPE_CHECKING:
-    from lightconv.paper.results import Results
+    from lightconv.paper.jobs import TableOptions
+    from lightconv.paper.report import Section
+    from lightconv.paper.results import ResultsFolder
 
 SEEDS = 3
 MOST_SEEDS = 1000
-# Options that say how something is run, and mean nothing where nothing is.
+# Options that need --scale.
 RUN_OPTIONS = (
     *("run", "corpus", "data", "seeds", "steps", "rows", "set", "limit", "name"),
     *("width", "max_time", "processes"),
 )
+# Corpora for an example of a command; other tables translate.
+EXAMPLES = {"lm": "debian-lm", "summarization": "debian-summary"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,11 +40,15 @@ def main(argv: Sequence[str]) -> int:
     if options.scale is None:
         return _show(table, options)
 
-    from lightconv.paper import scales
+    from lightconv.paper.jobs import TableOptions, write_script
 
-    if options.scale == "paper":
-        return (scales.run_paper if options.run else scales.print_paper)(table, options)
-    return (scales.run_twins if options.run else scales.print_twins)(table, options)
+    options.results = _results_folder(options)
+    options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
+    given = TableOptions(**{f.name: getattr(options, f.name) for f in fields(TableOptions)})
+    if options.run:
+        return _run(table, given, as_markdown=options.markdown)
+    print(write_script(table, given))
+    return 0
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
@@ -66,45 +75,88 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"--seeds {options.seeds} must be at most {MOST_SEEDS}")
 
 
-def _show(table: Table, options: argparse.Namespace) -> int:
-    from lightconv.paper.report import notes, print_part, show_cited, show_experiment, show_paper
-    from lightconv.paper.results import Result, find_results, results_folder
+def _results_folder(options: argparse.Namespace) -> Path:
+    """--results, else docs/results of a checkout, else ./results."""
+    docs = Path("docs") / "results"
+    return options.results or (docs if docs.is_dir() else Path("results"))
 
-    root = results_folder(options.results)
+
+def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
+    from lightconv.paper.experiment import find_series, prepare_corpus
+    from lightconv.paper.report import show_experiment
+    from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
+
+    if options.scale == "cpu":
+        code = prepare_corpus(options)
+        if code:
+            return code
+    code = 0
+    for series in find_series(table, options):
+        done = series.run()
+        _print(show_experiment(table, series.results), as_markdown=as_markdown)
+        _print_notes(series.results)
+        _write(table, [series.results])
+        if done in (EXIT_STOPPED, EXIT_INTERRUPT):
+            tell("stopped; the same command goes on from there")
+        code = code or done
+        if done > EXIT_DIVERGED:  # stopped, not only a row that failed
+            break
+    return code
+
+
+def _show(table: Table, options: argparse.Namespace) -> int:
+    from lightconv.paper.report import show_cited, show_experiment, show_paper
+    from lightconv.paper.results import Result, find_results
+
+    root = _results_folder(options)
     if options.results is not None and not root.is_dir():
         raise ValueError(f"--results {root}: no such folder, expected one of results")
     found = find_results(root, table.name)
     if options.write:
+        if not found:
+            raise ValueError(
+                f"no results of the table {table.name} in {root}, expected some to write"
+            )
         return _write(table, found)
-    # They are counted by building every model without its memory, which needs torch.
+    # Parameters are counted by building every model without its memory, which needs torch.
     tell_waiting("counting parameters")
     full: dict[str, list[Result]] = {}
     for results in found:
         if results.experiment.scale == "paper":
             full = results.all() | full  # of two such experiments the first; both are below
-    print_part(show_paper(table, full), as_markdown=options.markdown)
+    _print(show_paper(table, full), as_markdown=options.markdown)
     if table.cited:
-        print_part(show_cited(table), as_markdown=options.markdown)
+        _print(show_cited(table), as_markdown=options.markdown)
     for results in found:
-        print_part(show_experiment(table, results), as_markdown=options.markdown)
-        print("\n".join(f"- {line}" for line in notes(results)) + "\n")
+        _print(show_experiment(table, results), as_markdown=options.markdown)
+        _print_notes(results)
+        print()
     if not any(results.experiment.scale == "cpu" for results in found):
+        corpus = EXAMPLES.get(table.name, "debian-en-de")
         print(
             f"No small twins were run (no results in {root / table.name}); for example:\n"
-            f"  lightconv table {table.name} --scale cpu --corpus {_example(table)} --run"
+            f"  lightconv table {table.name} --scale cpu --corpus {corpus} --run"
         )
     return 0
 
 
-def _example(table: Table) -> str:
-    return {"lm": "debian-lm", "summarization": "debian-summary"}.get(table.name, "debian-en-de")
+def _print(section: "Section", *, as_markdown: bool) -> None:
+    if as_markdown:
+        print(markdown(*section))
+    else:
+        print_groups(*section)
+    print()
 
 
-def _write(table: Table, found: "Sequence[Results]") -> int:
+def _print_notes(results: "ResultsFolder") -> None:
+    from lightconv.paper.report import notes
+
+    print("\n".join(f"- {line}" for line in notes(results)))
+
+
+def _write(table: Table, found: "Sequence[ResultsFolder]") -> int:
     from lightconv.paper.report import draw, write_markdown
 
-    if not found:
-        raise ValueError(f"nothing of the table {table.name} was run, expected results to write")
     for results in found:
         for path in (write_markdown(table, results), draw(table, results)):
             if path is not None:

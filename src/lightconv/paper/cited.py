@@ -1,12 +1,10 @@
-"""The work of others as the paper's tables cite it: never run here, printed beside the rest.
+"""Work of others that the paper's tables cite; it is printed, never run.
 
-(who, parameters as printed, figures as printed in the order of the table's columns.)
+Each row: authors, parameters as printed, figures as printed in the order of the table's columns.
 """
 
-Cited = tuple[str, ...]
-
-CITED: dict[str, tuple[Cited, ...]] = {
-    # BLEU of En-De, BLEU of En-Fr; Ott et al. (2018) is a row of ours, by its model.
+CITED: dict[str, tuple[tuple[str, ...], ...]] = {
+    # BLEU of En-De, BLEU of En-Fr; Ott et al. (2018) is in rows.MT1.
     "mt1": (
         ("Gehring et al. (2017)", "216M", "25.2", "40.5"),
         ("Vaswani et al. (2017)", "213M", "28.4", "41.0"),
@@ -35,7 +33,6 @@ CITED: dict[str, tuple[Cited, ...]] = {
         ("CNN, Fan et al. (2017)", "-", "39.06", "15.38", "35.77"),
         ("RL, Celikyilmaz et al. (2018)", "-", "41.69", "19.47", "37.92"),
     ),
-    "normalization": (),
     # BLEU, sentences/s, tokens/s.
     "decoders": (
         ("NAT (+ FT), Gu et al. (2018)", "-", "17.7", "25.6", "-"),

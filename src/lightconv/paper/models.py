@@ -1,4 +1,4 @@
-"""Every model of the paper, each as the change that made it from another one."""
+"""Models of the paper's tasks, and the changes that make one model from another."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 from lightconv.models.config import (
     AdaptiveConfig,
     AttentionConfig,
-    AverageConfig,
     ConvConfig,
     DynamicConvConfig,
     LanguageModelConfig,
@@ -17,7 +16,7 @@ from lightconv.models.config import (
     Seq2SeqConfig,
 )
 
-# Self-attention has 6 + 6 layers; everything else one more encoder layer, to match its size.
+# Self-attention has 6 + 6 layers; other mixers have one more encoder layer, to match its size.
 ENCODER_KERNELS = (3, 7, 15, 31, 31, 31, 31)
 DECODER_KERNELS = (3, 7, 15, 31, 31, 31)
 LM_KERNELS = (15,) * 2 + (31,) * 4 + (63,) * 11
@@ -48,76 +47,14 @@ def change(layers: tuple[MixerConfig, ...], **changes: Any) -> tuple[MixerConfig
 
 def change_both(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
     """Every layer of encoder and decoder with the same changes."""
-    return replace(
-        model,
-        encoder=change(model.encoder, **changes),
-        decoder=change(model.decoder, **changes),
-    )
+    encoder, decoder = change(model.encoder, **changes), change(model.decoder, **changes)
+    return replace(model, encoder=encoder, decoder=decoder)
 
 
-# --- WMT En-De, table 3: from self-attention to dynamic convolutions in small steps, without GLU
-
-_ATTENTION = AttentionConfig(heads=16, dropout=0.1)
-
-SELFATTENTION = Seq2SeqConfig(
-    dim=1024,
-    ffn_dim=4096,
-    source_heads=16,
-    encoder=(_ATTENTION,) * 6,
-    decoder=(_ATTENTION,) * 6,
-    source_vocab=32_768,
-    target_vocab=32_768,
-    share_embeddings="all",
-    dropout=0.3,
-    attention_dropout=0.1,
-)
-_WINDOWS = tuple(replace(_ATTENTION, window=window) for window in DECODER_KERNELS)
-_AVERAGE = AverageConfig(ffn_dim=4096)
-
-WINDOWED = replace(SELFATTENTION, encoder=_WINDOWS, decoder=_WINDOWS)
-CNN = put(replace(SELFATTENTION, input_dropout=0.1), ConvConfig(kernel=3), (3,) * 7, (3,) * 6)
-_DEPTHWISE = LightConvConfig(kernel=3, heads=1024, normalize="none")
-DEPTHWISE = put(CNN, _DEPTHWISE, (3,) * 7, (3,) * 6)
-INCREASING_KERNEL = put(DEPTHWISE, _DEPTHWISE)
-DROPCONNECT = change_both(INCREASING_KERNEL, dropconnect=0.1)
-SHARING = change_both(DROPCONNECT, heads=16)
-SOFTMAX = change_both(SHARING, normalize="softmax")  # this is LightConv
-DYNAMIC = put(SOFTMAX, DynamicConvConfig(kernel=3, heads=16, dropconnect=0.1))
-AAN_DECODER = replace(SELFATTENTION, decoder=(_AVERAGE,) * 6)
-AAN_BOTH = replace(AAN_DECODER, encoder=(_AVERAGE,) * 6)
-
-ABLATION: Models = {
-    "windowed": WINDOWED,
-    "cnn": CNN,
-    "depthwise": DEPTHWISE,
-    "increasing-kernel": INCREASING_KERNEL,
-    "dropconnect": DROPCONNECT,
-    "sharing": SHARING,
-    "softmax": SOFTMAX,
-    "dynamicconv": DYNAMIC,
-    "dynamicconv-nosoftmax": change_both(DYNAMIC, normalize="none"),
-    "aan-decoder": AAN_DECODER,
-    "aan-both": AAN_BOTH,
-}
-
-# --- Table 6: ten ways to normalise a kernel.  Table 7: small decoders
-
-NORMALIZATIONS: Models = {
-    name.replace("_", "-"): change_both(DYNAMIC, normalize=name)
-    for name in (
-        *("none", "softmax", "sigmoid", "tanh", "l1", "l2"),
-        *("square", "abs", "abs_l1", "abs_l2"),
-    )
-}
-DECODERS: Models = {
-    str(len(kernels)): replace(
-        DYNAMIC, decoder=stack(DynamicConvConfig(kernel=1, heads=16, dropconnect=0.1), kernels)
-    )
-    for kernels in ((31,), (3, 7, 15), DECODER_KERNELS)
-}
-
-
-# --- Tables 1, 2, 4 and 5: one model per mixer for each task
+def resize(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
+    """A self-attention model of other sizes; its layers get the heads of `source_heads`."""
+    sized = replace(model, **changes)
+    return change_both(sized, heads=sized.source_heads)
 
 
 def family(
@@ -129,9 +66,9 @@ def family(
     encoder: Sequence[int] = ENCODER_KERNELS,
     decoder: Sequence[int] = DECODER_KERNELS,
 ) -> Models:
-    """A self-attention model and the two that hold convolutions in its place.
+    """A self-attention model, and the same with lightweight and with dynamic convolutions.
 
-    With `glu` DynamicConv is gated on both sides and LightConv in the encoder: so says the count.
+    glu  gates DynamicConv on both sides and LightConv in the encoder, as the paper's counts imply
     """
     heads = attention.source_heads
     frame = replace(attention, input_dropout=input_dropout)
@@ -158,14 +95,21 @@ def lm_family(attention: LanguageModelConfig, kernels: Sequence[int]) -> Models:
     }
 
 
-def resize(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
-    """A self-attention model of other sizes; its layers get the heads of `source_heads`."""
-    sized = replace(model, **changes)
-    return change_both(sized, heads=sized.source_heads)
-
-
-IWSLT_SELFATTENTION = resize(
-    SELFATTENTION,
+ATTENTION = AttentionConfig(heads=16, dropout=0.1)
+EN_DE = Seq2SeqConfig(
+    dim=1024,
+    ffn_dim=4096,
+    source_heads=16,
+    encoder=(ATTENTION,) * 6,
+    decoder=(ATTENTION,) * 6,
+    source_vocab=32_768,
+    target_vocab=32_768,
+    share_embeddings="all",
+    dropout=0.3,
+    attention_dropout=0.1,
+)
+IWSLT = resize(
+    EN_DE,
     dim=512,
     ffn_dim=1024,
     source_heads=4,
@@ -173,20 +117,17 @@ IWSLT_SELFATTENTION = resize(
     target_vocab=6632,
     share_embeddings="none",
 )
-EN_FR_SELFATTENTION = replace(SELFATTENTION, source_vocab=40_000, target_vocab=40_000, dropout=0.1)
-ZH_EN_SELFATTENTION = change_both(
-    replace(
-        SELFATTENTION,
-        source_vocab=37_900,
-        target_vocab=37_900,
-        share_embeddings="none",
-        dropout=0.25,
-        attention_dropout=0.2,
-    ),
-    dropout=0.2,
+EN_FR = replace(EN_DE, source_vocab=40_000, target_vocab=40_000, dropout=0.1)
+ZH_EN = replace(
+    change_both(EN_DE, dropout=0.2),
+    source_vocab=37_900,
+    target_vocab=37_900,
+    share_embeddings="none",
+    dropout=0.25,
+    attention_dropout=0.2,
 )
-SUMMARY_SELFATTENTION = resize(
-    SELFATTENTION,
+CNN_DAILYMAIL = resize(
+    EN_DE,
     dim=512,
     ffn_dim=2048,
     source_heads=8,
@@ -194,20 +135,20 @@ SUMMARY_SELFATTENTION = resize(
     target_vocab=30_000,
     share_embeddings="none",
 )
-LM_SELFATTENTION = LanguageModelConfig(
+BILLION_WORD = LanguageModelConfig(
     dim=1024,
     ffn_dim=4096,
-    layers=(_ATTENTION,) * 16,
+    layers=(ATTENTION,) * 16,
     vocab=793_471,
     adaptive=AdaptiveConfig(cutoffs=(60_000, 160_000)),
     dropout=0.1,
 )
 
 MODELS: dict[str, Models] = {
-    "iwslt-de-en": family(IWSLT_SELFATTENTION, glu=False, input_dropout=0.0),
-    "wmt-en-de": family(SELFATTENTION, glu=True),
-    "wmt-en-fr": family(EN_FR_SELFATTENTION, glu=True),
-    "wmt-zh-en": family(ZH_EN_SELFATTENTION, glu=True, dropconnect=0.2),
-    "billion-word": lm_family(LM_SELFATTENTION, LM_KERNELS),
-    "cnn-dailymail": family(SUMMARY_SELFATTENTION, glu=False),
+    "iwslt-de-en": family(IWSLT, glu=False, input_dropout=0.0),
+    "wmt-en-de": family(EN_DE, glu=True),
+    "wmt-en-fr": family(EN_FR, glu=True),
+    "wmt-zh-en": family(ZH_EN, glu=True, dropconnect=0.2),
+    "billion-word": lm_family(BILLION_WORD, LM_KERNELS),
+    "cnn-dailymail": family(CNN_DAILYMAIL, glu=False),
 }

@@ -1,18 +1,18 @@
-"""RECIPES: every row of the paper's tables by name, and a small twin for each task.
+"""RECIPES: every row of the paper's tables by name, and small twins.
 
-A name is TASK-MODEL, TASK-TABLE-ROW or TASK-MODEL-small, as in `wmt-en-de-dynamicconv`,
-`wmt-en-de-ablation-sharing`, `iwslt-de-en-lightconv-small`; small twins of the rows of tables 3, 6
-and 7 are called TASK-TABLE-ROW-small.
+A name is TASK-MODEL or TASK-TABLE-ROW, as in `wmt-en-de-dynamicconv`, `wmt-en-de-ablation-sharing`;
+a small twin has the suffix `-small`.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
-from lightconv.paper.models import ABLATION, DECODERS, MODELS, NORMALIZATIONS
-from lightconv.paper.setups import SETUPS, Setup
-from lightconv.paper.small import SMALL_MODELS, SMALL_ROWS, SMALL_SETUPS
-from lightconv.paper.sources import ARCHITECTURE, FITTED, each_layer, ours, select
+from lightconv.paper.models import MODELS
+from lightconv.paper.rows import ABLATION, DECODERS, NO_INPUT_DROPOUT, NORMALIZATION, Row
+from lightconv.paper.small import SMALL_MODELS, SMALL_TASKS, narrow
+from lightconv.paper.tasks import FITTED, TASKS, Task, ours
 from lightconv.recipe import Recipe
 
 _NAMES = {
@@ -20,14 +20,39 @@ _NAMES = {
     "lightconv": "LightConv",
     "dynamicconv": "DynamicConv",
 }
+# Recipes that complete the set; no row of the paper has them.
+_UNREPORTED = {
+    "wmt-en-fr-selfattention": "; the paper compares with Ott et al. (2018) instead",
+    "billion-word-lightconv": "; not in the paper",
+}
+_ENCODER_GLU = {
+    "model.encoder.*.glu": FITTED,
+    "model.decoder.*.glu": f"{FITTED}: gating the decoder too would give 208.9M for WMT En-De",
+}
+_AS_DYNAMICCONV = dict.fromkeys(("model.layers", "model.layers.*.glu"), ours("as for DynamicConv"))
 
 
 def _recipe(
-    about: str, setup: Setup, model: ModelConfig, sources: Mapping[str, str] | None = None
+    about: str, task: Task, model: ModelConfig, sources: Mapping[str, str] | None = None
 ) -> Recipe:
-    """The recipe of `model` under `setup`; `sources` come before those of the task."""
-    bare = Recipe(about=about, task=setup.task, model=model, train=setup.train, decode=setup.decode)
-    return replace(bare, sources=select({**setup.sources, **(sources or {})}, bare))
+    """`sources` come before those of the task; sources of absent fields are left out."""
+    bare = Recipe(about=about, task=task.task, model=model, train=task.train, decode=task.decode)
+    present = set(_paths(bare, ""))
+    found = {**task.sources, **(sources or {})}
+    return replace(bare, sources={path: found[path] for path in found if path in present})
+
+
+def _paths(config: Any, path: str) -> Iterator[str]:
+    """Dotted paths of a configuration's fields and of everything in them; `*` is every layer."""
+    for name in (field.name for field in fields(config)):
+        value, here = getattr(config, name), f"{path}{name}"
+        yield here
+        if is_dataclass(value):
+            yield from _paths(value, f"{here}.")
+        elif isinstance(value, tuple) and any(map(is_dataclass, value)):
+            yield f"{here}.*"
+            for layer in set(value):
+                yield from _paths(layer, f"{here}.*.")
 
 
 def _layers(model: ModelConfig) -> str:
@@ -36,124 +61,61 @@ def _layers(model: ModelConfig) -> str:
     return f"{len(model.layers)} layers"
 
 
-# --- The models of tables 1, 2, 4 and 5
-
-_NO_INPUT_DROPOUT = {"model.input_dropout": f"{ARCHITECTURE}: its Transformer has none"}
-_ENCODER_GLU = {
-    "model.encoder.*.glu": FITTED,
-    "model.decoder.*.glu": f"{FITTED}: gating the decoder too would give 208.9M for WMT En-De",
-}
-_AS_DYNAMICCONV = {
-    "model.layers": ours("as for DynamicConv"),
-    "model.layers.*.glu": ours("as for DynamicConv"),
-}
-_UNREPORTED = {
-    "wmt-en-fr-selfattention": "the paper compares with Ott et al. (2018) instead",
-    "billion-word-lightconv": "not in the paper",
-}
+def _family(task: str) -> Iterator[tuple[str, Recipe]]:
+    """The recipes of tables 1, 2, 4 and 5."""
+    for mixer, model in MODELS[task].items():
+        name = f"{task}-{mixer}"
+        sources = None
+        if mixer == "selfattention":
+            sources = NO_INPUT_DROPOUT
+        elif name == "billion-word-lightconv":
+            sources = _AS_DYNAMICCONV
+        elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
+            sources = _ENCODER_GLU
+        about = f"{_NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
+        yield name, _recipe(about, TASKS[task], model, sources)
 
 
-def _main(task: str, name: str) -> Recipe:
-    setup, model = SETUPS[task], MODELS[task][name]
-    note = _UNREPORTED.get(f"{task}-{name}")
-    about = f"{_NAMES[name]}, {_layers(model)}" + (f"; {note}" if note else "")
-    if name == "selfattention":
-        return _recipe(about, setup, model, _NO_INPUT_DROPOUT)
-    if f"{task}-{name}" == "billion-word-lightconv":
-        return _recipe(about, setup, model, _AS_DYNAMICCONV)
-    if name == "lightconv" and "model.encoder.*.glu" not in setup.sources:
-        return _recipe(about, setup, model, _ENCODER_GLU)
-    return _recipe(about, setup, model)
+def _small_family(task: str) -> Iterator[tuple[str, Recipe]]:
+    for mixer, model in SMALL_MODELS[task].items():
+        about = f"small {_NAMES[mixer]}, {_layers(model)}, width {model.dim}"
+        yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model)
 
 
-# --- Table 3: the ablation.  It is trained and searched like WMT En-De
+def _own(rows: Iterable[Row], task: Task) -> Iterator[tuple[str, Recipe]]:
+    """The recipes of rows that have models of their own."""
+    for row in rows:
+        if row.recipe is not None and row.model is not None:
+            yield row.recipe, _recipe(row.about, task, row.model, row.sources)
 
-_ABLATION_ABOUT = {
-    "windowed": "self-attention in windows of 3, 7, 15, 31x3",
-    "cnn": "full convolutions k=3, no projections",
-    "depthwise": "CNN depthwise: k=3, H=1024, with projections",
-    "increasing-kernel": "+ increasing kernel: k=3, 7, 15, 31x4",
-    "dropconnect": "+ DropConnect",
-    "sharing": "+ weight sharing: H=16",
-    "softmax": "+ softmax-normalised weights: LightConv without GLU",
-    "dynamicconv": "+ dynamic weights: DynamicConv without GLU",
-    "dynamicconv-nosoftmax": "DynamicConv without softmax (diverged in the paper)",
-    "aan-decoder": "averaged attention in the decoder, self-attention in the encoder",
-    "aan-both": "averaged attention in encoder and decoder",
-}
-_AVERAGES = {
-    **each_layer("ffn_dim", FITTED),
-    "model.decoder.*.dropout": ours("none"),
-    "model.input_dropout": ours("none, as for self-attention"),
-}
-_BEFORE_LIGHTCONV = {"model.input_dropout": ours("as for LightConv")}
-_ABLATION_SOURCES = {
-    "windowed": _NO_INPUT_DROPOUT,
-    **dict.fromkeys(("cnn", "depthwise", "increasing-kernel"), _BEFORE_LIGHTCONV),
-    **dict.fromkeys(("dropconnect", "sharing"), _BEFORE_LIGHTCONV),
-    "aan-decoder": _AVERAGES,
-    "aan-both": {**_AVERAGES, "model.encoder.*.dropout": ours("none")},
-}
-# --- Table 6, the appendix's normalisations, and table 7, decoders that are fast
 
-_NORMALIZED = {
-    "none": "not normalised (diverged in the paper)",
-    "softmax": "through a softmax",
-    "sigmoid": "through a sigmoid",
-    "tanh": "through tanh",
-    "l1": "divided by their L1 norm (diverged in the paper)",
-    "l2": "divided by their L2 norm",
-    "square": "squared (diverged in the paper)",
-    "abs": "as absolute values (diverged in the paper)",
-    "abs-l1": "as absolute values divided by their L1 norm (diverged in the paper)",
-    "abs-l2": "as absolute values divided by their L2 norm",
-}
-_EN_DE = SETUPS["wmt-en-de"]
-_FAST = replace(_EN_DE, decode=replace(_EN_DE.decode, beam=1))
-_SMALL = SMALL_SETUPS["wmt-en-de"]
+def _twins(rows: Iterable[Row], task: Task, decoder: int = 3) -> Iterator[tuple[str, Recipe]]:
+    for row in rows:
+        if row.model is not None:
+            model = narrow(row.model, decoder)
+            about = f"small twin of {row.recipe}, {_layers(model)}, width {model.dim}"
+            yield f"{row.recipe}-small", _recipe(about, task, model)
 
-RECIPES: dict[str, Recipe] = {
-    **{f"{task}-{name}": _main(task, name) for task in MODELS for name in MODELS[task]},
-    **{
-        f"wmt-en-de-ablation-{row}": _recipe(
-            _ABLATION_ABOUT[row], _EN_DE, model, _ABLATION_SOURCES.get(row)
-        )
-        for row, model in ABLATION.items()
-    },
-    **{
-        f"wmt-en-de-normalize-{row}": _recipe(
-            f"DynamicConv without GLU, kernels {_NORMALIZED[row]}",
-            _EN_DE,
-            model,
-        )
-        for row, model in NORMALIZATIONS.items()
-    },
-    **{
-        f"wmt-en-de-decoder-{row}": _recipe(
-            f"DynamicConv without GLU, {_layers(model)}, greedy search", _FAST, model
-        )
-        for row, model in DECODERS.items()
-    },
-    **{
-        f"{task}-{name}-small": _recipe(
-            f"small {_NAMES[name]}, {_layers(model)}, width {model.dim}", SMALL_SETUPS[task], model
-        )
-        for task, models in SMALL_MODELS.items()
-        for name, model in models.items()
-    },
-    **{
-        f"wmt-en-de-{table}-{row}-small": _recipe(
-            f"small twin of wmt-en-de-{table}-{row}, {_layers(model)}, width {model.dim}",
-            replace(_SMALL, decode=_FAST.decode) if table == "decoder" else _SMALL,
-            model,
-        )
-        for table, models in SMALL_ROWS.items()
-        for row, model in models.items()
-    },
-}
-TITLES: dict[str, str] = {task: setup.title for task, setup in (SETUPS | SMALL_SETUPS).items()}
+
+def _greedy(task: Task) -> Task:
+    return replace(task, decode=replace(task.decode, beam=1))
+
+
+_EN_DE, _SMALL = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
+RECIPES: dict[str, Recipe] = dict(
+    [
+        *(each for task in MODELS for each in _family(task)),
+        *_own((*ABLATION, *NORMALIZATION), _EN_DE),
+        *_own(DECODERS, _greedy(_EN_DE)),
+        *(each for task in SMALL_MODELS for each in _small_family(task)),
+        *_twins((*ABLATION, *NORMALIZATION), _SMALL),
+        # These rows differ in the depth of their decoders, so all of their layers stay.
+        *_twins(DECODERS, _greedy(_SMALL), decoder=6),
+    ]
+)
+TITLES: dict[str, str] = {name: task.title for name, task in (TASKS | SMALL_TASKS).items()}
 
 
 def task_of(name: str) -> str:
-    """The task a recipe's name begins with."""
+    """The task that a recipe's name begins with."""
     return next(task for task in TITLES if name.startswith(f"{task}-"))

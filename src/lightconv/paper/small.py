@@ -8,21 +8,10 @@ from dataclasses import replace
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode.config import DecodeConfig
-from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
+from lightconv.models.config import MixerConfig, Seq2SeqConfig
 from lightconv.paper import models
-from lightconv.paper.models import (
-    ABLATION,
-    DECODERS,
-    NORMALIZATIONS,
-    Models,
-    change,
-    change_both,
-    family,
-    lm_family,
-    resize,
-)
-from lightconv.paper.setups import SETUPS, Setup
-from lightconv.paper.sources import ours
+from lightconv.paper.models import Models, change, change_both, family, lm_family, resize
+from lightconv.paper.tasks import TASKS, Task, ours, translation
 from lightconv.train.config import CosineConfig, TrainConfig
 
 WIDTH = 256
@@ -53,12 +42,11 @@ def _shrink(attention: Seq2SeqConfig, *, glu: bool) -> Models:
     )
 
 
-def narrow(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
-    """The twin of any model for WMT En-De: the first layers of each stack, a quarter of the width.
+def narrow(model: Seq2SeqConfig, decoder: int) -> Seq2SeqConfig:
+    """The twin of a model for WMT En-De: a quarter of the width, the first layers of each stack.
 
-    decoder  how many of its decoder's layers stay; of an encoder half, rounded up
+    decoder  layers of the decoder that stay; of the encoder, half of them stay, rounded up
     """
-    assert isinstance(model, Seq2SeqConfig)
     return replace(
         model,
         dim=model.dim // 4,
@@ -78,32 +66,24 @@ def _narrow_layer(layer: MixerConfig) -> MixerConfig:
 
 
 _SMALL_LM = replace(
-    models.LM_SELFATTENTION,
+    models.BILLION_WORD,
     dim=WIDTH,
     ffn_dim=4 * WIDTH,
-    layers=change(models.LM_SELFATTENTION.layers[:4], heads=4),
+    layers=change(models.BILLION_WORD.layers[:4], heads=4),
 )
 # The corpora that anyone can fetch: one vocabulary of 8000 byte pairs each.
-_DEBIAN = replace(models.SELFATTENTION, source_vocab=8000, target_vocab=8000)
+_DEBIAN = replace(models.EN_DE, source_vocab=8000, target_vocab=8000)
 
 SMALL_MODELS: dict[str, Models] = {
-    "iwslt-de-en": _shrink(models.IWSLT_SELFATTENTION, glu=False),
-    "wmt-en-de": _shrink(models.SELFATTENTION, glu=True),
-    "wmt-en-fr": _shrink(models.EN_FR_SELFATTENTION, glu=True),
-    "wmt-zh-en": _shrink(models.ZH_EN_SELFATTENTION, glu=True),
+    "iwslt-de-en": _shrink(models.IWSLT, glu=False),
+    "wmt-en-de": _shrink(models.EN_DE, glu=True),
+    "wmt-en-fr": _shrink(models.EN_FR, glu=True),
+    "wmt-zh-en": _shrink(models.ZH_EN, glu=True),
     "billion-word": lm_family(_SMALL_LM, _LM_KERNELS),
-    "cnn-dailymail": _shrink(models.SUMMARY_SELFATTENTION, glu=False),
+    "cnn-dailymail": _shrink(models.CNN_DAILYMAIL, glu=False),
     "debian-en-de": _shrink(_DEBIAN, glu=True),
     "debian-lm": lm_family(replace(_SMALL_LM, vocab=8000, adaptive=None), _LM_KERNELS),
     "debian-summary": _shrink(_DEBIAN, glu=False),
-}
-
-# The rows of tables 3, 6 and 7, by the middle of their names.
-SMALL_ROWS: dict[str, Models] = {
-    "ablation": {row: narrow(model) for row, model in ABLATION.items()},
-    "normalize": {row: narrow(model) for row, model in NORMALIZATIONS.items()},
-    # These differ in the depth of their decoders, which stays what it is.
-    "decoder": {row: narrow(model, decoder=6) for row, model in DECODERS.items()},
 }
 
 _TRAIN = TrainConfig(
@@ -117,7 +97,7 @@ _TRAIN = TrainConfig(
     keep_last=3,
 )
 _LM_TRAIN = replace(_TRAIN, label_smoothing=0.0)
-# Sources are several times as long as what is learned to be written.
+# Sources are several times as long as summaries.
 _SUMMARY_TRAIN = replace(_TRAIN, tokens_per_update=1024, max_tokens=4096, label_smoothing=0.0)
 _SOURCES = {
     "model": ours(f"a small twin: width {WIDTH}, few layers, the paper's proportions"),
@@ -125,36 +105,25 @@ _SOURCES = {
 }
 
 
-def _twin(task: str, train: TrainConfig) -> Setup:
-    """A task of the paper, trained briefly; the search stays as it is."""
-    full = SETUPS[task]
+def _twin(task: str, train: TrainConfig) -> Task:
+    """A task of the paper with a short training and the same search."""
+    full = TASKS[task]
     searched = {path: source for path, source in full.sources.items() if path.startswith("decode")}
     return replace(full, train=train, sources={**_SOURCES, **searched})
 
 
-def _debian(title: str, task: TaskConfig, train: TrainConfig, decode: DecodeConfig) -> Setup:
-    return Setup(
-        title=title,
-        task=task,
-        train=train,
-        decode=decode,
-        sources={**_SOURCES, "decode": ours("no task of the paper")},
-    )
+def _debian(title: str, task: TaskConfig, train: TrainConfig, decode: DecodeConfig) -> Task:
+    sources = {**_SOURCES, "decode": ours("no task of the paper")}
+    return Task(title=title, task=task, train=train, decode=decode, sources=sources)
 
 
-SMALL_SETUPS: dict[str, Setup] = {
-    **{task: _twin(task, _TRAIN) for task in SETUPS if SETUPS[task].task.kind == "translation"},
+SMALL_TASKS: dict[str, Task] = {
+    **{task: _twin(task, _TRAIN) for task in TASKS if TASKS[task].task.kind == "translation"},
     "billion-word": _twin("billion-word", _LM_TRAIN),
     "cnn-dailymail": _twin("cnn-dailymail", _SUMMARY_TRAIN),
     "debian-en-de": _debian(
         "Debian texts: English-German translation",
-        TaskConfig(
-            kind="translation",
-            corpus="debian-en-de",
-            source_lang="en",
-            target_lang="de",
-            metric="sacrebleu",
-        ),
+        translation("debian-en-de", "sacrebleu"),
         _TRAIN,
         DecodeConfig(beam=5, alpha=1.0),
     ),

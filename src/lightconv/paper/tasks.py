@@ -1,18 +1,9 @@
-"""What all recipes of one task share: data, training, search, and where their values come from."""
+"""Tasks of the paper: data, training and search, and the sources of values it does not print."""
 
 from dataclasses import dataclass, replace
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode.config import DecodeConfig
-from lightconv.paper.sources import (
-    ARCHITECTURE,
-    DEFAULTS,
-    FITTED,
-    ISSUE,
-    README,
-    each_layer,
-    ours,
-)
 from lightconv.train.config import (
     AdamConfig,
     CosineConfig,
@@ -21,10 +12,16 @@ from lightconv.train.config import (
     TrainConfig,
 )
 
+ARCHITECTURE = "fairseq architecture defaults"
+DEFAULTS = "fairseq defaults"
+README = "fairseq README"
+ISSUE = "fairseq issue 576"
+FITTED = "fitted to the paper's parameter count"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """A task of the paper; `sources` covers what its models may hold as well."""
+class Task:
+    """Values that all recipes of a task share; `sources` covers those of its models as well."""
 
     title: str
     task: TaskConfig
@@ -33,13 +30,31 @@ class Setup:
     sources: dict[str, str]
 
 
-# --- What holds for every task
+def translation(corpus: str, metric: str) -> TaskConfig:
+    """Translation between the two languages that end the name of a corpus."""
+    _, source, target = corpus.split("-")
+    return TaskConfig(
+        kind="translation", corpus=corpus, source_lang=source, target_lang=target, metric=metric
+    )
+
+
+def ours(reason: str) -> str:
+    """Source of a value that nobody published."""
+    return f"not published; ours: {reason}"
+
+
+def each_layer(name: str, source: str) -> dict[str, str]:
+    """The same source for field `name` of every layer of every stack."""
+    return {f"model.{stack}.*.{name}": source for stack in ("encoder", "decoder", "layers")}
+
+
+# --- Sources for every task
 
 _MODEL = {
-    "model.input_dropout": ARCHITECTURE,
-    "model.activation_dropout": ARCHITECTURE,
-    "model.pre_norm": ARCHITECTURE,
-    "model.final_norm": ARCHITECTURE,
+    **{
+        f"model.{name}": ARCHITECTURE
+        for name in ("input_dropout", "activation_dropout", "pre_norm", "final_norm")
+    },
     "model.pad": DEFAULTS,
 }
 _TRAIN = {
@@ -55,16 +70,17 @@ _TRAIN = {
     "train.seed": ours("the paper trains three and names none"),
 }
 _DECODE = {
-    "decode.length_penalty": DEFAULTS,
-    "decode.coverage": DEFAULTS,
-    "decode.min_len": DEFAULTS,
-    "decode.min_len_ratio": DEFAULTS,
-    "decode.max_len_ratio": DEFAULTS,
-    "decode.max_len_plus": DEFAULTS,
-    "decode.block_ngrams": DEFAULTS,
-    "decode.allow_unknown": DEFAULTS,
+    f"decode.{name}": DEFAULTS
+    for name in (
+        *("length_penalty", "coverage", "min_len", "min_len_ratio"),
+        *("max_len_ratio", "max_len_plus", "block_ngrams", "allow_unknown"),
+    )
 }
 _TUNED = "tuned in the paper, figure not published; ours: "
+
+
+def _vocabularies(source: str) -> dict[str, str]:
+    return {"model.source_vocab": source, "model.target_vocab": source}
 
 
 def _dropouts(source: str) -> dict[str, str]:
@@ -78,15 +94,9 @@ def _dropouts(source: str) -> dict[str, str]:
 
 # --- IWSLT
 
-_IWSLT = Setup(
+_IWSLT = Task(
     title="IWSLT'14 German-English translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="iwslt14-de-en",
-        source_lang="de",
-        target_lang="en",
-        metric="tokenized_bleu_lowercase",
-    ),
+    task=translation("iwslt14-de-en", "tokenized_bleu_lowercase"),
     train=TrainConfig(
         max_steps=50_000,
         tokens_per_update=4000,
@@ -98,8 +108,7 @@ _IWSLT = Setup(
     ),
     decode=DecodeConfig(beam=4, alpha=1.0),
     sources={
-        "model.source_vocab": "fairseq data preparation: types of the 10K joint byte pairs",
-        "model.target_vocab": "fairseq data preparation: types of the 10K joint byte pairs",
+        **_vocabularies("fairseq data preparation: types of the 10K joint byte pairs"),
         "model.share_embeddings": README,
         **each_layer("glu", README),
         **_dropouts(README),
@@ -117,15 +126,9 @@ _IWSLT = Setup(
 
 # --- WMT
 
-_EN_DE = Setup(
+_EN_DE = Task(
     title="WMT'16 English-German translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt16-en-de",
-        source_lang="en",
-        target_lang="de",
-        metric="tokenized_bleu_compounds",
-    ),
+    task=translation("wmt16-en-de", "tokenized_bleu_compounds"),
     train=TrainConfig(
         max_steps=30_000,
         tokens_per_update=16 * 8 * 3584,
@@ -138,8 +141,7 @@ _EN_DE = Setup(
     ),
     decode=DecodeConfig(beam=5, alpha=0.5),
     sources={
-        "model.source_vocab": f"{FITTED}; the paper prints 32K",
-        "model.target_vocab": f"{FITTED}; the paper prints 32K",
+        **_vocabularies(f"{FITTED}; the paper prints 32K"),
         "model.share_embeddings": README,
         **_dropouts(README),
         **_MODEL,
@@ -155,15 +157,9 @@ _EN_DE = Setup(
     },
 )
 
-_EN_FR = Setup(
+_EN_FR = Task(
     title="WMT'14 English-French translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt14-en-fr",
-        source_lang="en",
-        target_lang="fr",
-        metric="tokenized_bleu",
-    ),
+    task=translation("wmt14-en-fr", "tokenized_bleu"),
     train=replace(
         _EN_DE.train,
         max_steps=80_000,
@@ -175,23 +171,16 @@ _EN_FR = Setup(
     decode=DecodeConfig(beam=5, alpha=0.9),
     sources={
         **_EN_DE.sources,
-        "model.source_vocab": "the paper's 40K, taken as a round number",
-        "model.target_vocab": "the paper's 40K, taken as a round number",
+        **_vocabularies("the paper's 40K, taken as a round number"),
         "train.max_steps": "the paper; the fairseq README says 30000",
         "train.tokens_per_update": "the paper's 655K: 16 x 8 x 5120",
         "train.max_tokens": "the paper's 655K: 16 x 8 x 5120; the fairseq README says 3584",
     },
 )
 
-_ZH_EN = Setup(
+_ZH_EN = Task(
     title="WMT'17 Chinese-English translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt17-zh-en",
-        source_lang="zh",
-        target_lang="en",
-        metric="sacrebleu",
-    ),
+    task=translation("wmt17-zh-en", "sacrebleu"),
     train=replace(
         _EN_DE.train,
         max_steps=40_000,
@@ -201,16 +190,15 @@ _ZH_EN = Setup(
     decode=DecodeConfig(beam=8, alpha=1.0),
     sources={
         **_EN_DE.sources,
-        "model.source_vocab": f"{FITTED}: 113,700 rows in all; three equal parts are ours",
-        "model.target_vocab": f"{FITTED}: 113,700 rows in all; three equal parts are ours",
+        **_vocabularies(f"{FITTED}: 113,700 rows in all; three equal parts are ours"),
         "model.share_embeddings": FITTED,
         "model.dropout": "the paper; the fairseq architecture defaults say 0.2",
         **_dropouts(ARCHITECTURE),
         "train.tokens_per_update": "the paper's 459K: 16 x 8 x 3584, as for WMT En-De",
-        "train.max_tokens": ours("as for WMT En-De"),
-        "train.optimizer": ours("as for WMT En-De"),
-        "train.schedule.floor": ours("as for WMT En-De"),
-        "train.clip_norm": ours("as for WMT En-De"),
+        **dict.fromkeys(
+            ("train.max_tokens", "train.optimizer", "train.schedule.floor", "train.clip_norm"),
+            ours("as for WMT En-De"),
+        ),
         "train.average_last": f"{_TUNED}as for WMT En-De",
         "decode.alpha": f"{_TUNED}the plain mean",
     },
@@ -218,7 +206,7 @@ _ZH_EN = Setup(
 
 # --- Language modelling and summarisation
 
-_BILLION_WORD = Setup(
+_BILLION_WORD = Task(
     title="Billion Word language modelling",
     task=TaskConfig(kind="language_model", corpus="billion-word", metric="perplexity"),
     train=TrainConfig(
@@ -254,7 +242,7 @@ _BILLION_WORD = Setup(
     },
 )
 
-_CNN_DAILYMAIL = Setup(
+_CNN_DAILYMAIL = Task(
     title="CNN-DailyMail summarisation",
     task=TaskConfig(kind="summarization", corpus="cnn-dailymail", metric="rouge"),
     train=replace(
@@ -305,7 +293,7 @@ _CNN_DAILYMAIL = Setup(
     },
 )
 
-SETUPS: dict[str, Setup] = {
+TASKS: dict[str, Task] = {
     "iwslt-de-en": _IWSLT,
     "wmt-en-de": _EN_DE,
     "wmt-en-fr": _EN_FR,

@@ -1,0 +1,311 @@
+"""Jobs of a table: its rows at full size, or their small twins, as commands and as a script."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from lightconv.corpora import find_entry
+from lightconv.data.prepared import Prepared, is_prepared
+from lightconv.data.vocabulary import SHARED_FILE
+from lightconv.models.config import ModelConfig, Seq2SeqConfig
+from lightconv.paper.recipes import RECIPES
+from lightconv.paper.results import Scale
+from lightconv.paper.rows import Row
+from lightconv.paper.tables import Table
+from lightconv.recipe import Recipe, find_recipe
+
+# Folder of prepared folders, by corpus.
+DATA = Path("data")
+# GPUs that the paper trained on, by corpus; where it does not say, as for WMT.
+GPUS = {"iwslt14-de-en": 1, "billion-word": 32}
+USUAL_GPUS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of `lightconv table`, by name.
+
+    scale        "paper" for rows at full size, "cpu" for their small twins
+    data         a prepared folder; with scale "paper" the folder of such folders, by corpus
+    rows         patterns of recipes; without any, all rows
+    max_seconds  stop and save after that time
+    """
+
+    scale: Scale
+    corpus: str | None = None
+    data: Path | None = None
+    seeds: int = 3
+    steps: int | None = None
+    width: int | None = None
+    rows: Sequence[str] = ()
+    set: Sequence[str] = ()
+    limit: int | None = None
+    out: Path = Path("runs")
+    results: Path = Path("results")
+    name: str | None = None
+    max_seconds: float | None = None
+    processes: int | None = None
+    nodes: int = 1
+    device: str = "auto"
+
+    def command(self, table: str) -> str:
+        """The command; folders by their names, since paths of a machine mean nothing elsewhere."""
+        words = ["lightconv", "table", table, "--scale", self.scale]
+        for name in ("corpus", "data", "seeds", "steps", "width", "limit", "name", "processes"):
+            value = getattr(self, name)
+            if isinstance(value, Path) and value.is_absolute():
+                value = value.name
+            words += [] if value is None else [f"--{name}", str(value)]
+        words += [word for pattern in self.rows for word in ("--rows", pattern)]
+        words += [word for setting in self.set for word in ("--set", setting)]
+        return shlex.join([*words, "--run"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One row with one seed: a run of `lightconv train`, then its measurement.
+
+    run   folder of the run
+    tune  choose length penalty and averaged checkpoints on validation data
+    """
+
+    row: str
+    recipe: str
+    seed: int
+    settings: tuple[str, ...]
+    run: Path
+    tune: bool = False
+
+    @property
+    def corpus(self) -> str:
+        return RECIPES[self.recipe].task.corpus
+
+    def changed(self) -> Recipe:
+        """The recipe with everything set."""
+        return find_recipe(self.recipe, [*self.settings, f"train.seed={self.seed}"], RECIPES)
+
+    def train(self, data: Path) -> list[str]:
+        """Arguments of `lightconv` that train it."""
+        settings = [*self.settings, f"train.seed={self.seed}"]
+        given = [word for setting in settings for word in ("--set", setting)]
+        return ["train", self.recipe, "--data", str(data), "--out", str(self.run), *given]
+
+    def choose(self, data: Path) -> list[str]:
+        """Arguments that tune it."""
+        words = ["tune", str(self.run), "--data", str(data)]
+        if RECIPES[self.recipe].task.kind == "summarization":
+            words += ["--grid", "max_len_plus=100,120,140"]
+        return words
+
+    def score(self, data: Path, splits: Sequence[str], limit: int | None) -> list[str]:
+        """Commands that tune and score it."""
+        commands = [self.choose(data)] if self.tune else []
+        evaluate = ["evaluate", str(self.run), "--data", str(data), "--split"]
+        most = [] if limit is None else ["--limit", str(limit)]
+        commands += [[*evaluate, split, *most] for split in splits]
+        return [f"lightconv {shlex.join(words)}" for words in commands]
+
+    def loop(self, commands: Sequence[str], seeds: int) -> str:
+        """Commands of this seed as a loop of the shell over all seeds."""
+        lines = [f"# {self.row}", f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do"]
+        seed = re.compile(rf"(\.seed|train\.seed=){self.seed}\b")
+        lines += ["  " + seed.sub(r"\1$seed", command) for command in commands]
+        return "\n".join([*lines, "done"])
+
+
+def paper_jobs(table: Table, options: TableOptions) -> list[Job]:
+    """Rows at full size."""
+    rows = choose_rows(table.by_recipe, options.rows)
+    runs = options.out / table.name / "paper"
+    # The paper tunes length penalty and averages for translation and summaries.
+    return _make_jobs(rows, options, options.set, runs, tune=table.name != "lm")
+
+
+def twin_jobs(table: Table, options: TableOptions, prepared: Prepared | None) -> list[Job]:
+    """Small twins of the rows."""
+    settings = twin_settings(table, options, prepared)
+    rows = choose_rows(table.twin_rows, options.rows)
+    data = options.corpus if prepared is None else prepared.folder.absolute().name
+    runs = options.out / table.name / (options.name or str(data))
+    return _make_jobs(rows, options, settings, runs)
+
+
+def twin_settings(table: Table, options: TableOptions, prepared: Prepared | None) -> list[str]:
+    """Settings of all twins; without data, they keep the vocabulary of their recipes."""
+    fitted = [] if prepared is None else fit_vocabulary(table, prepared)
+    return [*fitted, *set_steps(options.steps), *options.set]
+
+
+def _make_jobs(
+    rows: dict[str, Row],
+    options: TableOptions,
+    settings: Sequence[str],
+    runs: Path,
+    *,
+    tune: bool = False,
+) -> list[Job]:
+    """All rows with one seed before any with the next; ValueError for a wrong setting."""
+    jobs = [
+        Job(
+            row=row.text,
+            recipe=recipe,
+            seed=seed,
+            settings=(*set_width(recipe, options.width), *settings),
+            run=runs / f"{recipe}.seed{seed}",
+            tune=tune,
+        )
+        for seed in range(1, options.seeds + 1)
+        for recipe, row in rows.items()
+    ]
+    for job in jobs[: len(rows)]:
+        job.changed()
+    return jobs
+
+
+def choose_rows(rows: dict[str, Row], patterns: Sequence[str]) -> dict[str, Row]:
+    """Rows whose recipe matches a pattern: a part of its name, or one with *."""
+    if not patterns:
+        return rows
+    wild = [p if set(p) & set("*?[") else f"*{p}*" for p in patterns]
+    for pattern, each in zip(patterns, wild, strict=True):
+        if not any(fnmatchcase(name, each) for name in rows):
+            raise ValueError(f"--rows {pattern}: no such row, expected one of {', '.join(rows)}")
+    return {name: row for name, row in rows.items() if any(fnmatchcase(name, w) for w in wild)}
+
+
+def fit_vocabulary(table: Table, prepared: Prepared) -> list[str]:
+    """Settings that give twins the vocabulary of the data; ValueError if its task is another."""
+    wanted, found = RECIPES[next(iter(table.twin_rows))].task.kind, prepared.task.kind
+    if wanted != found:
+        raise ValueError(
+            f"data ({prepared.folder}): {found.replace('_', ' ')}, expected "
+            f"{wanted.replace('_', ' ')} for the table {table.name}. `lightconv prepare --list` "
+            "shows corpora"
+        )
+    source, target = prepared.vocab_sizes
+    if wanted == "language_model":
+        return [f"model.vocab={source}"]
+    share = "all" if SHARED_FILE in prepared.files() else "none"
+    sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
+    return [f"model.share_embeddings={share}", *sizes]
+
+
+def set_steps(steps: int | None) -> list[str]:
+    """Settings for that many updates, in the proportions of the twins' own 3,000."""
+    if steps is None:
+        return []
+    warmup = max(1, steps // 6)
+    return [
+        f"train.max_steps={steps}",
+        f"train.schedule.warmup={warmup}",
+        f"train.schedule.period={max(1, steps - warmup)}",
+        f"train.validate_every={warmup}",
+        f"train.save_every={warmup}",
+        f"train.log_every={max(1, steps // 30)}",
+    ]
+
+
+def set_width(recipe: str, width: int | None) -> list[str]:
+    """Settings for another width of the model: heads keep theirs, inner layers the proportion."""
+    if width is None:
+        return []
+    model = RECIPES[recipe].model
+    heads = list(_sizes(model, "heads"))
+    if isinstance(model, Seq2SeqConfig):
+        heads.append(("model.source_heads", model.source_heads))
+    head = max(model.dim // size for _, size in heads)
+    if width % head:
+        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
+    others = [("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)]
+    named = [*others, *heads, *_sizes(model, "ffn_dim")]
+    return [f"{path}={size * width // model.dim}" for path, size in named]
+
+
+def _sizes(model: ModelConfig, name: str) -> Iterator[tuple[str, int]]:
+    """Paths and values of a field of that name in all layers that have one."""
+    stacks = ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",)
+    for stack in stacks:
+        for place, layer in enumerate(getattr(model, stack)):
+            if (size := getattr(layer, name, None)) is not None:
+                yield f"model.{stack}.{place}.{name}", size
+
+
+def find_splits(table: Table, prepared: Prepared) -> list[str]:
+    """Splits to score: those of the table, validation in the place of a missing test."""
+    return list(dict.fromkeys(s if s in prepared.splits else "valid" for s in table.splits))
+
+
+def twin_folder(options: TableOptions) -> Path:
+    """The prepared folder of twins; it may not exist yet if its corpus can be fetched."""
+    if options.data is not None:
+        return options.data
+    if options.corpus is None:
+        raise ValueError(
+            "--scale cpu needs data: --corpus NAME of `lightconv prepare --list`, or --data DIR of "
+            "`lightconv prepare`"
+        )
+    entry = find_entry(options.corpus)
+    folder = DATA / options.corpus
+    if entry.takes_source and not folder.exists():
+        raise ValueError(
+            f"--corpus {options.corpus} cannot be fetched, it needs {entry.needs}. Run `lightconv "
+            f"prepare {options.corpus} --from PATH --out {folder}` first"
+        )
+    return folder
+
+
+# --- Printed
+
+
+def write_script(table: Table, options: TableOptions) -> str:
+    """The commands that train and score all rows, as a shell script."""
+    if options.scale == "paper":
+        return _paper_script(table, options)
+    folder = twin_folder(options)
+    prepared = Prepared.open(folder) if is_prepared(folder) or options.data else None
+    jobs = twin_jobs(table, options, prepared)
+    head = [f"# {table.title}: small twins. With --run they are run, measured and shown"]
+    if prepared is None:
+        head.append(f"lightconv prepare {options.corpus} --out {shlex.quote(str(folder))}")
+    splits = find_splits(table, prepared) if prepared else table.splits
+    parts = ["\n".join(head)]
+    for job in (job for job in jobs if job.seed == 1):
+        train = f"lightconv {shlex.join(job.train(folder))}"
+        commands = [train, *job.score(folder, splits, options.limit)]
+        parts.append(job.loop(commands, options.seeds))
+    return "\n\n".join(parts)
+
+
+def _paper_script(table: Table, options: TableOptions) -> str:
+    jobs = [job for job in paper_jobs(table, options) if job.seed == 1]
+    root, nodes = options.data or DATA, options.nodes
+    head = [
+        f"# {table.title} ({table.place})",
+        "# Every command can be repeated: what is done is not done again.",
+    ]
+    for corpus in dict.fromkeys(job.corpus for job in jobs):
+        folder = shlex.quote(str(root / corpus))
+        make = f"lightconv prepare {corpus} --from PATH --out {folder}"
+        head.append(f"test -d {folder} || {make}  # docs/data.md says what PATH is")
+    trained, scored = [], []
+    for job in jobs:
+        data = root / job.corpus
+        gpus = options.processes or max(1, GPUS.get(job.corpus, USUAL_GPUS) // nodes)
+        train = [f"{_launch(gpus, nodes)} {shlex.join(job.train(data))}"]
+        score = job.score(data, table.splits, options.limit)
+        trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
+        scored.append(job.loop(score, options.seeds))
+    if nodes == 1:
+        return "\n\n".join(["\n".join(head), *trained])
+    each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
+    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
+
+
+def _launch(gpus: int, nodes: int) -> str:
+    if nodes > 1:
+        meet = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
+        return f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {meet} -m lightconv"
+    return f"torchrun --nproc-per-node {gpus} -m lightconv" if gpus > 1 else "lightconv"
