@@ -87,14 +87,14 @@ def entry(**changes: Any) -> dict[str, Any]:
 def test_hostile_lists_are_refused(folder: Path, files: Any) -> None:
     data = {"format": "lightconv manifest", "version": 1, "files": files}
     (folder / "manifest.json").write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"manifest|cannot be read|no regular file|surrogates"):
+    with pytest.raises(ValueError, match=r"manifest|cannot be read|regular file|surrogates"):
         verify_manifest(folder)
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "is no manifest: not JSON"),
+        ("", "is not a manifest"),
         ("[]", 'expected "format"'),
         ('{"format": "lightconv manifest", "version": 2, "files": {}}', "version 2, expected 1"),
         ('{"format": "lightconv manifest", "version": true, "files": {}}', "version True"),

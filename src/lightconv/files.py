@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_FORMAT = "lightconv manifest"
 MANIFEST_VERSION = 1
 # Far more than any configuration or manifest needs.
-LARGEST_TEXT = 16 << 20
+LARGEST_TEXT = 256 << 10
 # File systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -156,12 +156,13 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_manifest(folder: Path) -> None:
-    """Writes manifest.json: size and SHA-256 of every file of a folder that is not hidden."""
+def write_manifest(folder: Path, skip: Collection[str] = ()) -> None:
+    """Writes manifest.json: size and SHA-256 of every file that is neither hidden nor skipped."""
+    left_out = {MANIFEST_FILE, *skip}
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": digest(path)}
         for path in sorted(folder.iterdir())
-        if path.is_file() and path.name != MANIFEST_FILE and not path.name.startswith(".")
+        if path.is_file() and not path.name.startswith(".") and path.name not in left_out
     }
     data = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files}
     replace_file(folder / MANIFEST_FILE, (json.dumps(data, indent=2) + "\n").encode())

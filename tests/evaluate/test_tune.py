@@ -20,7 +20,7 @@ from lightconv.evaluate.forms import of_references
 from lightconv.evaluate.system import evaluate_pairs, search_split
 from lightconv.evaluate.tune.grid import Trial, best_trial, choose_metric, tune_search
 from lightconv.evaluate.tune.numbers import parse_counts, parse_grid, parse_numbers
-from lightconv.models.folder import read_config
+from lightconv.models.folder import ModelFolder
 from lightconv.train.average import average
 from lightconv.train.checkpoints import Checkpoints
 from tests.trained import DECODE, Trained
@@ -140,7 +140,7 @@ def test_the_choice_is_written_into_the_model(
     out, err = capsys.readouterr()
     (best,) = (line.split() for line in out.splitlines() if "*" in line)
     assert err.count("note: decoding in ") == 1
-    tables = read_config(model).tables
+    tables = ModelFolder(model).tables
     assert tables["decode"] == json.loads(before)["decode"] | {
         "alpha": float(best[2]),
         "beam": int(best[3]),
@@ -157,7 +157,7 @@ def test_a_run_chooses_its_checkpoints(
     run = shutil.copytree(copies.run, tmp_path / "run")
     assert tune(run, "--data", copies.data, "--alphas", "1", "--counts", "2", "--limit", "9") == 0
     (best,) = (line.split() for line in capsys.readouterr().out.splitlines() if "*" in line)
-    tables = read_config(run / "model").tables
+    tables = ModelFolder(run / "model").tables
     steps = tables["tuned"]["averaged"]
     assert steps == [40, 80, 120][-int(best[1]) :]
     folders = Checkpoints(run / "checkpoints", writer=False).folders()
@@ -177,7 +177,7 @@ def test_a_run_of_texts_is_tuned_by_perplexity(
     (best,) = (row for row in rows if row[0] == "*")
     assert values[int(best[1])] == min(values.values())
     assert set(values) == {1, 2, 3}
-    assert read_config(run / "model").tables["tuned"]["metric"] == "perplexity"
+    assert ModelFolder(run / "model").tables["tuned"]["metric"] == "perplexity"
 
 
 def test_mistakes_are_one_line(

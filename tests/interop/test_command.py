@@ -12,7 +12,7 @@ import torch
 import lightconv
 from lightconv.cli import main
 from lightconv.data import load_vocabularies
-from lightconv.models.folder import read_config
+from lightconv.models.folder import ModelFolder
 from tests.interop.writer import PAIR, TEXT, make, write
 
 
@@ -59,7 +59,7 @@ def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFix
     for ours, theirs in zip(make(PAIR).parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     languages = {"source_lang": "de", "target_lang": "en"}
-    assert read_config(given["out"]).tables == {"task": {"kind": "translation", **languages}}
+    assert ModelFolder(given["out"]).tables == {"task": {"kind": "translation", **languages}}
     assert load_vocabularies(given["out"]).source.encode(["s0"]) == [4]
     assert (Path(given["out"]) / "codes.txt").read_text() == codes.read_text()
 

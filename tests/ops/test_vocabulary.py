@@ -131,7 +131,7 @@ PEAK = """
 import json, sys, torch
 from pathlib import Path
 from lightconv.models import AdaptiveConfig
-from lightconv.models.adaptive import AdaptiveEmbedding
+from lightconv.models.embedding import AdaptiveEmbedding
 from lightconv.models.embedding import TokenEmbedding
 
 def status(field):

@@ -18,8 +18,8 @@ from lightconv.commands.average import choose
 from lightconv.config import to_dict
 from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig
-from lightconv.models.folder import build, read_config
-from lightconv.models.weights import parameters
+from lightconv.models.folder import ModelFolder, build
+from lightconv.models.tensors import parameters
 from lightconv.train.average import average, main
 from lightconv.train.checkpoint import DamagedError
 from lightconv.train.checkpoints import Checkpoints
@@ -199,7 +199,7 @@ def test_a_model_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, tensor in parameters(model).items():
         stacked = np.stack([make(step)[name].numpy() for step in (20, 30, 40)])
         assert np.array_equal(tensor.numpy(), stacked.mean(0, dtype=np.float64).astype(np.float32))
-    assert read_config(out).tables == {"task": {"kind": "lm"}}
+    assert ModelFolder(out).tables == {"task": {"kind": "lm"}}
     assert load_vocabularies(out).target.tokens[4:] == ("a", "b", "c", "d", "e")
     assert model(torch.tensor([[2, 4, 5]])).shape == (1, 3, 9)
 

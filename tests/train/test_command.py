@@ -10,7 +10,7 @@ import torch
 import lightconv
 from lightconv.commands.train import _warn, choose_device, read_duration
 from lightconv.models import DynamicConvConfig, LanguageModel
-from lightconv.models.folder import read_config
+from lightconv.models.folder import ModelFolder
 from lightconv.selftest.forks import Answer, Server, shared
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
@@ -63,7 +63,7 @@ def test_a_run_from_beginning_to_end(server: Server, data: Path, tmp_path: Path)
         assert words in answer["out"]
     assert "step 12/12  loss " in answer["err"]
     assert "step 10  validation  loss " in answer["err"]
-    tables = read_config(run / "model").tables
+    tables = ModelFolder(run / "model").tables
     assert tables["task"]["corpus"] == "synthetic"
     assert tables["decode"]["beam"] >= 1
     # Once more: there is nothing left to do.

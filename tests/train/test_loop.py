@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lightconv
-from lightconv.models.weights import parameters
+from lightconv.models.tensors import parameters
 from lightconv.train import (
     DivergenceError,
     Group,

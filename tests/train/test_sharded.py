@@ -10,7 +10,7 @@ import lightconv
 from lightconv.data import PAD
 from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
-from lightconv.models.weights import parameters
+from lightconv.models.tensors import parameters
 from lightconv.selftest.ranks import RankServer
 from lightconv.selftest.together import difference, updates, without_key_biases
 from lightconv.train.checkpoints import Checkpoints

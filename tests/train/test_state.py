@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightconv.models.weights import parameters
+from lightconv.models.tensors import parameters
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.state import flatten_optimizer, restore_model, restore_optimizer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load, load_file
 
-from lightconv.train.tensors import DTYPES, read_tensors, write_tensors
+from lightconv.models.tensors import DTYPES, read_tensors, write_tensors
 
 SHAPES = [(), (0,), (1,), (3,), (2, 0, 3), (2, 3), (5, 1, 7)]
 

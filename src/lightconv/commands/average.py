@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.files import inside
     from lightconv.models.folder import build_empty, check_free, save
-    from lightconv.models.weights import compare, fill, parameters
+    from lightconv.models.tensors import compare, fill, parameters
     from lightconv.train.average.mean import average
     from lightconv.train.checkpoints import FOLDER, Checkpoints
     from lightconv.train.data import MODEL_FILES

@@ -23,10 +23,9 @@ def main(argv: Sequence[str]) -> int:
 
     # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
-    from lightconv.models.card import describe
     from lightconv.models.config import Seq2SeqConfig
-    from lightconv.models.folder import check_free, save
-    from lightconv.models.weights import parameters
+    from lightconv.models.folder import check_free, describe_layers, save
+    from lightconv.models.tensors import parameters
 
     check_free(options.out, overwrite=options.overwrite)
     _tell(f"reading {options.checkpoint}")
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     )
     rows = [
         ("layout", layout),
-        *((name, describe(layers)) for name, layers in stacks.items()),
+        *((name, describe_layers(layers)) for name, layers in stacks.items()),
         ("parameters", f"{count:,}"),
         ("vocabulary", " and ".join(f"{len(each):,}" for each in dict.fromkeys(vocabulary))),
         ("folder", str(options.out)),

@@ -1,7 +1,6 @@
 """`lightconv tune`: length penalty and averaged checkpoints, chosen on validation data."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +12,8 @@ from lightconv.config import from_dict, override, to_dict
 from lightconv.console import print_groups
 from lightconv.data.prepared import Prepared
 from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import CONFIG_FILE, RUN_MODEL, FolderSettings, read_settings
-from lightconv.files import sync, write_file
+from lightconv.decode.options import RUN_MODEL, FolderSettings, read_settings
+from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if is_run:
             _write_model(folder, best, table)
         else:
-            write_tables(settings.folder, {"decode": to_dict(best.config), "tuned": table})
+            ModelFolder(folder).set_tables({"decode": to_dict(best.config), "tuned": table})
     return 0
 
 
@@ -143,7 +142,7 @@ def average_model(run: Path, steps: Sequence[int]) -> "Model":
     """The mean of a run's checkpoints of these steps."""
     from lightconv.commands.average import read_run
     from lightconv.models.folder import build_empty
-    from lightconv.models.weights import fill
+    from lightconv.models.tensors import fill
     from lightconv.train.average import average
     from lightconv.train.checkpoints import FOLDER, Checkpoints
 
@@ -191,18 +190,6 @@ def _write_model(run: Path, best: "Trial", table: dict[str, Any]) -> None:
     files = {name: inside(run, name) for name in MODEL_FILES if (run / name).exists()}
     out = run / RUN_MODEL
     save(average_model(run, best.averaged), out, files=files, tables=tables, overwrite=True)
-
-
-def write_tables(folder: Path, tables: dict[str, dict[str, Any]]) -> None:
-    """Replaces tables of a model folder's config.json, in full or not at all."""
-    path = folder / CONFIG_FILE
-    data = json.loads(path.read_bytes()) | tables
-    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    write_file(fresh, f"{text}\n".encode())
-    fresh.replace(path)
-    sync(folder)
 
 
 def _record(best: "Trial", prepared: Prepared, options: argparse.Namespace) -> dict[str, Any]:

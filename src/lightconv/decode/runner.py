@@ -9,7 +9,7 @@ from lightconv.decode.ensemble import Ensemble
 from lightconv.decode.options import EngineName, Quantization, TextOptions, check_coverage
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build_empty
-from lightconv.models.weights import fill, parameters
+from lightconv.models.tensors import fill, parameters
 
 Model = Seq2Seq | LanguageModel
 Runner = Model | Engine | Ensemble

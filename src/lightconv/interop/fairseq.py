@@ -18,14 +18,15 @@ from lightconv.interop.layouts import check_tensors, common_names, describe_layo
 from lightconv.interop.names import parameter_sources, tied_names
 from lightconv.interop.pickles import read_pickle
 from lightconv.models.config import LanguageModelConfig, ModelConfig
-from lightconv.models.folder import FolderModel, build_empty
-from lightconv.models.weights import compare, fill, parameters
+from lightconv.models.folder import build_empty
+from lightconv.models.layers import BaseModel
+from lightconv.models.tensors import compare, fill, parameters
 
 
 class Imported(NamedTuple):
     """A model, the layout it came in and what is known about its task."""
 
-    model: FolderModel
+    model: BaseModel
     layout: str
     task: dict[str, str]
 
@@ -72,7 +73,7 @@ def _check_size(tensors: Mapping[str, list[Tensor]], size: int) -> None:
         raise ValueError(f"{total} bytes of tensors in a file of {size}: they share their numbers")
 
 
-def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> FolderModel:
+def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> BaseModel:
     model = build_empty(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
     whole = {

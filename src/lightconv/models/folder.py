@@ -1,32 +1,32 @@
-"""A model folder: config.json, model.safetensors, vocabulary files and a README.md.
+"""Model folder: config.json, model.safetensors, vocabulary files, README.md, manifest.json.
 
-What training exports, what every command reads, and what one uploads. It holds no code: a folder
-from a stranger can be wrong, but not do anything.
+Training exports it and every command reads it. It holds no code, so an untrusted folder can be
+wrong but cannot do anything.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
-
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from lightconv.config import from_dict, to_dict
 from lightconv.config.text import LARGEST_FILE, LOADERS
-from lightconv.files import inside, new_folder, sync, write_file
-from lightconv.models.card import card
-from lightconv.models.config import ModelConfig, Seq2SeqConfig
-from lightconv.models.weights import (
-    check_header,
-    check_no_pickle,
-    parameters,
-    read_weights,
-    write_weights,
+from lightconv.files import (
+    MANIFEST_FILE,
+    inside,
+    new_folder,
+    replace_file,
+    verify_manifest,
+    write_file,
+    write_manifest,
 )
+from lightconv.models.config import LanguageModelConfig, MixerConfig, ModelConfig, Seq2SeqConfig
 
 if TYPE_CHECKING:
+    import torch
+
+    from lightconv.models.layers import BaseModel
     from lightconv.models.lm import LanguageModel
     from lightconv.models.seq2seq import Seq2Seq
 
@@ -35,191 +35,245 @@ VERSION = 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-# What config.json always has; the rest are tables of others.
+# A run folder has these: its checkpoints, and the model once it has ended.
+RUN_CHECKPOINTS = "checkpoints"
+RUN_MODEL = "model"
+# config.json holds these; every other name is a table of somebody else's.
 OWN_NAMES = ("format", "version", "model")
+# First bytes of a zip archive of torch.save and of bare pickles.
+PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+# Manifests verified by this process, with the state of the files at that time.
+_VERIFIED: set[tuple[object, ...]] = set()
 
 
 class FolderVocabulary(Protocol):
-    """What `save` needs of a vocabulary; models themselves know nothing but ids."""
+    """Vocabulary files beside a model, which itself knows only ids."""
 
     def sizes(self) -> tuple[int, int]:
-        """How many ids source and target have."""
+        """Number of ids of source and target."""
 
     def files(self) -> dict[str, bytes]:
-        """Names and contents."""
+        """Contents by file name."""
 
 
-class FolderConfig(NamedTuple):
-    """A config.json: the model, and tables of others such as `task` and `decode`, unread."""
+class ModelFolder:
+    """A model folder, opened and checked; a run folder stands for the model in it.
 
-    model: ModelConfig
-    tables: dict[str, Any]
+    path    the folder
+    config  configuration of the model
+    tables  other tables of config.json by name, such as `task` and `decode`; not checked
+    """
 
+    def __init__(self, path: str | Path) -> None:
+        self.path = _find(Path(path))
+        file = inside(self.path, CONFIG_FILE)
+        if file.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"{file} is longer than {LARGEST_FILE} bytes, expected less")
+        try:
+            self.config, self.tables = _parse(LOADERS[".json"](file.read_bytes().decode()))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: byte {error.start + 1} is not UTF-8") from None
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
 
-class FolderModel(nn.Module):
-    """A model that saves itself and is read back, by the names people look for."""
+    @property
+    def pairs(self) -> bool:
+        """True for a sequence-to-sequence model, False for a language model."""
+        return isinstance(self.config, Seq2SeqConfig)
 
-    config: ModelConfig
+    def has(self, name: str) -> bool:
+        """True if the folder has a file of this name."""
+        return (self.path / name).exists()
 
-    def save(self, folder: str | Path, **options: Any) -> None:
-        """Writes a model folder; options as of `lightconv.models.folder.save`."""
-        save(self, folder, **options)
+    def file(self, name: str) -> Path:
+        """Path of a regular file inside the folder; ValueError if there is none."""
+        return inside(self.path, name)
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
-        """The same as `save`."""
-        save(self, folder, **options)
+    def verify(self) -> None:
+        """Compares all files with the manifest; folders of lightconv 0.1 have none."""
+        if not self.has(MANIFEST_FILE):
+            return
+        stats = [path.stat() for path in sorted(self.path.iterdir())]
+        state = (self.path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
+        if state in _VERIFIED:
+            return
+        try:
+            verify_manifest(self.path)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. The folder is damaged: copy or export it again. If you changed the file "
+                f"yourself, remove {self.path / MANIFEST_FILE}"
+            ) from None
+        _VERIFIED.add(state)
+
+    def load(
+        self,
+        device: "torch.device | str" = "cpu",
+        dtype: "torch.dtype | None" = None,
+        *,
+        make: Any = None,
+    ) -> "Seq2Seq | LanguageModel":
+        """The model in evaluation mode, its parameters memory-mapped unless converted."""
+        import torch
+
+        from lightconv.models.tensors import count_listed, read_weights
+
+        weights = self.file(WEIGHTS_FILE)
+        check_no_pickle(weights)
+        # Building a model costs time per layer, so the file must have tensors to fill them.
+        listed, layers = count_listed(weights), _count_layers(self.config)
+        if listed < layers:
+            raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
+        self.verify()
+        try:
+            model = build_empty(self.config, make or build)
+        except (RuntimeError, OverflowError) as error:
+            raise ValueError(
+                f"{self.path / CONFIG_FILE}: no such model can be built: {error}"
+            ) from None
+        read_weights(model, weights, torch.device(device), dtype)
+        return model.eval()
+
+    def set_tables(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replaces tables of config.json."""
+        self.verify()
+        self.tables = {**self.tables, **tables}
+        verified = self.has(MANIFEST_FILE)
+        # Without a manifest in between: a crash must not leave one that does not fit.
+        (self.path / MANIFEST_FILE).unlink(missing_ok=True)
+        replace_file(self.path / CONFIG_FILE, _config_text(self.config, self.tables).encode())
+        if verified:
+            _write_manifest(self.path)
 
     @classmethod
-    def from_pretrained(
+    def write(
         cls,
-        folder: str | Path,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
+        path: str | Path,
+        model: "BaseModel",
+        *,
+        vocabulary: FolderVocabulary | None = None,
+        files: Mapping[str, bytes | Path] | None = None,
+        tables: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite: bool = False,
     ) -> Self:
-        """The model in a folder, which must be of this class, ready for use; see `load`."""
-        model = load(folder, device, dtype)
-        if not isinstance(model, cls):
-            raise ValueError(
-                f"{folder} holds a {type(model).__name__}, expected a {cls.__name__}. "
-                "lightconv.load takes either"
-            )
-        return model
+        """Writes a model folder atomically.
+
+        files   further files by name, as bytes or as a file to copy; a README.md among them
+                replaces the generated one
+        tables  tables of config.json besides the model, such as `task`
+        """
+        from lightconv.models.tensors import parameters, write_tensors
+
+        path = Path(path)
+        check_free(path, overwrite=overwrite)
+        named = parameters(model)
+        extra = _extra_files(model.config, vocabulary, files or {})
+        extra[CONFIG_FILE] = _config_text(model.config, tables or {}).encode()
+        if CARD_FILE not in extra:
+            count = sum(tensor.numel() for tensor in named.values())
+            listed = sorted([WEIGHTS_FILE, *extra])
+            extra[CARD_FILE] = _card(path.absolute().name, model.config, count, listed).encode()
+        with new_folder(path, replace=overwrite) as fresh:
+            for name, data in extra.items():
+                write_file(fresh / name, data)
+            write_tensors(fresh / WEIGHTS_FILE, named)
+            _write_manifest(fresh)
+        return cls(path)
 
 
-def save(
-    model: FolderModel,
-    folder: str | Path,
-    *,
-    vocabulary: FolderVocabulary | None = None,
-    files: Mapping[str, bytes | Path] | None = None,
-    tables: Mapping[str, Mapping[str, Any]] | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Writes a model folder, in full or not at all.
-
-    files  further files by name, as bytes or as a file to copy; a README.md among them is used
-           instead of a generated one
-    tables what config.json holds besides the model, such as `task`
-    """
-    folder = Path(folder)
-    check_free(folder, overwrite=overwrite)
-    extra = _extra_files(model.config, vocabulary, files or {})
-    extra[CONFIG_FILE] = _config_text(model.config, tables or {}).encode()
-    if CARD_FILE not in extra:
-        count = sum(tensor.numel() for tensor in parameters(model).values())
-        listed = sorted([WEIGHTS_FILE, *extra])
-        name = folder.absolute().name
-        extra[CARD_FILE] = card(name, model.config, count, listed).encode()
-    with new_folder(folder, replace=overwrite) as fresh:
-        for name, data in extra.items():
-            write_file(fresh / name, data)
-        weights = fresh / WEIGHTS_FILE
-        write_weights(model, weights)
-        # safetensors lets nobody else read its files; the others have the mode that is usual here.
-        weights.chmod((fresh / CONFIG_FILE).stat().st_mode & 0o777)
-        sync(weights)
+def save(model: "BaseModel", folder: str | Path, **options: Any) -> None:
+    """Writes a model folder; options as of `ModelFolder.write`."""
+    ModelFolder.write(folder, model, **options)
 
 
 def load(
     folder: str | Path,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
+    device: "torch.device | str" = "cpu",
+    dtype: "torch.dtype | None" = None,
     *,
-    make: "Callable[[ModelConfig], Seq2Seq | LanguageModel] | None" = None,
+    make: Any = None,
 ) -> "Seq2Seq | LanguageModel":
-    """The model in a folder, in evaluation mode.
-
-    Its parameters are mapped from the file, not copied, unless `device` or `dtype` ask for other
-    ones. The folder may come from a stranger: ValueError says what is wrong with it.
-
-    make  builds the model in the place of `build`, a subclass perhaps
-    """
-    folder = check_folder(folder)
-    config = read_config(folder).model
-    weights = inside(folder, WEIGHTS_FILE)
-    # Building a model costs time per layer, so a folder must have something to fill them.
-    listed, layers = check_header(weights), _layers(config)
-    if listed < layers:
-        raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
-    try:
-        model = build_empty(config, make or build)
-    except (RuntimeError, OverflowError) as error:
-        raise ValueError(f"{folder / CONFIG_FILE}: no such model can be built: {error}") from None
-    read_weights(model, weights, torch.device(device), dtype)
-    return model.eval()
-
-
-def read_config(folder: str | Path) -> FolderConfig:
-    """What config.json says, checked as far as the model goes; the weights are not read."""
-    path = inside(check_folder(folder), CONFIG_FILE)
-    if path.stat().st_size > LARGEST_FILE:
-        raise ValueError(f"{path} is longer than {LARGEST_FILE} bytes, so it is no configuration")
-    try:
-        data = LOADERS[".json"](path.read_bytes().decode())
-        return _parse(data)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start + 1} is not UTF-8") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    """The model of a model folder or a run, in evaluation mode."""
+    return ModelFolder(folder).load(device, dtype, make=make)
 
 
 def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
-    """A new model of that configuration, its parameters at random."""
+    """A new model of that configuration with random parameters."""
     from lightconv.models.lm import LanguageModel
     from lightconv.models.seq2seq import Seq2Seq
 
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else LanguageModel(config)
 
 
-def build_empty(
-    config: ModelConfig, make: "Callable[[ModelConfig], Seq2Seq | LanguageModel]" = build
-) -> "Seq2Seq | LanguageModel":
+def build_empty(config: ModelConfig, make: Any = build) -> "Seq2Seq | LanguageModel":
     """A model on the meta device: all shapes, no memory."""
-    with torch.device("meta"), _Unfilled():
-        return make(config)
+    import torch
 
+    from lightconv.models.layers import SkipInit
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves tensors as they are that would get normal random numbers.
-
-    On the meta device they get none, but torch loads its compiler to do so: seconds and 150 MB.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (nn.init.normal_, Tensor.normal_):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def check_folder(folder: str | Path) -> Path:
-    """The folder, if there is one; else what may be meant."""
-    folder = Path(folder)
-    if folder.is_file():
-        check_no_pickle(folder)
-        raise ValueError(f"{folder} is a file, expected the folder with {CONFIG_FILE} in it")
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}")
-    if not (folder / WEIGHTS_FILE).exists():
-        for other in sorted(folder.iterdir()):
-            if other.is_file() and not other.is_symlink():
-                check_no_pickle(other)
-    return folder
+    with torch.device("meta"), SkipInit():
+        found: Seq2Seq | LanguageModel = make(config)
+    return found
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Raises ValueError if something stands there that `save` may not replace."""
+    """Raises ValueError if `folder` exists and may not be replaced by a model folder."""
     if not folder.is_symlink() and not folder.exists():
         return
     if not overwrite:
-        raise ValueError(f"{folder} exists. Choose another name, or say overwrite (--overwrite)")
+        raise ValueError(f"{folder} exists. Choose another name, or use overwrite (--overwrite)")
     is_folder = folder.is_dir() and not folder.is_symlink()
     names = {entry.name for entry in folder.iterdir()} if is_folder else set()
     subfolders = is_folder and any(entry.is_dir() for entry in folder.iterdir())
     if not is_folder or subfolders or (names and not {CONFIG_FILE, WEIGHTS_FILE} <= names):
-        raise ValueError(f"{folder} exists and is no model folder, so it is not overwritten")
+        raise ValueError(f"{folder} exists and is not a model folder, so it is not overwritten")
 
 
-def _parse(data: Any) -> FolderConfig:
+def check_no_pickle(path: Path) -> None:
+    """Raises ValueError for a file of torch.save, whatever its name."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith(PICKLES):
+        raise ValueError(
+            f"{path} is a pickle, which can run code when it is opened, so it is not. If it is a "
+            f"checkpoint of fairseq, import it: lightconv import fairseq {path} --dict DICT --out "
+            "FOLDER"
+        )
+
+
+def describe_layers(layers: Sequence[MixerConfig]) -> str:
+    """`7 dynamicconv, kernels 3, 7, 15, 31, 31, 31, 31`."""
+    kinds = Counter(layer.kind for layer in layers)
+    text = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    kernels = [str(layer.kernel) for layer in layers if hasattr(layer, "kernel")]
+    return text + (f", kernels {', '.join(kernels)}" if kernels else "")
+
+
+def _find(path: Path) -> Path:
+    """The model folder meant by a path, which may be a run; ValueError if it is neither."""
+    expected = "expected a model folder. `lightconv train` leaves one in RUN/model"
+    if path.is_file():
+        check_no_pickle(path)
+        raise ValueError(f"{path} is a file, {expected}")
+    if not path.is_dir():
+        raise ValueError(f"{path} does not exist, {expected}")
+    if (path / RUN_CHECKPOINTS).is_dir():
+        if not (path / RUN_MODEL / CONFIG_FILE).is_file():
+            raise ValueError(
+                f"{path} is a run without a model, expected one that has ended. The command that "
+                "began it resumes it; `lightconv average` makes a model of its checkpoints"
+            )
+        path = path / RUN_MODEL
+    if not (path / WEIGHTS_FILE).exists():
+        for other in sorted(path.iterdir()):
+            if other.is_file() and not other.is_symlink():
+                check_no_pickle(other)
+    if not (path / CONFIG_FILE).exists() and not (path / CONFIG_FILE).is_symlink():
+        raise ValueError(f"{path} has no {CONFIG_FILE}, {expected}")
+    return path
+
+
+def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f'not a model of lightconv, expected "format": "{FORMAT}"')
     if data.get("version") != VERSION or isinstance(data["version"], bool):
@@ -232,7 +286,7 @@ def _parse(data: Any) -> FolderConfig:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise ValueError(f"{name[:60]!r} must be a table")
-    return FolderConfig(model, tables)
+    return model, tables
 
 
 def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -242,6 +296,11 @@ def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) ->
         raise ValueError(f"tables must not be called {taken[0]!r}")
     data = own | {name: dict(table) for name, table in tables.items()}
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write_manifest(folder: Path) -> None:
+    """Covers what the model computes with; people may edit its README."""
+    write_manifest(folder, skip=(CARD_FILE,))
 
 
 def _extra_files(
@@ -259,7 +318,7 @@ def _extra_files(
         extra |= vocabulary.files()
     for name, content in files.items():
         plain = name and not name.startswith(".") and Path(name).name == name
-        if not plain or name in (*extra, CONFIG_FILE, WEIGHTS_FILE):
+        if not plain or name in (*extra, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
             raise ValueError(f"a further file must not be called {name!r}")
         extra[name] = content if isinstance(content, bytes) else content.read_bytes()
     return extra
@@ -271,7 +330,40 @@ def _vocab_sizes(config: ModelConfig) -> tuple[int, int]:
     return config.vocab, config.vocab
 
 
-def _layers(config: ModelConfig) -> int:
+def _count_layers(config: ModelConfig) -> int:
     if isinstance(config, Seq2SeqConfig):
         return len(config.encoder) + len(config.decoder)
     return len(config.layers)
+
+
+def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:
+    """README.md of a model folder; it begins with the tags that a hub reads."""
+    rows = [("parameters", f"{parameters:,}"), ("width", str(config.dim))]
+    if isinstance(config, LanguageModelConfig):
+        title = "Language model"
+        rows += [("layers", describe_layers(config.layers)), ("vocabulary", f"{config.vocab:,}")]
+        text_call = 'model.generate(["a text"])  # goes on with it'
+        call = "scores = model(tokens)  # int64 [B, T] -> [B, T, V]"
+    else:
+        title = "Encoder-decoder model"
+        rows += [
+            ("encoder", describe_layers(config.encoder)),
+            ("decoder", describe_layers(config.decoder)),
+            ("source vocabulary", f"{config.source_vocab:,}"),
+            ("target vocabulary", f"{config.target_vocab:,}"),
+        ]
+        text_call = 'model.translate(["a text"])  # text in, text out'
+        call = "scores = model(source, target_in)  # int64 [B, S] and [B, T] -> [B, T, V]"
+    table = "\n".join(f"| {left} | {right} |" for left, right in rows)
+    calls = [text_call, call] if any(file.startswith("vocab") for file in files) else [call]
+    use = ["```python", "import lightconv", "", f'model = lightconv.load("{name}")', *calls, "```"]
+    return "\n\n".join(
+        [
+            "---\nlibrary_name: lightconv\n---",
+            f"# {name}",
+            f"{title} of `lightconv`. `config.json` says all about its shape.",
+            f"| | |\n| --- | --- |\n{table}",
+            "\n".join(use),
+            f"Files: {', '.join(f'`{file}`' for file in files)}.\n",
+        ]
+    )

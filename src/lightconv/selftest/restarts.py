@@ -11,12 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lightconv.processes import PARENT, STORE, rank_environment
+from lightconv.processes import PARENT
 from lightconv.selftest.agent import RANKS
 from lightconv.selftest.examples import fingerprint, model_config, prepare, write_recipe
 from lightconv.selftest.forks import environment
 from lightconv.selftest.promise import Figures, expect
 from lightconv.selftest.ranks import RankServer, shared_ranks
+from lightconv.train.launch import STORE, rank_environment
 
 EACH = 4  # updates between two kills; there is a checkpoint after each two
 LONGEST = 200.0  # seconds for what is left of a run

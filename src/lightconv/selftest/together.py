@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightconv.data import Batch
 from lightconv.models.folder import build
-from lightconv.models.weights import write_weights
+from lightconv.models.tensors import parameters, read_tensors, write_tensors
 from lightconv.selftest.examples import DATA, lm_config, model_config, train_config
 from lightconv.selftest.promise import Figures, expect
 from lightconv.selftest.ranks import RankServer, shared_ranks
@@ -22,7 +22,6 @@ from lightconv.train import AdamConfig, Group, NesterovConfig, Trainer
 from lightconv.train.distributed import join
 from lightconv.train.launch import find_place
 from lightconv.train.sharded import Shards
-from lightconv.train.tensors import read_tensors
 
 CPU = torch.device("cpu")
 OPTIMIZERS = {"adam": AdamConfig(weight_decay=0.01), "nesterov": NesterovConfig(momentum=0.9)}
@@ -164,4 +163,4 @@ def leave(folder: str, model: nn.Module | None, group: Group) -> None:
     """Writes what a rank has, under its number."""
     if model is not None:
         Path(folder).mkdir(exist_ok=True)
-        write_weights(model, Path(folder) / f"{group.rank}.safetensors")
+        write_tensors(Path(folder) / f"{group.rank}.safetensors", parameters(model))

@@ -20,7 +20,7 @@ from lightconv.files import (
     inside,
     read_manifest,
 )
-from lightconv.train.tensors import Entry, check_tensors, read_tensors, write_tensors, write_views
+from lightconv.models.tensors import Entry, check_tensors, read_tensors, write_tensors, write_views
 
 STATE_FILE = "state.json"
 SUFFIX = ".safetensors"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from lightconv.config import differences, read, to_json
 from lightconv.files import sync, write_file
 from lightconv.models.folder import build_empty, save
-from lightconv.models.weights import fill
+from lightconv.models.tensors import fill
 from lightconv.train.average import average
 from lightconv.train.board import BOARD_FOLDER
 from lightconv.train.checkpoint import Checkpoint

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from lightconv.data import Batch, Position
-from lightconv.models.weights import parameters
+from lightconv.models.tensors import parameters
 from lightconv.train.allocator import Allocator
 from lightconv.train.board import Board
 from lightconv.train.checkpoint import EMA_PART, MODEL_PART, Checkpoint

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build_empty
-from lightconv.models.weights import fill, parameters
+from lightconv.models.tensors import fill, parameters
 from lightconv.train.distributed import Replicas
 from lightconv.train.group import gradients
 from lightconv.train.state import gather

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightconv.models.weights import compare, parameters
+from lightconv.models.tensors import compare, parameters
 
 # How an optimiser computes, not what: these stay as the new one has them.
 MEANS = ("foreach", "fused", "capturable", "differentiable")
@@ -77,7 +77,7 @@ def restore_optimizer(
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies tensors into a model, by the names that `lightconv.models.weights.parameters` gives.
+    """Copies tensors into a model, by the names that `lightconv.models.tensors.parameters` gives.
 
     All names and shapes are compared before the first number is copied.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightconv.models.weights import compare
+from lightconv.models.tensors import compare
 from lightconv.train.checkpoint import EMA_PART, MODEL_PART, read_part
 
 

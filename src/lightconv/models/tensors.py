@@ -1,0 +1,196 @@
+"""Named tensors as safetensors files: written with a digest, read without a second copy."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+# The format's name of each dtype; parameters of a model folder have one of the first four.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+FLOATS = tuple(DTYPES.values())[:4]
+# The one name that the format reserves.
+RESERVED = "__metadata__"
+# A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
+LARGEST_HEADER = 8 << 20
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Entry(TypedDict):
+    """Entry of a file in a manifest."""
+
+    bytes: int
+    sha256: str
+
+
+def parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a tied matrix stands once, by its first name."""
+    kept = set(model.state_dict(keep_vars=True))
+    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return named | {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Gives a model on the meta device these parameters, by the names of `parameters(model)`."""
+    for name, tensor in tensors.items():
+        place, _, leaf = name.rpartition(".")
+        module = model.get_submodule(place)
+        if leaf in module._buffers:
+            module._buffers[leaf] = tensor
+        else:
+            setattr(module, leaf, nn.Parameter(tensor, requires_grad=True))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
+    """Writes a new safetensors file and syncs it to disk.
+
+    The library's writer neither syncs nor returns a digest. No two tensors may share memory.
+    """
+    check_tensors(path.stem, tensors)
+    # Wide dtypes first, so that every tensor begins at a multiple of its width.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, views, start = {}, [], 0
+    for name in names:
+        tensor = tensors[name].detach().cpu().contiguous()
+        stop = start + tensor.nbytes
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, stop],
+        }
+        views.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        start = stop
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return write_views(path, [memoryview(len(text).to_bytes(8, "little") + text), *views])
+
+
+def check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ValueError naming a tensor that cannot be stored."""
+    places: dict[tuple[torch.device, int], str] = {}
+    for name, tensor in tensors.items():
+        if name == RESERVED:
+            raise ValueError(f"{part}: a tensor must not be called {name!r}")
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{part}: {name} has type {tensor.dtype}, which cannot be stored")
+        if tensor.numel():
+            other = places.setdefault((tensor.device, tensor.data_ptr()), name)
+            if other != name:
+                raise ValueError(
+                    f"{part}: {name} and {other} share memory, expected each tensor once, as "
+                    "lightconv.models.tensors.parameters lists them"
+                )
+
+
+def write_views(path: Path, views: Sequence[memoryview]) -> Entry:
+    """Writes a new file and syncs it to disk."""
+    # A second thread computes the digest while this one waits for the disk.
+    with ThreadPoolExecutor(1) as thread:
+        digest = thread.submit(_digest, views)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            for view in views:
+                rest = view
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        return {"bytes": sum(map(len, views)), "sha256": digest.result()}
+
+
+def _digest(views: Sequence[memoryview]) -> str:
+    digest = hashlib.sha256()
+    for view in views:
+        digest.update(view)
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of a file, memory-mapped."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_weights(
+    model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None
+) -> None:
+    """Fills a model on the meta device, memory-mapped unless another device or dtype is asked for.
+
+    All names and shapes are compared before the first number is read.
+    """
+    wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
+    try:
+        with safe_open(path, "pt") as file:
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(part.get_shape()) for name, part in found.items()}
+            compare(path, "its config.json", wanted, shapes)
+            _check_dtypes(path, {name: part.get_dtype() for name, part in found.items()})
+            fill(model, {name: file.get_tensor(name).to(device, dtype) for name in wanted})
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def count_listed(path: Path) -> int:
+    """Number of tensors in the header of a file; ValueError if it is not a safetensors file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+            raise ValueError(
+                f"{path} is not a safetensors file, or damaged: a header of {length} bytes in a "
+                f"file of {size}"
+            )
+        return file.read(length).count(b'"data_offsets"')
+
+
+def compare(where: object, by: str, wanted: Shapes, found: Shapes) -> None:
+    """Raises ValueError unless the names and shapes found `where` are those wanted `by`."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(f"{where} lacks {_some(missing)}, expected by {by}")
+    extra = [name for name in found if name not in wanted]
+    if extra:
+        raise ValueError(f"{where} has {_some(extra)}, unknown to {by}")
+    for name, shape in wanted.items():
+        if found[name] != shape:
+            raise ValueError(
+                f"{where}: {name} has shape {list(found[name])}, expected {list(shape)} by {by}"
+            )
+
+
+def _check_dtypes(path: Path, found: Mapping[str, str]) -> None:
+    first, kind = next(iter(found.items()))
+    for name, dtype in found.items():
+        if dtype not in FLOATS:
+            raise ValueError(
+                f"{path}: {name} has type {dtype}, expected one of {', '.join(FLOATS)}"
+            )
+        if dtype != kind:
+            raise ValueError(f"{path}: {name} has type {dtype}, but {first} has {kind}")
+
+
+def _some(names: list[str]) -> str:
+    """The first of many names, which come from untrusted files."""
+    return f"{names[0][:100]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
