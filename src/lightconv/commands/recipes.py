@@ -99,7 +99,7 @@ def _matching(pattern: str | None) -> list[str]:
     if pattern is None:
         return list(RECIPES)
     if pattern in TABLES:
-        members = {row.recipe for row in TABLES[pattern].rows if row.exact is not None}
+        members = {row.recipe for row in TABLES[pattern].rows if not row.cited}
     else:
         wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
         members = {name for name in RECIPES if fnmatchcase(name, wild.lower())}
@@ -122,12 +122,12 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
     rest = dict.fromkeys(names)
     for table in TABLES.values():
         rows = groups.setdefault(table.title, [])
-        for name, row in table.by_recipe.items():
-            if name in names and row.exact is not None:
-                ours = count_parameters(RECIPES[name].model)
+        for row in table.rows:
+            if row.recipe in names and not row.cited:
+                ours = count_parameters(RECIPES[row.recipe].model)
                 agree = NONE if row.params == NONE else "yes" if agrees(row.params, ours) else "NO"
-                rows.append([row.text, name, row.params, f"{ours:,}", agree])
-                rest.pop(name, None)
+                rows.append([row.text, row.recipe, row.params, f"{ours:,}", agree])
+                rest.pop(row.recipe, None)
     groups[UNLISTED] = [
         [RECIPES[name].about, name, NONE, f"{count_parameters(RECIPES[name].model):,}", NONE]
         for name in rest

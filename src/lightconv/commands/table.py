@@ -105,6 +105,7 @@ def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
 
 
 def _show(table: Table, options: argparse.Namespace) -> int:
+    from lightconv.paper.cited import CITED
     from lightconv.paper.report import show_cited, show_experiment, show_paper
     from lightconv.paper.results import Result, find_results
 
@@ -125,7 +126,7 @@ def _show(table: Table, options: argparse.Namespace) -> int:
         if results.experiment.scale == "paper":
             full = results.all() | full  # of two such experiments the first; both are below
     _print(show_paper(table, full), as_markdown=options.markdown)
-    if table.cited:
+    if table.name in CITED:
         _print(show_cited(table), as_markdown=options.markdown)
     for results in found:
         _print(show_experiment(table, results), as_markdown=options.markdown)

@@ -19,13 +19,19 @@ from lightconv.config import read
 from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.files import lock
-from lightconv.paper import jobs
-from lightconv.paper.jobs import DATA, Job, TableOptions, find_splits, twin_folder
+from lightconv.paper.jobs import (
+    DATA,
+    Job,
+    TableOptions,
+    find_settings,
+    find_splits,
+    make_jobs,
+    twin_folder,
+)
 from lightconv.paper.report import write_markdown
 from lightconv.paper.results import Experiment, Measurement, Result, ResultsFolder, Status
 from lightconv.paper.tables import Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_FAILURE, EXIT_INPUT, EXIT_INTERRUPT, PARENT
-from lightconv.train.log import LOG_FILE, read_log
 from lightconv.train.signals import Stop
 
 # Module that is started for training and measuring.
@@ -50,13 +56,13 @@ def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
     """The jobs of a table by corpus; at full size only where the data is prepared."""
     if options.scale == "cpu":
         prepared = Prepared.open(twin_folder(options))
-        mine = jobs.twin_jobs(table, options, prepared)
-        settings = jobs.twin_settings(table, options, prepared)
-        yield Series(table, options, prepared, mine, mine[0].run.parent.name, settings)
+        jobs = make_jobs(table, options, prepared)
+        settings = find_settings(table, options, prepared)
+        yield Series(table, options, prepared, jobs, jobs[0].run.parent.name, settings)
         return
-    every = jobs.paper_jobs(table, options)
+    jobs = make_jobs(table, options)
     root = options.data or DATA
-    corpora = dict.fromkeys(job.corpus for job in every)
+    corpora = dict.fromkeys(job.corpus for job in jobs)
     found: dict[str, Prepared] = {}
     for corpus in corpora:
         for folder in (root / corpus, root):
@@ -69,16 +75,20 @@ def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
             raise ValueError(f"--data: {text}, expected it for --run. {remedy}")
         tell(f"note: {text}; its rows are not run. {remedy}")
     for corpus, prepared in found.items():
-        mine = [job for job in every if job.corpus == corpus]
+        mine = [job for job in jobs if job.corpus == corpus]
         name = f"{options.name or 'paper'}-{corpus}"
         yield Series(table, options, prepared, mine, name, options.set)
 
 
 class Series:
-    """Jobs of a table on one prepared corpus, and the folder of their results.
+    """Jobs of a table on one prepared corpus.
 
     name, settings  of the experiment; ValueError if its folder has results of another one
     """
+
+    _stop: Stop
+    _display: Display
+    _lock: int
 
     def __init__(
         self,
@@ -89,10 +99,7 @@ class Series:
         name: str,
         settings: Sequence[str],
     ) -> None:
-        self.table = table
-        self.options = options
-        self.prepared = prepared
-        self.jobs = jobs
+        self.table, self.options, self.prepared, self.jobs = table, options, prepared, jobs
         experiment = Experiment(
             table=table.name,
             name=name,
@@ -109,62 +116,44 @@ class Series:
         """Runs the jobs that have no result yet; returns the exit code."""
         code = 0
         with (
-            Stop(self.options.max_seconds) as stop,
-            Display() as display,
-            _alone(self.jobs[0].run.parent, display) as handle,
+            Stop(self.options.max_seconds) as self._stop,
+            Display() as self._display,
+            _alone(self.jobs[0].run.parent, self._display) as self._lock,
         ):
             for place, job in enumerate(self.jobs, 1):
                 old = self.results.find(job.recipe, job.seed)
                 if old is not None and old.status != "failed":
                     continue
-                if stop.code:
-                    return stop.code
-                what = (
-                    f"{self.table.name} {place} of {len(self.jobs)}: {job.recipe}, seed {job.seed}"
-                )
-                result = _Runner(self, job, stop, display, what, handle).run()
+                where = f"{self.table.name} {place} of {len(self.jobs)}"
+                what = f"{where}: {job.recipe}, seed {job.seed}"
+                result = None if self._stop.code else self._run(job, what)
                 if result is None:
-                    return stop.code
+                    return self._stop.code
                 self.results.save(result)
                 write_markdown(self.table, self.results)
                 if result.status != "done":
-                    display.note(f"{what}: {result.status}: {result.why}")
+                    self._display.note(f"{what}: {result.status}: {result.why}")
                 if result.status == "failed":
                     code = EXIT_FAILURE
         return code
 
-
-class _Runner:
-    """One job in processes of its own."""
-
-    def __init__(
-        self, series: Series, job: Job, stop: Stop, display: Display, what: str, lock: int
-    ) -> None:
-        self.series = series
-        self.job = job
-        self.stop = stop
-        self.display = display
-        self.what = what
-        self.lock = lock
-        self.output = job.run.with_name(f"{job.run.name}.txt")
-
-    def run(self) -> Result | None:
-        """The result; None if it was stopped."""
-        job, options, data = self.job, self.series.options, self.series.prepared.folder
-        words = [*job.train(data), "--device", options.device]
-        if options.processes is not None:
-            words += ["--processes", str(options.processes)]
-        code = self._start(words)
+    def _run(self, job: Job, what: str) -> Result | None:
+        """The result of a job; None if it was stopped."""
+        data = self.prepared.folder
+        words = [*job.train(data), "--device", self.options.device]
+        if self.options.processes is not None:
+            words += ["--processes", str(self.options.processes)]
+        code = self._start(job, words, what)
         if code == 0 and job.tune:
-            code = self._start(job.choose(data), "tuning")
+            code = self._start(job, job.choose(data), what, "tuning")
         if code == EXIT_INPUT:
-            raise ValueError(f"{job.recipe}: {self._last_line().removeprefix('error: ')}")
+            raise ValueError(f"{job.recipe}: {job.last_line().removeprefix('error: ')}")
         status: Status = "diverged" if code == EXIT_DIVERGED else "done"
-        why = self._last_line() if status == "diverged" else ""
+        why = job.last_line() if status == "diverged" else ""
         path = job.run.with_name(f"{job.run.name}.measured.json")
         path.unlink(missing_ok=True)
         if code in (0, EXIT_DIVERGED):
-            code = self._start(self._measure(path, status), "measuring")
+            code = self._start(job, self._measure(job, path, status), what, "measuring")
         if code is None:
             return None
         measured = None
@@ -172,36 +161,35 @@ class _Runner:
             measured = read(path, Measurement)
             path.unlink()
         else:
-            status, why = "failed", f"exit code {code}: {self._last_line()}"
+            status, why = "failed", f"exit code {code}: {job.last_line()}"
         return Result(
             row=job.row,
             recipe=job.recipe,
             seed=job.seed,
             status=status,
             why=why,
-            command=options.command(self.series.table.name),
+            command=self.options.command(self.table.name),
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             commit=find_commit(),
             measured=measured,
         )
 
-    def _measure(self, out: Path, status: Status) -> list[str]:
-        series = self.series
-        words = ["measure", str(self.job.run), "--data", str(series.prepared.folder)]
-        words += ["--device", series.options.device, "--out", str(out)]
-        for split in find_splits(series.table, series.prepared):
+    def _measure(self, job: Job, out: Path, status: Status) -> list[str]:
+        words = ["measure", str(job.run), "--data", str(self.prepared.folder), "--out", str(out)]
+        words += ["--device", self.options.device]
+        for split in find_splits(self.table, self.prepared):
             words += ["--split", split]
-        if series.options.limit is not None:
-            words += ["--limit", str(series.options.limit)]
-        words += ["--one-by-one"] if series.table.one_by_one else []
+        if self.options.limit is not None:
+            words += ["--limit", str(self.options.limit)]
+        words += ["--one-by-one"] if self.table.one_by_one else []
         return words + (["--diverged"] if status == "diverged" else [])
 
-    def _start(self, words: Sequence[str], activity: str = "") -> int | None:
+    def _start(self, job: Job, words: Sequence[str], what: str, activity: str = "") -> int | None:
         """Runs a worker and returns its exit code; None if this process was asked to stop.
 
         activity  shown with its seconds; without one, the updates of the run are shown
         """
-        with self.output.open("ab") as output:
+        with job.output.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", WORKER, *words],
                 env={**os.environ, PARENT: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
@@ -210,40 +198,26 @@ class _Runner:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C reaches this process, which passes it on; both hold the lock.
                 start_new_session=True,
-                pass_fds=[self.lock],
+                pass_fds=[self._lock],
             )
+        begin, told, steps = time.monotonic(), False, job.changed().train.max_steps
         try:
-            self._wait(process, activity)
+            while process.poll() is None:
+                if self._stop.code and not told:
+                    told = True
+                    interrupted = self._stop.code == EXIT_INTERRUPT
+                    process.send_signal(signal.SIGINT if interrupted else signal.SIGTERM)
+                if activity:
+                    seconds = int(time.monotonic() - begin)
+                    self._display.show(f"{what}: {activity}, seconds", seconds)
+                else:
+                    self._display.show(f"{what}: updates", job.step(), steps)
+                time.sleep(PAUSE)
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        return None if self.stop.code else process.returncode
-
-    def _wait(self, process: "subprocess.Popen[bytes]", activity: str) -> None:
-        begin = time.monotonic()
-        steps = self.job.changed().train.max_steps
-        told = False
-        while process.poll() is None:
-            if self.stop.code and not told:
-                told = True
-                interrupted = self.stop.code == EXIT_INTERRUPT
-                process.send_signal(signal.SIGINT if interrupted else signal.SIGTERM)
-            if activity:
-                seconds = int(time.monotonic() - begin)
-                self.display.show(f"{self.what}: {activity}, seconds", seconds)
-            else:
-                self.display.show(f"{self.what}: updates", self._steps(), steps)
-            time.sleep(PAUSE)
-
-    def _steps(self) -> int:
-        log = self.job.run / LOG_FILE
-        return max((e["step"] for e in read_log(log)), default=0) if log.exists() else 0
-
-    def _last_line(self) -> str:
-        text = self.output.read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1][:500] if lines else "it said nothing"
+        return None if self._stop.code else process.returncode
 
 
 @contextmanager

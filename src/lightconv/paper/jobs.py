@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from lightconv.paper.results import Scale
 from lightconv.paper.rows import Row
 from lightconv.paper.tables import Table
 from lightconv.recipe import Recipe, find_recipe
+from lightconv.train.log import LOG_FILE, read_log
 
 # Folder of prepared folders, by corpus.
 DATA = Path("data")
@@ -26,12 +27,10 @@ USUAL_GPUS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """Options of `lightconv table`, by name.
+    """Options of `lightconv table`.
 
-    scale        "paper" for rows at full size, "cpu" for their small twins
-    data         a prepared folder; with scale "paper" the folder of such folders, by corpus
-    rows         patterns of recipes; without any, all rows
-    max_seconds  stop and save after that time
+    scale  "paper" for rows at full size, "cpu" for their small twins
+    data   a prepared folder; with scale "paper" the folder of such folders, by corpus
     """
 
     scale: Scale
@@ -68,8 +67,9 @@ class TableOptions:
 class Job:
     """One row with one seed: a run of `lightconv train`, then its measurement.
 
-    run   folder of the run
-    tune  choose length penalty and averaged checkpoints on validation data
+    settings  changes of the recipe, its seed included
+    run       folder of the run
+    tune      choose length penalty and averaged checkpoints on validation data
     """
 
     row: str
@@ -83,14 +83,18 @@ class Job:
     def corpus(self) -> str:
         return RECIPES[self.recipe].task.corpus
 
+    @property
+    def output(self) -> Path:
+        """Output of its commands."""
+        return self.run.with_name(f"{self.run.name}.txt")
+
     def changed(self) -> Recipe:
-        """The recipe with everything set."""
-        return find_recipe(self.recipe, [*self.settings, f"train.seed={self.seed}"], RECIPES)
+        """The recipe with its settings."""
+        return find_recipe(self.recipe, self.settings, RECIPES)
 
     def train(self, data: Path) -> list[str]:
         """Arguments of `lightconv` that train it."""
-        settings = [*self.settings, f"train.seed={self.seed}"]
-        given = [word for setting in settings for word in ("--set", setting)]
+        given = [word for setting in self.settings for word in ("--set", setting)]
         return ["train", self.recipe, "--data", str(data), "--out", str(self.run), *given]
 
     def choose(self, data: Path) -> list[str]:
@@ -115,47 +119,38 @@ class Job:
         lines += ["  " + seed.sub(r"\1$seed", command) for command in commands]
         return "\n".join([*lines, "done"])
 
+    def step(self) -> int:
+        """Updates of the run so far."""
+        log = self.run / LOG_FILE
+        return max((entry["step"] for entry in read_log(log)), default=0) if log.exists() else 0
 
-def paper_jobs(table: Table, options: TableOptions) -> list[Job]:
-    """Rows at full size."""
-    rows = choose_rows(table.by_recipe, options.rows)
-    runs = options.out / table.name / "paper"
-    # The paper tunes length penalty and averages for translation and summaries.
-    return _make_jobs(rows, options, options.set, runs, tune=table.name != "lm")
-
-
-def twin_jobs(table: Table, options: TableOptions, prepared: Prepared | None) -> list[Job]:
-    """Small twins of the rows."""
-    settings = twin_settings(table, options, prepared)
-    rows = choose_rows(table.twin_rows, options.rows)
-    data = options.corpus if prepared is None else prepared.folder.absolute().name
-    runs = options.out / table.name / (options.name or str(data))
-    return _make_jobs(rows, options, settings, runs)
+    def last_line(self) -> str:
+        """Last line of the output of its commands."""
+        text = self.output.read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:500] if lines else "it said nothing"
 
 
-def twin_settings(table: Table, options: TableOptions, prepared: Prepared | None) -> list[str]:
-    """Settings of all twins; without data, they keep the vocabulary of their recipes."""
-    fitted = [] if prepared is None else fit_vocabulary(table, prepared)
-    return [*fitted, *set_steps(options.steps), *options.set]
+def make_jobs(table: Table, options: TableOptions, data: Prepared | None = None) -> list[Job]:
+    """Jobs of all rows, with one seed before any with the next; ValueError for a wrong setting.
 
-
-def _make_jobs(
-    rows: dict[str, Row],
-    options: TableOptions,
-    settings: Sequence[str],
-    runs: Path,
-    *,
-    tune: bool = False,
-) -> list[Job]:
-    """All rows with one seed before any with the next; ValueError for a wrong setting."""
+    data  of twins; without it they keep the vocabulary of their recipes
+    """
+    paper = options.scale == "paper"
+    settings = find_settings(table, options, data)
+    rows = {row.recipe: row for row in table.rows} if paper else table.twin_rows
+    rows = choose_rows(rows, options.rows)
+    folder = str(options.corpus) if data is None else data.folder.absolute().name
+    runs = options.out / table.name / ("paper" if paper else options.name or folder)
     jobs = [
         Job(
             row=row.text,
             recipe=recipe,
             seed=seed,
-            settings=(*set_width(recipe, options.width), *settings),
+            settings=(*set_width(recipe, options.width), *settings, f"train.seed={seed}"),
             run=runs / f"{recipe}.seed{seed}",
-            tune=tune,
+            # The paper tunes length penalty and averages for translation and summaries.
+            tune=paper and table.name != "lm",
         )
         for seed in range(1, options.seeds + 1)
         for recipe, row in rows.items()
@@ -163,6 +158,12 @@ def _make_jobs(
     for job in jobs[: len(rows)]:
         job.changed()
     return jobs
+
+
+def find_settings(table: Table, options: TableOptions, data: Prepared | None) -> list[str]:
+    """Settings of all rows."""
+    fitted = [] if data is None else fit_vocabulary(table, data)
+    return [*fitted, *set_steps(options.steps), *options.set]
 
 
 def choose_rows(rows: dict[str, Row], patterns: Sequence[str]) -> dict[str, Row]:
@@ -257,31 +258,26 @@ def twin_folder(options: TableOptions) -> Path:
     return folder
 
 
-# --- Printed
-
-
 def write_script(table: Table, options: TableOptions) -> str:
     """The commands that train and score all rows, as a shell script."""
     if options.scale == "paper":
         return _paper_script(table, options)
     folder = twin_folder(options)
     prepared = Prepared.open(folder) if is_prepared(folder) or options.data else None
-    jobs = twin_jobs(table, options, prepared)
-    head = [f"# {table.title}: small twins. With --run they are run, measured and shown"]
+    head = f"# {table.title}: small twins. With --run they are run, measured and shown"
     if prepared is None:
-        head.append(f"lightconv prepare {options.corpus} --out {shlex.quote(str(folder))}")
+        head += f"\nlightconv prepare {options.corpus} --out {shlex.quote(str(folder))}"
     splits = find_splits(table, prepared) if prepared else table.splits
-    parts = ["\n".join(head)]
-    for job in (job for job in jobs if job.seed == 1):
+    parts = [head]
+    for job in make_jobs(table, replace(options, seeds=1), prepared):
         train = f"lightconv {shlex.join(job.train(folder))}"
-        commands = [train, *job.score(folder, splits, options.limit)]
-        parts.append(job.loop(commands, options.seeds))
+        parts.append(job.loop([train, *job.score(folder, splits, options.limit)], options.seeds))
     return "\n\n".join(parts)
 
 
 def _paper_script(table: Table, options: TableOptions) -> str:
-    jobs = [job for job in paper_jobs(table, options) if job.seed == 1]
     root, nodes = options.data or DATA, options.nodes
+    jobs = make_jobs(table, replace(options, seeds=1))
     head = [
         f"# {table.title} ({table.place})",
         "# Every command can be repeated: what is done is not done again.",
@@ -294,7 +290,11 @@ def _paper_script(table: Table, options: TableOptions) -> str:
     for job in jobs:
         data = root / job.corpus
         gpus = options.processes or max(1, GPUS.get(job.corpus, USUAL_GPUS) // nodes)
-        train = [f"{_launch(gpus, nodes)} {shlex.join(job.train(data))}"]
+        launch = "lightconv" if gpus == 1 else f"torchrun --nproc-per-node {gpus} -m lightconv"
+        if nodes > 1:
+            meet = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
+            launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {meet} -m lightconv"
+        train = [f"{launch} {shlex.join(job.train(data))}"]
         score = job.score(data, table.splits, options.limit)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
@@ -302,10 +302,3 @@ def _paper_script(table: Table, options: TableOptions) -> str:
         return "\n\n".join(["\n".join(head), *trained])
     each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
     return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
-
-
-def _launch(gpus: int, nodes: int) -> str:
-    if nodes > 1:
-        meet = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
-        return f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {meet} -m lightconv"
-    return f"torchrun --nproc-per-node {gpus} -m lightconv" if gpus > 1 else "lightconv"

@@ -9,9 +9,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
-from lightconv.paper.models import MODELS
-from lightconv.paper.rows import ABLATION, DECODERS, NO_INPUT_DROPOUT, NORMALIZATION, Row
-from lightconv.paper.small import SMALL_MODELS, SMALL_TASKS, narrow
+from lightconv.paper.rows import ABLATION, DECODERS, MODELS, NO_INPUT_DROPOUT, NORMALIZATION, Row
+from lightconv.paper.small import SMALL_MODELS, SMALL_TASKS, shrink
 from lightconv.paper.tasks import FITTED, TASKS, Task, ours
 from lightconv.recipe import Recipe
 
@@ -85,14 +84,14 @@ def _small_family(task: str) -> Iterator[tuple[str, Recipe]]:
 def _own(rows: Iterable[Row], task: Task) -> Iterator[tuple[str, Recipe]]:
     """The recipes of rows that have models of their own."""
     for row in rows:
-        if row.recipe is not None and row.model is not None:
+        if row.model is not None:
             yield row.recipe, _recipe(row.about, task, row.model, row.sources)
 
 
 def _twins(rows: Iterable[Row], task: Task, decoder: int = 3) -> Iterator[tuple[str, Recipe]]:
     for row in rows:
         if row.model is not None:
-            model = narrow(row.model, decoder)
+            model = shrink(row.model, decoder)
             about = f"small twin of {row.recipe}, {_layers(model)}, width {model.dim}"
             yield f"{row.recipe}-small", _recipe(about, task, model)
 

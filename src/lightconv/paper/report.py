@@ -6,17 +6,20 @@ Each column says whose figures it has, the paper's or ours.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from lightconv.console import Rows, markdown
+from lightconv.paper.cited import CITED
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.results import (
     Experiment,
     Measurement,
     Result,
     ResultsFolder,
+    Training,
+    show_mean,
     show_results,
-    summarize,
 )
 from lightconv.paper.rows import NONE, Row
 from lightconv.paper.small import WIDTH
@@ -42,8 +45,9 @@ def show_paper(table: Table, full: Found) -> Section:
     for column in table.columns:
         header += [f"{column.name} (paper)", f"{column.name} (ours)"]
     rows = []
-    for recipe, row in table.by_recipe.items():
-        cells = [row.text, recipe, row.params, f"{count_parameters(RECIPES[recipe].model):,}"]
+    for row in table.rows:
+        recipe, count = row.recipe, count_parameters(RECIPES[row.recipe].model)
+        cells = [row.text, recipe, row.params, f"{count:,}"]
         for column, figure in zip(table.columns, row.figures, strict=True):
             cells += [figure, show_results(full.get(recipe, []), column)]
         rows.append(cells)
@@ -54,7 +58,7 @@ def show_cited(table: Table) -> Section:
     """Rows that are the work of others."""
     names = [f"{column.name} (paper)" for column in table.columns]
     header = ["row", "params (paper)", *names]
-    rows = [[row.text, row.params, *row.figures] for row in table.cited]
+    rows = [row.split(" | ") for row in CITED[table.name]]
     return {"Work of others, as the paper cites it": rows}, header, header[1:]
 
 
@@ -63,7 +67,7 @@ def rows_of(table: Table, experiment: Experiment) -> dict[str, Row]:
     if experiment.scale == "cpu":
         return table.twin_rows
     corpus = experiment.corpus
-    return {n: row for n, row in table.by_recipe.items() if RECIPES[n].task.corpus == corpus}
+    return {row.recipe: row for row in table.rows if RECIPES[row.recipe].task.corpus == corpus}
 
 
 def show_experiment(table: Table, results: ResultsFolder) -> Section:
@@ -76,10 +80,10 @@ def show_experiment(table: Table, results: ResultsFolder) -> Section:
     rows = []
     for recipe, row in rows_of(table, results.experiment).items():
         mine = found.get(recipe, [])
-        cells = [row.text, _parameters(mine), str(len(mine))]
-        cells += [show_results(mine, column) for column in columns]
-        cells += [_training(mine), _tokens(mine), *row.figures]
-        rows.append(cells)
+        size = next((f"{each.parameters:,}" for each in _measured(mine)), NONE)
+        cells = [show_results(mine, column) for column in columns]
+        cells += [_minutes(mine), _rate(mine), *row.figures]
+        rows.append([row.text, size, str(len(mine)), *cells])
     return {describe(results.experiment, found): rows}, header, header[1:]
 
 
@@ -130,8 +134,8 @@ def notes(results: ResultsFolder) -> list[str]:
             "and about half of its layers (`lightconv show RECIPE`), and are changed by the "
             "settings below"
         )
-    for split in _absent(experiment):
-        lines.append(f"the data has no split {split}: validation is scored in its place")
+    no_split = "the data has no split {}: validation is scored in its place"
+    lines += map(no_split.format, _absent(experiment))
     lines += [f"command: {result.command}" for result in found]
     lines += [f"date: {dates[0]} to {dates[-1]}"] if dates else []
     lines += [f"commit: {result.commit}" for result in found if result.commit]
@@ -193,15 +197,15 @@ def _draw_column(axis: "Axes", column: Column, recipes: Iterable[str], found: Fo
     for place, recipe in enumerate(recipes):
         mine = found.get(recipe, [])
         values = [v for result in mine if (v := result.figure(column)) is not None]
-        summary = summarize(values)
-        if summary is None:
+        if not values:
             gray = {"color": "#666666", "fontsize": "small", "va": "center"}
             text, within = show_results(mine, column), axis.get_yaxis_transform()
             axis.text(0.02, place, text, transform=within, **gray)
             continue
         axis.plot(values, [place] * len(values), "o", color=BLUE, alpha=0.35, markersize=4)
         bar = {"fmt": "|", "color": BLUE, "markersize": 12, "capsize": 3}
-        axis.errorbar(summary.mean, place, xerr=summary.deviation or 0.0, **bar)
+        deviation = stdev(values) if len(values) > 1 else 0.0
+        axis.errorbar(fmean(values), place, xerr=deviation, **bar)
     axis.set_title(f"{column.name} (ours)", fontsize="medium")
     axis.grid(axis="x", alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
@@ -215,20 +219,17 @@ def _measured(results: Sequence[Result]) -> list[Measurement]:
     return [result.measured for result in results if result.measured is not None]
 
 
-def _parameters(results: Sequence[Result]) -> str:
-    return next((f"{m.parameters:,}" for m in _measured(results)), NONE)
+def _trained(results: Sequence[Result]) -> list[Training]:
+    return [m.training for m in _measured(results) if m.training and m.scores]
 
 
-def _training(results: Sequence[Result]) -> str:
+def _minutes(results: Sequence[Result]) -> str:
     """Minutes of a whole training, validation and checkpoints included."""
-    trained = [m.training for m in _measured(results) if m.training and m.scores]
-    summary = summarize([sum(each.seconds.values()) / 60 for each in trained])
-    return NONE if summary is None else f"{summary.show(1)} min"
+    shown = show_mean([sum(each.seconds.values()) / 60 for each in _trained(results)], 1)
+    return f"{shown} min" if shown else NONE
 
 
-def _tokens(results: Sequence[Result]) -> str:
+def _rate(results: Sequence[Result]) -> str:
     """Target tokens per second of updates."""
-    trained = [m.training for m in _measured(results) if m.training and m.scores]
-    rates = [each.tokens / max(each.seconds.get("updates", 0.0), 1e-9) for each in trained]
-    summary = summarize(rates)
-    return NONE if summary is None else summary.show(0)
+    spent = [(t.tokens, max(t.seconds.get("updates", 0.0), 1e-9)) for t in _trained(results)]
+    return show_mean([tokens / seconds for tokens, seconds in spent], 0) or NONE

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_dict
 from lightconv.files import replace_file
@@ -106,37 +106,22 @@ class Result:
 
     def figure(self, column: Column) -> float | None:
         """The value of a column; None if this result has none."""
-        if self.measured is None:
-            return None
-        if column.measured == "score":
-            scores = self.measured.scores.get(column.split)
-            if not scores:
-                return None
-            return scores[0].value if column.part is None else scores[0].parts.get(column.part)
-        if (speed := self.measured.speed) is None:
-            return None
-        count = speed.lines if column.measured == "sentences/s" else speed.tokens
-        return count / max(speed.seconds, 1e-9)
-
-
-class Summary(NamedTuple):
-    """Mean and deviation (of a sample) over seeds; a single seed has no deviation."""
-
-    mean: float
-    deviation: float | None
-
-    def show(self, digits: int) -> str:
-        """`26.90 ± 0.20`."""
-        if self.deviation is None:
-            return f"{self.mean:,.{digits}f}"
-        return f"{self.mean:,.{digits}f} ± {self.deviation:.{digits}f}"
-
-
-def summarize(values: Sequence[float]) -> Summary | None:
-    """Summary of the values; None if there are none."""
-    if not values:
+        found = self.measured
+        if found and column.measured == "score":
+            for score in found.scores.get(column.split, ())[:1]:
+                return score.value if column.part is None else score.parts.get(column.part)
+        elif found and found.speed:
+            lines = column.measured == "sentences/s"
+            count = found.speed.lines if lines else found.speed.tokens
+            return count / max(found.speed.seconds, 1e-9)
         return None
-    return Summary(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def show_mean(values: Sequence[float], digits: int) -> str:
+    """`26.90 ± 0.20`: mean and deviation (of a sample) over seeds; empty without values."""
+    if len(values) < 2:
+        return "".join(f"{value:,.{digits}f}" for value in values)
+    return f"{fmean(values):,.{digits}f} ± {stdev(values):.{digits}f}"
 
 
 class ResultsFolder:
@@ -151,33 +136,27 @@ class ResultsFolder:
         """The folder of an experiment; ValueError if it exists with another one."""
         folder = root / experiment.table / experiment.name
         path = folder / EXPERIMENT_FILE
-        if path.exists():
-            changed = differences(_read(path, Experiment), experiment)
-            if changed:
-                raise ValueError(
-                    f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
-                    "the same options, or another --name"
-                )
-        else:
+        if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             _write(path, experiment)
+        elif changed := differences(_read(path, Experiment), experiment):
+            raise ValueError(
+                f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
+                "the same options, or another --name"
+            )
         return cls(folder, experiment)
 
     @classmethod
     def open(cls, folder: Path) -> "ResultsFolder":
-        """An existing folder."""
         return cls(folder, _read(folder / EXPERIMENT_FILE, Experiment))
 
     def path(self, recipe: str, seed: int) -> Path:
-        """File of one result."""
         return self.folder / f"{recipe}.seed{seed}.json"
 
     def save(self, result: Result) -> None:
-        """Writes a result atomically."""
         _write(self.path(result.recipe, result.seed), result)
 
     def find(self, recipe: str, seed: int) -> Result | None:
-        """A result; None if it was not run."""
         path = self.path(recipe, seed)
         return _read(path, Result) if path.exists() else None
 
@@ -201,12 +180,10 @@ def show_results(results: Sequence[Result], column: Column) -> str:
     if not results:
         return "not run"
     found = [value for each in results if (value := each.figure(column)) is not None]
-    shown = [summary.show(column.digits)] if (summary := summarize(found)) else []
+    shown = [show_mean(found, column.digits)] if found else []
     if column.measured == "score":  # the column of the score explains a missing speed
-        for status in ("diverged", "failed"):
-            bad = sum(each.status == status for each in results)
-            if bad:
-                shown.append(status if bad == len(results) else f"{bad} {status}")
+        counts = {s: sum(each.status == s for each in results) for s in ("diverged", "failed")}
+        shown += [s if n == len(results) else f"{n} {s}" for s, n in counts.items() if n]
     return ", ".join(shown) or NONE
 
 

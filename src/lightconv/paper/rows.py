@@ -1,43 +1,135 @@
-"""Rows of the paper's tables: one entry each, with figures as they are printed.
+"""Models and rows of the paper: one entry per row, which begins with the row as it is printed.
 
-A figure is text: "26.9 ± 0.1", "diverges", "-" where there is none. The rows of tables 3, 6 and 7
-have models of their own, each a change of another one; other rows have the models of their tasks.
+The rows of tables 3, 6 and 7 have models of their own, each a change of another one; other rows
+have the models of their tasks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lightconv.models.config import (
+    AdaptiveConfig,
+    AttentionConfig,
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    LanguageModelConfig,
     LightConvConfig,
+    MixerConfig,
+    ModelConfig,
     Seq2SeqConfig,
 )
-from lightconv.paper.models import ATTENTION, DECODER_KERNELS, EN_DE, change_both, put, stack
 from lightconv.paper.tasks import ARCHITECTURE, FITTED, each_layer, ours
 
 NONE = "-"
+# Self-attention has 6 + 6 layers; other mixers have one more encoder layer, to match its size.
+ENCODER_KERNELS = (3, 7, 15, 31, 31, 31, 31)
+DECODER_KERNELS = (3, 7, 15, 31, 31, 31)
+LM_KERNELS = (15,) * 2 + (31,) * 4 + (63,) * 11
+
+Convolution = ConvConfig | LightConvConfig | DynamicConvConfig
+Models = dict[str, ModelConfig]
+
+
+def stack(layer: Convolution, kernels: Sequence[int]) -> tuple[MixerConfig, ...]:
+    """One such layer per kernel width."""
+    return tuple(replace(layer, kernel=kernel) for kernel in kernels)
+
+
+def put(
+    model: Seq2SeqConfig,
+    layer: Convolution,
+    encoder: Sequence[int] = ENCODER_KERNELS,
+    decoder: Sequence[int] = DECODER_KERNELS,
+) -> Seq2SeqConfig:
+    """`model` with convolutions of these widths in place of its mixers."""
+    return replace(model, encoder=stack(layer, encoder), decoder=stack(layer, decoder))
+
+
+def change(layers: tuple[MixerConfig, ...], **changes: Any) -> tuple[MixerConfig, ...]:
+    """Every layer with the same changes."""
+    return tuple(replace(layer, **changes) for layer in layers)
+
+
+def change_both(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
+    """Every layer of encoder and decoder with the same changes."""
+    encoder, decoder = change(model.encoder, **changes), change(model.decoder, **changes)
+    return replace(model, encoder=encoder, decoder=decoder)
+
+
+def resize(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
+    """A self-attention model of other sizes; its layers get the heads of `source_heads`."""
+    sized = replace(model, **changes)
+    return change_both(sized, heads=sized.source_heads)
+
+
+def family(
+    attention: Seq2SeqConfig,
+    *,
+    dropconnect: float = 0.1,
+    input_dropout: float = 0.1,
+    glu: bool,
+) -> Models:
+    """A self-attention model, and the same with lightweight and with dynamic convolutions.
+
+    glu  gates DynamicConv on both sides and LightConv in the encoder, as the paper's counts imply
+    """
+    heads = attention.source_heads
+    frame = replace(attention, input_dropout=input_dropout)
+    light = LightConvConfig(kernel=3, heads=heads, dropconnect=dropconnect)
+    dynamic = DynamicConvConfig(kernel=3, heads=heads, dropconnect=dropconnect, glu=glu)
+    lightconv = put(frame, light)
+    return {
+        "selfattention": attention,
+        "lightconv": replace(lightconv, encoder=change(lightconv.encoder, glu=glu)),
+        "dynamicconv": put(frame, dynamic),
+    }
+
+
+def lm_family(attention: LanguageModelConfig, kernels: Sequence[int]) -> Models:
+    """The same for language models, where both convolutions are gated."""
+    heads = attention.dim // 64
+    frame = replace(attention, input_dropout=0.1)
+    light = LightConvConfig(kernel=3, heads=heads, dropconnect=0.1, glu=True)
+    dynamic = DynamicConvConfig(kernel=3, heads=heads, dropconnect=0.1, glu=True)
+    return {
+        "selfattention": attention,
+        "lightconv": replace(frame, layers=stack(light, kernels)),
+        "dynamicconv": replace(frame, layers=stack(dynamic, kernels)),
+    }
 
 
 @dataclass(frozen=True)
 class Row:
     """A row of a table; its small twin is the recipe NAME-small.
 
-    recipe   None for the work of others, which the paper only cites
-    params   number of parameters as printed
-    exact    number of parameters of the recipe's model; None if the paper cites the row
-    figures  as printed, in the order of the table's columns
+    printed  text | number of parameters | a figure for each column of the table
     model    of the recipe, if it is not one of its task; `about` and `sources` are the recipe's
     """
 
-    text: str
-    recipe: str | None
-    params: str
-    exact: int | None
-    figures: tuple[str, ...]
+    printed: str
+    recipe: str
     model: Seq2SeqConfig | None = None
     about: str = ""
     sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.printed.split(" | ")[0]
+
+    @property
+    def params(self) -> str:
+        return self.printed.split(" | ")[1]
+
+    @property
+    def figures(self) -> list[str]:
+        return self.printed.split(" | ")[2:]
+
+    @property
+    def cited(self) -> bool:
+        """The work of others, with the model of the recipe."""
+        return "et al." in self.text
 
 
 def agrees(printed: str, exact: int) -> bool:
@@ -45,54 +137,92 @@ def agrees(printed: str, exact: int) -> bool:
     return printed in (f"{exact // 10**6}M", f"{round(exact / 1e6)}M")
 
 
-# --- Tables 1, 2, 4 and 5. The baseline of table 1 is cited, with the model of table 3's baseline.
+# --- Models of the tasks
+
+ATTENTION = AttentionConfig(heads=16, dropout=0.1)
+EN_DE = Seq2SeqConfig(
+    dim=1024,
+    ffn_dim=4096,
+    source_heads=16,
+    encoder=(ATTENTION,) * 6,
+    decoder=(ATTENTION,) * 6,
+    source_vocab=32_768,
+    target_vocab=32_768,
+    share_embeddings="all",
+    dropout=0.3,
+    attention_dropout=0.1,
+)
+IWSLT = resize(
+    EN_DE,
+    dim=512,
+    ffn_dim=1024,
+    source_heads=4,
+    source_vocab=8848,
+    target_vocab=6632,
+    share_embeddings="none",
+)
+EN_FR = replace(EN_DE, source_vocab=40_000, target_vocab=40_000, dropout=0.1)
+ZH_EN = replace(
+    change_both(EN_DE, dropout=0.2),
+    source_vocab=37_900,
+    target_vocab=37_900,
+    share_embeddings="none",
+    dropout=0.25,
+    attention_dropout=0.2,
+)
+CNN_DAILYMAIL = resize(
+    EN_DE,
+    dim=512,
+    ffn_dim=2048,
+    source_heads=8,
+    source_vocab=30_000,
+    target_vocab=30_000,
+    share_embeddings="none",
+)
+BILLION_WORD = LanguageModelConfig(
+    dim=1024,
+    ffn_dim=4096,
+    layers=(ATTENTION,) * 16,
+    vocab=793_471,
+    adaptive=AdaptiveConfig(cutoffs=(60_000, 160_000)),
+    dropout=0.1,
+)
+
+MODELS: dict[str, Models] = {
+    "iwslt-de-en": family(IWSLT, glu=False, input_dropout=0.0),
+    "wmt-en-de": family(EN_DE, glu=True),
+    "wmt-en-fr": family(EN_FR, glu=True),
+    "wmt-zh-en": family(ZH_EN, glu=True, dropconnect=0.2),
+    "billion-word": lm_family(BILLION_WORD, LM_KERNELS),
+    "cnn-dailymail": family(CNN_DAILYMAIL, glu=False),
+}
+
+# --- Tables 1, 2, 4 and 5
 
 MT1 = (
-    Row(
-        "Self-attention, Ott et al. (2018), En-De",
-        "wmt-en-de-selfattention",
-        "210M",
-        None,
-        ("29.3",),
-    ),
-    Row("LightConv, En-De", "wmt-en-de-lightconv", "202M", 202_569_904, ("28.9",)),
-    Row("DynamicConv, En-De", "wmt-en-de-dynamicconv", "213M", 213_237_760, ("29.7",)),
-    Row(
-        "Self-attention, Ott et al. (2018), En-Fr", "wmt-en-fr-selfattention", NONE, None, ("43.2",)
-    ),
-    Row("LightConv, En-Fr", "wmt-en-fr-lightconv", NONE, 209_975_472, ("43.1",)),
-    Row("DynamicConv, En-Fr", "wmt-en-fr-dynamicconv", NONE, 220_643_328, ("43.2",)),
+    Row("Self-attention, Ott et al. (2018), En-De | 210M | 29.3", "wmt-en-de-selfattention"),
+    Row("LightConv, En-De | 202M | 28.9", "wmt-en-de-lightconv"),
+    Row("DynamicConv, En-De | 213M | 29.7", "wmt-en-de-dynamicconv"),
+    Row("Self-attention, Ott et al. (2018), En-Fr | - | 43.2", "wmt-en-fr-selfattention"),
+    Row("LightConv, En-Fr | - | 43.1", "wmt-en-fr-lightconv"),
+    Row("DynamicConv, En-Fr | - | 43.2", "wmt-en-fr-dynamicconv"),
 )
 MT2 = (
-    Row("Self-attention baseline, IWSLT", "iwslt-de-en-selfattention", NONE, 42_864_640, ("34.4",)),
-    Row("LightConv, IWSLT", "iwslt-de-en-lightconv", NONE, 38_139_436, ("34.8",)),
-    Row("DynamicConv, IWSLT", "iwslt-de-en-dynamicconv", NONE, 38_685_184, ("35.2",)),
-    Row(
-        "Self-attention baseline, Zh-En", "wmt-zh-en-selfattention", "292M", 292_786_176, ("23.8",)
-    ),
-    Row("LightConv, Zh-En", "wmt-zh-en-lightconv", "285M", 285_444_272, ("24.3",)),
-    Row("DynamicConv, Zh-En", "wmt-zh-en-dynamicconv", "296M", 296_112_128, ("24.4",)),
+    Row("Self-attention baseline, IWSLT | - | 34.4", "iwslt-de-en-selfattention"),
+    Row("LightConv, IWSLT | - | 34.8", "iwslt-de-en-lightconv"),
+    Row("DynamicConv, IWSLT | - | 35.2", "iwslt-de-en-dynamicconv"),
+    Row("Self-attention baseline, Zh-En | 292M | 23.8", "wmt-zh-en-selfattention"),
+    Row("LightConv, Zh-En | 285M | 24.3", "wmt-zh-en-lightconv"),
+    Row("DynamicConv, Zh-En | 296M | 24.4", "wmt-zh-en-dynamicconv"),
 )
 LM = (
-    Row(
-        "Self-attention baseline",
-        "billion-word-selfattention",
-        "331M",
-        330_827_712,
-        ("26.67", "26.73"),
-    ),
-    Row("DynamicConv", "billion-word-dynamicconv", "339M", 339_457_984, ("26.60", "26.67")),
+    Row("Self-attention baseline | 331M | 26.67 | 26.73", "billion-word-selfattention"),
+    Row("DynamicConv | 339M | 26.60 | 26.67", "billion-word-dynamicconv"),
 )
 SUMMARIZATION = (
-    Row(
-        "Self-attention baseline",
-        "cnn-dailymail-selfattention",
-        "90M",
-        90_218_496,
-        ("39.26", "15.98", "36.35"),
-    ),
-    Row("LightConv", "cnn-dailymail-lightconv", "86M", 86_543_960, ("39.52", "15.97", "36.51")),
-    Row("DynamicConv", "cnn-dailymail-dynamicconv", "87M", 87_635_456, ("39.84", "16.25", "36.73")),
+    Row("Self-attention baseline | 90M | 39.26 | 15.98 | 36.35", "cnn-dailymail-selfattention"),
+    Row("LightConv | 86M | 39.52 | 15.97 | 36.51", "cnn-dailymail-lightconv"),
+    Row("DynamicConv | 87M | 39.84 | 16.25 | 36.73", "cnn-dailymail-dynamicconv"),
 )
 
 # --- Table 3: from self-attention to dynamic convolutions in small steps, without GLU
@@ -123,115 +253,79 @@ _AVERAGES = {
 
 ABLATION = (
     Row(
-        "Self-attention baseline (k=inf, H=16)",
+        "Self-attention baseline (k=inf, H=16) | 210M | 26.9 ± 0.1 | 52.1 ± 0.1",
         "wmt-en-de-selfattention",
-        "210M",
-        209_911_808,
-        ("26.9 ± 0.1", "52.1 ± 0.1"),
     ),
     Row(
-        "Self-attention baseline (k=3,7,15,31x3, H=16)",
+        "Self-attention baseline (k=3,7,15,31x3, H=16) | 210M | 26.9 ± 0.3 | 54.9 ± 0.2",
         "wmt-en-de-ablation-windowed",
-        "210M",
-        209_911_808,
-        ("26.9 ± 0.3", "54.9 ± 0.2"),
         WINDOWED,
         "self-attention in windows of 3, 7, 15, 31x3",
         NO_INPUT_DROPOUT,
     ),
     Row(
-        "CNN (k=3)",
+        "CNN (k=3) | 208M | 25.9 ± 0.2 | 68.1 ± 0.3",
         "wmt-en-de-ablation-cnn",
-        "208M",
-        208_823_296,
-        ("25.9 ± 0.2", "68.1 ± 0.3"),
         CNN,
         "full convolutions k=3, no projections",
         _BEFORE_LIGHTCONV,
     ),
     Row(
-        "CNN Depthwise (k=3, H=1024)",
+        "CNN Depthwise (k=3, H=1024) | 195M | 26.1 ± 0.2 | 67.1 ± 1.0",
         "wmt-en-de-ablation-depthwise",
-        "195M",
-        195_258_368,
-        ("26.1 ± 0.2", "67.1 ± 1.0"),
         DEPTHWISE,
         "CNN depthwise: k=3, H=1024, with projections",
         _BEFORE_LIGHTCONV,
     ),
     Row(
-        "+ Increasing kernel (k=3,7,15,31x4, H=1024)",
+        "+ Increasing kernel (k=3,7,15,31x4, H=1024) | 195M | 26.4 ± 0.2 | 63.3 ± 0.1",
         "wmt-en-de-ablation-increasing-kernel",
-        "195M",
-        195_491_840,
-        ("26.4 ± 0.2", "63.3 ± 0.1"),
         INCREASING_KERNEL,
         "+ increasing kernel: k=3, 7, 15, 31x4",
         _BEFORE_LIGHTCONV,
     ),
     Row(
-        "+ DropConnect (H=1024)",
+        "+ DropConnect (H=1024) | 195M | 26.5 ± 0.2 | 63.3 ± 0.1",
         "wmt-en-de-ablation-dropconnect",
-        "195M",
-        195_491_840,
-        ("26.5 ± 0.2", "63.3 ± 0.1"),
         DROPCONNECT,
         "+ DropConnect",
         _BEFORE_LIGHTCONV,
     ),
     Row(
-        "+ Weight sharing (H=16)",
+        "+ Weight sharing (H=16) | 195M | 26.5 ± 0.1 | 63.7 ± 0.4",
         "wmt-en-de-ablation-sharing",
-        "195M",
-        195_222_704,
-        ("26.5 ± 0.1", "63.7 ± 0.4"),
         SHARING,
         "+ weight sharing: H=16",
         _BEFORE_LIGHTCONV,
     ),
     Row(
-        "+ Softmax-normalized weights [LightConv] (H=16)",
+        "+ Softmax-normalized weights [LightConv] (H=16) | 195M | 26.6 ± 0.2 | 63.6 ± 0.1",
         "wmt-en-de-ablation-softmax",
-        "195M",
-        195_222_704,
-        ("26.6 ± 0.2", "63.6 ± 0.1"),
         SOFTMAX,
         "+ softmax-normalised weights: LightConv without GLU",
     ),
     Row(
-        "+ Dynamic weights [DynamicConv] (H=16)",
+        "+ Dynamic weights [DynamicConv] (H=16) | 200M | 26.9 ± 0.2 | 62.6 ± 0.4",
         "wmt-en-de-ablation-dynamicconv",
-        "200M",
-        199_592_960,
-        ("26.9 ± 0.2", "62.6 ± 0.4"),
         DYNAMIC,
         "+ dynamic weights: DynamicConv without GLU",
     ),
     Row(
-        "DynamicConv (H=16) w/o softmax-normalization",
+        "DynamicConv (H=16) w/o softmax-normalization | 200M | diverges | -",
         "wmt-en-de-ablation-dynamicconv-nosoftmax",
-        "200M",
-        199_592_960,
-        ("diverges", NONE),
         change_both(DYNAMIC, normalize="none"),
         "DynamicConv without softmax (diverged in the paper)",
     ),
     Row(
-        "AAN decoder + self-attn encoder",
+        "AAN decoder + self-attn encoder | 260M | 26.8 ± 0.1 | 59.5 ± 0.1",
         "wmt-en-de-ablation-aan-decoder",
-        "260M",
-        260_261_888,
-        ("26.8 ± 0.1", "59.5 ± 0.1"),
         AAN_DECODER,
         "averaged attention in the decoder, self-attention in the encoder",
         _AVERAGES,
     ),
     Row(
-        "AAN decoder + AAN encoder",
+        "AAN decoder + AAN encoder | 310M | 22.5 ± 0.1 | 59.2 ± 2.1",
         "wmt-en-de-ablation-aan-both",
-        "310M",
-        310_611_968,
-        ("22.5 ± 0.1", "59.2 ± 2.1"),
         AAN_BOTH,
         "averaged attention in encoder and decoder",
         {**_AVERAGES, "model.encoder.*.dropout": ours("none")},
@@ -242,30 +336,30 @@ ABLATION = (
 
 NORMALIZATION = tuple(
     Row(
-        text,
+        printed,
         f"wmt-en-de-normalize-{name.replace('_', '-')}",
-        NONE,
-        199_592_960,
-        (bleu,),
         change_both(DYNAMIC, normalize=name),
         f"DynamicConv without GLU, kernels {about}",
     )
-    for name, text, bleu, about in (
-        ("none", "W (no normalization)", "diverges", "not normalised (diverged in the paper)"),
-        ("softmax", "softmax(W)", "26.9 ± 0.2", "through a softmax"),
-        ("sigmoid", "sigmoid(W)", "26.6 ± 0.3", "through a sigmoid"),
-        ("tanh", "tanh(W)", "25.6 ± 0.2", "through tanh"),
-        ("l1", "W / L1 norm", "diverges", "divided by their L1 norm (diverged in the paper)"),
-        ("l2", "W / L2 norm", "26.8 ± 0.2", "divided by their L2 norm"),
-        ("square", "power(W, 2)", "diverges", "squared (diverged in the paper)"),
-        ("abs", "abs(W)", "diverges", "as absolute values (diverged in the paper)"),
+    for name, printed, about in (
+        ("none", "W (no normalization) | - | diverges", "not normalised (diverged in the paper)"),
+        ("softmax", "softmax(W) | - | 26.9 ± 0.2", "through a softmax"),
+        ("sigmoid", "sigmoid(W) | - | 26.6 ± 0.3", "through a sigmoid"),
+        ("tanh", "tanh(W) | - | 25.6 ± 0.2", "through tanh"),
+        ("l1", "W / L1 norm | - | diverges", "divided by their L1 norm (diverged in the paper)"),
+        ("l2", "W / L2 norm | - | 26.8 ± 0.2", "divided by their L2 norm"),
+        ("square", "power(W, 2) | - | diverges", "squared (diverged in the paper)"),
+        ("abs", "abs(W) | - | diverges", "as absolute values (diverged in the paper)"),
         (
             "abs_l1",
-            "abs(W) / L1 norm",
-            "diverges",
+            "abs(W) / L1 norm | - | diverges",
             "as absolute values divided by their L1 norm (diverged in the paper)",
         ),
-        ("abs_l2", "abs(W) / L2 norm", "26.7 ± 0.2", "as absolute values divided by their L2 norm"),
+        (
+            "abs_l2",
+            "abs(W) / L2 norm | - | 26.7 ± 0.2",
+            "as absolute values divided by their L2 norm",
+        ),
     )
 )
 
@@ -273,23 +367,14 @@ NORMALIZATION = tuple(
 
 DECODERS = tuple(
     Row(
-        f"DynamicConv ({text})",
+        f"DynamicConv ({printed}",
         f"wmt-en-de-decoder-{len(kernels)}",
-        params,
-        exact,
-        figures,
         replace(DYNAMIC, decoder=stack(_DYNAMIC, kernels)),
         f"DynamicConv without GLU, 7+{len(kernels)} layers, greedy search",
     )
-    for kernels, text, params, exact, figures in (
-        ((31,), "1-decoder layer (k=31)", "124M", 124_680_192, ("26.1", "15.2", "423.0")),
-        ((3, 7, 15), "3-decoder layers (k=3,7,15)", "153M", 153_976_832, ("27.7", "7.2", "202.3")),
-        (
-            DECODER_KERNELS,
-            "6-decoder layers (k=3,7,15,31,31,31)",
-            "200M",
-            199_592_960,
-            ("28.5", "3.9", "110.9"),
-        ),
+    for kernels, printed in (
+        ((31,), "1-decoder layer (k=31)) | 124M | 26.1 | 15.2 | 423.0"),
+        ((3, 7, 15), "3-decoder layers (k=3,7,15)) | 153M | 27.7 | 7.2 | 202.3"),
+        (DECODER_KERNELS, "6-decoder layers (k=3,7,15,31,31,31)) | 200M | 28.5 | 3.9 | 110.9"),
     )
 )

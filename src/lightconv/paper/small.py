@@ -5,85 +5,66 @@ self-attention has 3 + 3 layers, convolutions one encoder layer more.
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode.config import DecodeConfig
-from lightconv.models.config import MixerConfig, Seq2SeqConfig
-from lightconv.paper import models
-from lightconv.paper.models import Models, change, change_both, family, lm_family, resize
+from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
+from lightconv.paper.rows import BILLION_WORD, EN_DE, MODELS, Models, change, family, lm_family
 from lightconv.paper.tasks import TASKS, Task, ours, translation
 from lightconv.train.config import CosineConfig, TrainConfig
 
 WIDTH = 256
-_ENCODER_KERNELS = (3, 7, 15, 31)
-_DECODER_KERNELS = (3, 7, 15)
+_SIZES = ("heads", "source_heads", "ffn_dim")
+_RATES = ("dropout", "attention_dropout", "dropconnect")
 # One layer more would be a quarter of the model here, not a sixteenth.
 _LM_KERNELS = (15, 31, 63, 63)
+Config = TypeVar("Config", MixerConfig, Seq2SeqConfig)
 
 
-def _shrink(attention: Seq2SeqConfig, *, glu: bool) -> Models:
-    """The three twins of a self-attention model; a head keeps its width."""
-    small = resize(
-        attention,
-        dim=WIDTH,
-        ffn_dim=WIDTH * attention.ffn_dim // attention.dim,
-        source_heads=WIDTH * attention.source_heads // attention.dim,
-        encoder=attention.encoder[:3],
-        decoder=attention.decoder[:3],
-        dropout=0.1,
-        attention_dropout=0.1,
-    )
-    return family(
-        change_both(small, dropout=0.1),
-        glu=glu,
-        input_dropout=0.0,
-        encoder=_ENCODER_KERNELS,
-        decoder=_DECODER_KERNELS,
-    )
+def shrink(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
+    """The twin of a model: its heads keep their width, half of the layers stay.
 
-
-def narrow(model: Seq2SeqConfig, decoder: int) -> Seq2SeqConfig:
-    """The twin of a model for WMT En-De: a quarter of the width, the first layers of each stack.
-
-    decoder  layers of the decoder that stay; of the encoder, half of them stay, rounded up
+    decoder  layers of the decoder that stay; of the encoder, half of them, rounded up
     """
+    assert isinstance(model, Seq2SeqConfig)
+    encoder = model.encoder[: (len(model.encoder) + 1) // 2]
     return replace(
-        model,
-        dim=model.dim // 4,
-        ffn_dim=model.ffn_dim // 4,
-        source_heads=model.source_heads // 4,
-        encoder=tuple(map(_narrow_layer, model.encoder[: (len(model.encoder) + 1) // 2])),
-        decoder=tuple(map(_narrow_layer, model.decoder[:decoder])),
-        dropout=0.1,
+        _scale(model, model.dim),
+        dim=WIDTH,
+        encoder=tuple(_scale(layer, model.dim) for layer in encoder),
+        decoder=tuple(_scale(layer, model.dim) for layer in model.decoder[:decoder]),
         input_dropout=0.0,
     )
 
 
-def _narrow_layer(layer: MixerConfig) -> MixerConfig:
-    """A quarter of the heads, so that each keeps its width, and of an inner layer."""
-    found = {name: getattr(layer, name, None) for name in ("heads", "ffn_dim")}
-    return replace(layer, **{name: size // 4 for name, size in found.items() if size is not None})
+def _scale(config: Config, dim: int) -> Config:
+    """Sizes in proportion to the width, dropout of at most 0.1."""
+    values = vars(config)
+    sizes = {n: WIDTH * values[n] // dim for n in _SIZES if n in values}
+    return replace(config, **sizes, **{n: min(values[n], 0.1) for n in _RATES if n in values})
+
+
+def _shrink_all(models: Models) -> Models:
+    return {mixer: shrink(model) for mixer, model in models.items()}
 
 
 _SMALL_LM = replace(
-    models.BILLION_WORD,
+    BILLION_WORD,
     dim=WIDTH,
     ffn_dim=4 * WIDTH,
-    layers=change(models.BILLION_WORD.layers[:4], heads=4),
+    layers=change(BILLION_WORD.layers[:4], heads=4),
 )
 # The corpora that anyone can fetch: one vocabulary of 8000 byte pairs each.
-_DEBIAN = replace(models.EN_DE, source_vocab=8000, target_vocab=8000)
+_DEBIAN = replace(EN_DE, source_vocab=8000, target_vocab=8000)
 
 SMALL_MODELS: dict[str, Models] = {
-    "iwslt-de-en": _shrink(models.IWSLT, glu=False),
-    "wmt-en-de": _shrink(models.EN_DE, glu=True),
-    "wmt-en-fr": _shrink(models.EN_FR, glu=True),
-    "wmt-zh-en": _shrink(models.ZH_EN, glu=True),
+    **{task: _shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
     "billion-word": lm_family(_SMALL_LM, _LM_KERNELS),
-    "cnn-dailymail": _shrink(models.CNN_DAILYMAIL, glu=False),
-    "debian-en-de": _shrink(_DEBIAN, glu=True),
+    "cnn-dailymail": _shrink_all(MODELS["cnn-dailymail"]),
+    "debian-en-de": _shrink_all(family(_DEBIAN, glu=True)),
     "debian-lm": lm_family(replace(_SMALL_LM, vocab=8000, adaptive=None), _LM_KERNELS),
-    "debian-summary": _shrink(_DEBIAN, glu=False),
+    "debian-summary": _shrink_all(family(_DEBIAN, glu=False)),
 }
 
 _TRAIN = TrainConfig(

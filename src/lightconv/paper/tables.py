@@ -5,8 +5,7 @@ from typing import Literal
 
 from lightconv.console import suggest
 from lightconv.paper import rows
-from lightconv.paper.cited import CITED
-from lightconv.paper.rows import NONE, Row
+from lightconv.paper.rows import Row
 
 # Tasks whose twins would not fit a small corpus (793,471 words; summaries of at least 55 tokens)
 # have the twins of another one.
@@ -42,7 +41,6 @@ class Table:
     place: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    cited: tuple[Row, ...]
     twins: str = "wmt-en-de"
     one_by_one: bool = False
 
@@ -52,33 +50,14 @@ class Table:
         return tuple(dict.fromkeys(c.split for c in self.columns if c.measured == "score"))
 
     @property
-    def by_recipe(self) -> dict[str, Row]:
-        """Rows by the names of their recipes."""
-        return {row.recipe: row for row in self.rows if row.recipe is not None}
-
-    @property
     def twin_rows(self) -> dict[str, Row]:
         """Rows by the recipes of their small twins; rows of another task have none."""
         task = _STAND_INS.get(self.twins, self.twins)
         return {
-            f"{task}{name.removeprefix(self.twins)}-small": row
-            for name, row in self.by_recipe.items()
-            if name.startswith(f"{self.twins}-")
+            f"{task}{row.recipe.removeprefix(self.twins)}-small": row
+            for row in self.rows
+            if row.recipe.startswith(f"{self.twins}-")
         }
-
-
-def _cited(table: str, *tasks: str) -> tuple[Row, ...]:
-    """Cited rows; a row for each task if the paper has a column for each."""
-    found = []
-    for text, params, *figures in CITED[table]:
-        if not tasks:
-            found.append(Row(text, None, params, None, tuple(figures)))
-        for task, figure in zip(tasks, figures, strict=bool(tasks)):
-            # Printed parameters are those of the first task.
-            shown = params if task == tasks[0] else NONE
-            if figure != NONE:
-                found.append(Row(f"{text}, {task}", None, shown, None, (figure,)))
-    return tuple(found)
 
 
 _BLEU = Column(name="BLEU")
@@ -92,7 +71,6 @@ _ALL = (
         place="section 6.1; newstest2014, tokenised BLEU, of three seeds the best on validation",
         columns=(_BLEU,),
         rows=rows.MT1,
-        cited=_cited("mt1", "En-De", "En-Fr"),
     ),
     Table(
         name="mt2",
@@ -100,7 +78,6 @@ _ALL = (
         place="section 6.1; IWSLT tokenised and lower-case, Zh-En newstest2017 detokenised",
         columns=(_BLEU,),
         rows=rows.MT2,
-        cited=_cited("mt2", "IWSLT", "Zh-En"),
         twins="iwslt-de-en",
     ),
     Table(
@@ -110,7 +87,6 @@ _ALL = (
         "batches of 256 on a P100",
         columns=(_VALID_BLEU, _SPEED),
         rows=rows.ABLATION,
-        cited=_cited("ablation"),
     ),
     Table(
         name="lm",
@@ -118,7 +94,6 @@ _ALL = (
         place="section 6.3; perplexity per word",
         columns=(Column(name="Valid", split="valid"), Column(name="Test")),
         rows=rows.LM,
-        cited=_cited("lm"),
         twins="billion-word",
     ),
     Table(
@@ -127,7 +102,6 @@ _ALL = (
         place="section 6.4; F1 of ROUGE",
         columns=tuple(Column(name=f"Rouge-{n.lower()}", part=f"rouge{n}") for n in "12L"),
         rows=rows.SUMMARIZATION,
-        cited=_cited("summarization"),
         twins="cnn-dailymail",
     ),
     Table(
@@ -136,7 +110,6 @@ _ALL = (
         place="appendix A; newstest2013, mean and deviation of three seeds, epsilon 1e-6",
         columns=(_VALID_BLEU,),
         rows=rows.NORMALIZATION,
-        cited=(),
     ),
     Table(
         name="decoders",
@@ -144,7 +117,6 @@ _ALL = (
         place="appendix B; newstest2014, greedy, one sentence at a time on a P100",
         columns=(_BLEU, _SPEED, Column(name="Tok/sec", measured="tokens/s", digits=1)),
         rows=rows.DECODERS,
-        cited=_cited("decoders"),
         one_by_one=True,
     ),
 )

@@ -43,6 +43,11 @@ def ours(reason: str) -> str:
     return f"not published; ours: {reason}"
 
 
+def all_from(source: str, paths: str) -> dict[str, str]:
+    """The same source for several dotted paths, `model.dropout train.seed`."""
+    return dict.fromkeys(paths.split(), source)
+
+
 def each_layer(name: str, source: str) -> dict[str, str]:
     """The same source for field `name` of every layer of every stack."""
     return {f"model.{stack}.*.{name}": source for stack in ("encoder", "decoder", "layers")}
@@ -50,11 +55,10 @@ def each_layer(name: str, source: str) -> dict[str, str]:
 
 # --- Sources for every task
 
+_VOCABULARIES = "model.source_vocab model.target_vocab"
 _MODEL = {
-    **{
-        f"model.{name}": ARCHITECTURE
-        for name in ("input_dropout", "activation_dropout", "pre_norm", "final_norm")
-    },
+    **all_from(ARCHITECTURE, "model.input_dropout model.activation_dropout"),
+    **all_from(ARCHITECTURE, "model.pre_norm model.final_norm"),
     "model.pad": DEFAULTS,
 }
 _TRAIN = {
@@ -69,27 +73,18 @@ _TRAIN = {
     "train.ema": ours("none: checkpoints are averaged instead"),
     "train.seed": ours("the paper trains three and names none"),
 }
-_DECODE = {
-    f"decode.{name}": DEFAULTS
-    for name in (
-        *("length_penalty", "coverage", "min_len", "min_len_ratio"),
-        *("max_len_ratio", "max_len_plus", "block_ngrams", "allow_unknown"),
-    )
-}
+_DECODE = all_from(
+    DEFAULTS,
+    "decode.length_penalty decode.coverage decode.min_len decode.min_len_ratio "
+    "decode.max_len_ratio decode.max_len_plus decode.block_ngrams decode.allow_unknown",
+)
 _TUNED = "tuned in the paper, figure not published; ours: "
-
-
-def _vocabularies(source: str) -> dict[str, str]:
-    return {"model.source_vocab": source, "model.target_vocab": source}
 
 
 def _dropouts(source: str) -> dict[str, str]:
     """Dropout of attention weights and DropConnect, everywhere."""
-    return {
-        "model.attention_dropout": source,
-        **each_layer("dropout", source),
-        **each_layer("dropconnect", source),
-    }
+    layers = each_layer("dropout", source) | each_layer("dropconnect", source)
+    return {"model.attention_dropout": source, **layers}
 
 
 # --- IWSLT
@@ -108,15 +103,12 @@ _IWSLT = Task(
     ),
     decode=DecodeConfig(beam=4, alpha=1.0),
     sources={
-        **_vocabularies("fairseq data preparation: types of the 10K joint byte pairs"),
+        **all_from("fairseq data preparation: types of the 10K joint byte pairs", _VOCABULARIES),
         "model.share_embeddings": README,
         **each_layer("glu", README),
         **_dropouts(README),
         **_MODEL,
-        "train.optimizer": README,
-        "train.schedule": README,
-        "train.clip_norm": README,
-        "train.precision": README,
+        **all_from(README, "train.optimizer train.schedule train.clip_norm train.precision"),
         "train.average_last": f"{README}: the last ten epochs",
         **_TRAIN,
         "decode.alpha": README,
@@ -125,6 +117,8 @@ _IWSLT = Task(
 )
 
 # --- WMT
+
+_TRAINING = "train.max_tokens train.optimizer train.schedule.floor train.clip_norm"
 
 _EN_DE = Task(
     title="WMT'16 English-German translation",
@@ -141,15 +135,12 @@ _EN_DE = Task(
     ),
     decode=DecodeConfig(beam=5, alpha=0.5),
     sources={
-        **_vocabularies(f"{FITTED}; the paper prints 32K"),
+        **all_from(f"{FITTED}; the paper prints 32K", _VOCABULARIES),
         "model.share_embeddings": README,
         **_dropouts(README),
         **_MODEL,
         "train.tokens_per_update": f"{README}: 16 x 8 x 3584; the paper prints 459K",
-        "train.max_tokens": README,
-        "train.optimizer": README,
-        "train.schedule.floor": README,
-        "train.clip_norm": README,
+        **all_from(README, _TRAINING),
         "train.average_last": f"{_TUNED}what the README keeps",
         **_TRAIN,
         "decode.alpha": README,
@@ -171,7 +162,7 @@ _EN_FR = Task(
     decode=DecodeConfig(beam=5, alpha=0.9),
     sources={
         **_EN_DE.sources,
-        **_vocabularies("the paper's 40K, taken as a round number"),
+        **all_from("the paper's 40K, taken as a round number", _VOCABULARIES),
         "train.max_steps": "the paper; the fairseq README says 30000",
         "train.tokens_per_update": "the paper's 655K: 16 x 8 x 5120",
         "train.max_tokens": "the paper's 655K: 16 x 8 x 5120; the fairseq README says 3584",
@@ -190,15 +181,12 @@ _ZH_EN = Task(
     decode=DecodeConfig(beam=8, alpha=1.0),
     sources={
         **_EN_DE.sources,
-        **_vocabularies(f"{FITTED}: 113,700 rows in all; three equal parts are ours"),
+        **all_from(f"{FITTED}: 113,700 rows in all; three equal parts are ours", _VOCABULARIES),
         "model.share_embeddings": FITTED,
         "model.dropout": "the paper; the fairseq architecture defaults say 0.2",
         **_dropouts(ARCHITECTURE),
         "train.tokens_per_update": "the paper's 459K: 16 x 8 x 3584, as for WMT En-De",
-        **dict.fromkeys(
-            ("train.max_tokens", "train.optimizer", "train.schedule.floor", "train.clip_norm"),
-            ours("as for WMT En-De"),
-        ),
+        **all_from(ours("as for WMT En-De"), _TRAINING),
         "train.average_last": f"{_TUNED}as for WMT En-De",
         "decode.alpha": f"{_TUNED}the plain mean",
     },
@@ -225,8 +213,7 @@ _BILLION_WORD = Task(
         "model.vocab": "the corpus: its usual vocabulary; the paper prints nearly 800K",
         "model.tie_output": ours("without meaning here: the adaptive bands say what is tied"),
         "model.adaptive.tie_projections": FITTED,
-        "model.adaptive.dropout": ARCHITECTURE,
-        "model.dropout": ARCHITECTURE,
+        **all_from(ARCHITECTURE, "model.adaptive.dropout model.dropout"),
         **_dropouts(ARCHITECTURE),
         **each_layer("glu", FITTED),
         **_MODEL,
@@ -255,12 +242,7 @@ _CNN_DAILYMAIL = Task(
         average_last=0,
     ),
     decode=DecodeConfig(
-        beam=5,
-        length_penalty="stepwise",
-        alpha=0.9,
-        min_len=55,
-        max_len_plus=140,
-        block_ngrams=3,
+        beam=5, length_penalty="stepwise", alpha=0.9, min_len=55, max_len_plus=140, block_ngrams=3
     ),
     sources={
         "model.dim": f"{FITTED}; the paper prints 1024, which would give about 150M",
@@ -276,8 +258,7 @@ _CNN_DAILYMAIL = Task(
         "train.schedule.peak": ISSUE,
         "train.schedule.warmup": f"the paper; {ISSUE} says 4000",
         "train.schedule.start": ISSUE,
-        "train.schedule.floor": ours("as for translation"),
-        "train.clip_norm": ours("as for translation"),
+        **all_from(ours("as for translation"), "train.schedule.floor train.clip_norm"),
         "train.label_smoothing": ours("none: the paper prints none"),
         "train.precision": ISSUE,
         "train.average_last": ours("none"),
