@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import lightconv
@@ -19,15 +20,7 @@ from lightconv.config import read
 from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.files import lock
-from lightconv.paper.jobs import (
-    DATA,
-    Job,
-    TableOptions,
-    find_settings,
-    find_splits,
-    make_jobs,
-    twin_folder,
-)
+from lightconv.paper.jobs import DATA, Job, TableOptions, find_settings, find_splits, make_jobs
 from lightconv.paper.report import write_markdown
 from lightconv.paper.results import Experiment, Measurement, Result, ResultsFolder, Status
 from lightconv.paper.tables import Table
@@ -44,7 +37,7 @@ LOCK_FILE = ".lock"
 
 def prepare_corpus(options: TableOptions) -> int:
     """Prepares the corpus of twins if needed; returns the exit code of `lightconv prepare`."""
-    folder = twin_folder(options)
+    folder = options.twin_data()
     if options.corpus is None or is_prepared(folder):
         return 0
     words = ["-m", "lightconv", "prepare", options.corpus, "--out", str(folder)]
@@ -55,29 +48,29 @@ def prepare_corpus(options: TableOptions) -> int:
 def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
     """The jobs of a table by corpus; at full size only where the data is prepared."""
     if options.scale == "cpu":
-        prepared = Prepared.open(twin_folder(options))
-        jobs = make_jobs(table, options, prepared)
-        settings = find_settings(table, options, prepared)
-        yield Series(table, options, prepared, jobs, jobs[0].run.parent.name, settings)
+        data = Prepared.open(options.twin_data())
+        jobs = make_jobs(table, options, data)
+        settings = find_settings(table, options, data)
+        yield Series(table, options, data, jobs, jobs[0].run.parent.name, settings)
         return
-    jobs = make_jobs(table, options)
+    by_corpus: dict[str, list[Job]] = {}
+    for job in make_jobs(table, options):
+        by_corpus.setdefault(job.corpus, []).append(job)
     root = options.data or DATA
-    corpora = dict.fromkeys(job.corpus for job in jobs)
     found: dict[str, Prepared] = {}
-    for corpus in corpora:
-        for folder in (root / corpus, root):
+    for corpus in by_corpus:
+        for folder in (root, root / corpus):
             if is_prepared(folder) and (data := Prepared.open(folder)).task.corpus == corpus:
-                found.setdefault(corpus, data)
-    for corpus in (each for each in corpora if each not in found):
+                found[corpus] = data
+    for corpus in (name for name in by_corpus if name not in found):
         text = f"{root / corpus} has no prepared data of {corpus}"
         remedy = f"`lightconv prepare {corpus} --from PATH --out {root / corpus}` makes it"
         if not found:
             raise ValueError(f"--data: {text}, expected it for --run. {remedy}")
         tell(f"note: {text}; its rows are not run. {remedy}")
-    for corpus, prepared in found.items():
-        mine = [job for job in jobs if job.corpus == corpus]
+    for corpus, data in found.items():
         name = f"{options.name or 'paper'}-{corpus}"
-        yield Series(table, options, prepared, mine, name, options.set)
+        yield Series(table, options, data, by_corpus[corpus], name, options.set)
 
 
 class Series:
@@ -94,18 +87,18 @@ class Series:
         self,
         table: Table,
         options: TableOptions,
-        prepared: Prepared,
+        data: Prepared,
         jobs: Sequence[Job],
         name: str,
         settings: Sequence[str],
     ) -> None:
-        self.table, self.options, self.prepared, self.jobs = table, options, prepared, jobs
+        self.table, self.options, self.data, self.jobs = table, options, data, jobs
         experiment = Experiment(
             table=table.name,
             name=name,
             scale=options.scale,
-            corpus=prepared.task.corpus,
-            data={split: each.digest for split, each in prepared.contents.splits.items()},
+            corpus=data.task.corpus,
+            data={split: each.digest for split, each in data.contents.splits.items()},
             settings=tuple(settings),
             width=options.width,
             limit=options.limit,
@@ -139,7 +132,7 @@ class Series:
 
     def _run(self, job: Job, what: str) -> Result | None:
         """The result of a job; None if it was stopped."""
-        data = self.prepared.folder
+        data = self.data.folder
         words = [*job.train(data), "--device", self.options.device]
         if self.options.processes is not None:
             words += ["--processes", str(self.options.processes)]
@@ -168,16 +161,16 @@ class Series:
             seed=job.seed,
             status=status,
             why=why,
-            command=self.options.command(self.table.name),
+            command=self.options.command(self.table),
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             commit=find_commit(),
             measured=measured,
         )
 
     def _measure(self, job: Job, out: Path, status: Status) -> list[str]:
-        words = ["measure", str(job.run), "--data", str(self.prepared.folder), "--out", str(out)]
+        words = ["measure", str(job.run), "--data", str(self.data.folder), "--out", str(out)]
         words += ["--device", self.options.device]
-        for split in find_splits(self.table, self.prepared):
+        for split in find_splits(self.table, self.data):
             words += ["--split", split]
         if self.options.limit is not None:
             words += ["--limit", str(self.options.limit)]
@@ -228,18 +221,16 @@ def _alone(folder: Path, display: Display) -> Iterator[int]:
         "it, or choose another folder"
     )
     deadline = time.monotonic() + PATIENCE
-    told = False
     with ExitStack() as stack:
-        while True:
+        for attempt in count():
             try:
                 handle = stack.enter_context(lock(folder / LOCK_FILE, busy, inherited=True))
                 break
             except ValueError:
                 if time.monotonic() > deadline:
                     raise
-            if not told:
+            if attempt == 0:
                 display.note(f"waiting for another process that is at work in {folder}")
-                told = True
             time.sleep(PAUSE)
         yield handle
 

@@ -13,7 +13,6 @@ from lightconv.data.vocabulary import SHARED_FILE
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.results import Scale
-from lightconv.paper.rows import Row
 from lightconv.paper.tables import Table
 from lightconv.recipe import Recipe, find_recipe
 from lightconv.train.log import LOG_FILE, read_log
@@ -23,6 +22,7 @@ DATA = Path("data")
 # GPUs that the paper trained on, by corpus; where it does not say, as for WMT.
 GPUS = {"iwslt14-de-en": 1, "billion-word": 32}
 USUAL_GPUS = 8
+MEET = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class TableOptions:
     nodes: int = 1
     device: str = "auto"
 
-    def command(self, table: str) -> str:
+    def command(self, table: Table) -> str:
         """The command; folders by their names, since paths of a machine mean nothing elsewhere."""
-        words = ["lightconv", "table", table, "--scale", self.scale]
+        words = ["lightconv", "table", table.name, "--scale", self.scale]
         for name in ("corpus", "data", "seeds", "steps", "width", "limit", "name", "processes"):
             value = getattr(self, name)
             if isinstance(value, Path) and value.is_absolute():
@@ -62,8 +62,25 @@ class TableOptions:
         words += [word for setting in self.set for word in ("--set", setting)]
         return shlex.join([*words, "--run"])
 
+    def twin_data(self) -> Path:
+        """The prepared folder of twins; it may be missing if its corpus can be fetched."""
+        if self.data is not None:
+            return self.data
+        if self.corpus is None:
+            raise ValueError(
+                "--scale cpu needs data: --corpus NAME of `lightconv prepare --list`, or --data "
+                "DIR of `lightconv prepare`"
+            )
+        entry, folder = find_entry(self.corpus), DATA / self.corpus
+        if entry.takes_source and not folder.exists():
+            raise ValueError(
+                f"--corpus {self.corpus} cannot be fetched, it needs {entry.needs}. Run `lightconv "
+                f"prepare {self.corpus} --from PATH --out {folder}` first"
+            )
+        return folder
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Job:
     """One row with one seed: a run of `lightconv train`, then its measurement.
 
@@ -77,7 +94,7 @@ class Job:
     seed: int
     settings: tuple[str, ...]
     run: Path
-    tune: bool = False
+    tune: bool
 
     @property
     def corpus(self) -> str:
@@ -136,25 +153,18 @@ def make_jobs(table: Table, options: TableOptions, data: Prepared | None = None)
 
     data  of twins; without it they keep the vocabulary of their recipes
     """
-    paper = options.scale == "paper"
     settings = find_settings(table, options, data)
-    rows = {row.recipe: row for row in table.rows} if paper else table.twin_rows
-    rows = choose_rows(rows, options.rows)
+    rows = choose_rows(table, options)
     folder = str(options.corpus) if data is None else data.folder.absolute().name
+    paper = options.scale == "paper"
     runs = options.out / table.name / ("paper" if paper else options.name or folder)
-    jobs = [
-        Job(
-            row=row.text,
-            recipe=recipe,
-            seed=seed,
-            settings=(*set_width(recipe, options.width), *settings, f"train.seed={seed}"),
-            run=runs / f"{recipe}.seed{seed}",
+    jobs = []
+    for seed in range(1, options.seeds + 1):
+        for recipe, text in rows.items():
+            mine = (*set_width(recipe, options.width), *settings, f"train.seed={seed}")
             # The paper tunes length penalty and averages for translation and summaries.
-            tune=paper and table.name != "lm",
-        )
-        for seed in range(1, options.seeds + 1)
-        for recipe, row in rows.items()
-    ]
+            tune = paper and table.name != "lm"
+            jobs.append(Job(text, recipe, seed, mine, runs / f"{recipe}.seed{seed}", tune))
     for job in jobs[: len(rows)]:
         job.changed()
     return jobs
@@ -166,30 +176,32 @@ def find_settings(table: Table, options: TableOptions, data: Prepared | None) ->
     return [*fitted, *set_steps(options.steps), *options.set]
 
 
-def choose_rows(rows: dict[str, Row], patterns: Sequence[str]) -> dict[str, Row]:
-    """Rows whose recipe matches a pattern: a part of its name, or one with *."""
-    if not patterns:
-        return rows
-    wild = [p if set(p) & set("*?[") else f"*{p}*" for p in patterns]
-    for pattern, each in zip(patterns, wild, strict=True):
-        if not any(fnmatchcase(name, each) for name in rows):
+def choose_rows(table: Table, options: TableOptions) -> dict[str, str]:
+    """Names of rows by recipe: those that match a pattern, a part of the recipe or one with *."""
+    rows = {name: row.text for name, row in table.rows_at(options.scale).items()}
+    chosen: set[str] = set()
+    for pattern in options.rows or ("*",):
+        wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+        found = {name for name in rows if fnmatchcase(name, wild)}
+        if not found:
             raise ValueError(f"--rows {pattern}: no such row, expected one of {', '.join(rows)}")
-    return {name: row for name, row in rows.items() if any(fnmatchcase(name, w) for w in wild)}
+        chosen |= found
+    return {name: text for name, text in rows.items() if name in chosen}
 
 
-def fit_vocabulary(table: Table, prepared: Prepared) -> list[str]:
+def fit_vocabulary(table: Table, data: Prepared) -> list[str]:
     """Settings that give twins the vocabulary of the data; ValueError if its task is another."""
-    wanted, found = RECIPES[next(iter(table.twin_rows))].task.kind, prepared.task.kind
+    wanted, found = RECIPES[next(iter(table.rows_at("cpu")))].task.kind, data.task.kind
     if wanted != found:
         raise ValueError(
-            f"data ({prepared.folder}): {found.replace('_', ' ')}, expected "
+            f"data ({data.folder}): {found.replace('_', ' ')}, expected "
             f"{wanted.replace('_', ' ')} for the table {table.name}. `lightconv prepare --list` "
             "shows corpora"
         )
-    source, target = prepared.vocab_sizes
+    source, target = data.vocab_sizes
     if wanted == "language_model":
         return [f"model.vocab={source}"]
-    share = "all" if SHARED_FILE in prepared.files() else "none"
+    share = "all" if SHARED_FILE in data.files() else "none"
     sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
     return [f"model.share_embeddings={share}", *sizes]
 
@@ -198,13 +210,13 @@ def set_steps(steps: int | None) -> list[str]:
     """Settings for that many updates, in the proportions of the twins' own 3,000."""
     if steps is None:
         return []
-    warmup = max(1, steps // 6)
+    sixth = max(1, steps // 6)
     return [
         f"train.max_steps={steps}",
-        f"train.schedule.warmup={warmup}",
-        f"train.schedule.period={max(1, steps - warmup)}",
-        f"train.validate_every={warmup}",
-        f"train.save_every={warmup}",
+        f"train.schedule.warmup={sixth}",
+        f"train.schedule.period={max(1, steps - sixth)}",
+        f"train.validate_every={sixth}",
+        f"train.save_every={sixth}",
         f"train.log_every={max(1, steps // 30)}",
     ]
 
@@ -227,78 +239,56 @@ def set_width(recipe: str, width: int | None) -> list[str]:
 
 def _sizes(model: ModelConfig, name: str) -> Iterator[tuple[str, int]]:
     """Paths and values of a field of that name in all layers that have one."""
-    stacks = ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",)
-    for stack in stacks:
+    for stack in ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",):
         for place, layer in enumerate(getattr(model, stack)):
             if (size := getattr(layer, name, None)) is not None:
                 yield f"model.{stack}.{place}.{name}", size
 
 
-def find_splits(table: Table, prepared: Prepared) -> list[str]:
+def find_splits(table: Table, data: Prepared | None) -> list[str]:
     """Splits to score: those of the table, validation in the place of a missing test."""
-    return list(dict.fromkeys(s if s in prepared.splits else "valid" for s in table.splits))
-
-
-def twin_folder(options: TableOptions) -> Path:
-    """The prepared folder of twins; it may not exist yet if its corpus can be fetched."""
-    if options.data is not None:
-        return options.data
-    if options.corpus is None:
-        raise ValueError(
-            "--scale cpu needs data: --corpus NAME of `lightconv prepare --list`, or --data DIR of "
-            "`lightconv prepare`"
-        )
-    entry = find_entry(options.corpus)
-    folder = DATA / options.corpus
-    if entry.takes_source and not folder.exists():
-        raise ValueError(
-            f"--corpus {options.corpus} cannot be fetched, it needs {entry.needs}. Run `lightconv "
-            f"prepare {options.corpus} --from PATH --out {folder}` first"
-        )
-    return folder
+    known = table.splits if data is None else data.splits
+    return list(dict.fromkeys(split if split in known else "valid" for split in table.splits))
 
 
 def write_script(table: Table, options: TableOptions) -> str:
     """The commands that train and score all rows, as a shell script."""
     if options.scale == "paper":
         return _paper_script(table, options)
-    folder = twin_folder(options)
-    prepared = Prepared.open(folder) if is_prepared(folder) or options.data else None
+    folder = options.twin_data()
+    data = Prepared.open(folder) if is_prepared(folder) or options.data else None
     head = f"# {table.title}: small twins. With --run they are run, measured and shown"
-    if prepared is None:
+    if data is None:
         head += f"\nlightconv prepare {options.corpus} --out {shlex.quote(str(folder))}"
-    splits = find_splits(table, prepared) if prepared else table.splits
     parts = [head]
-    for job in make_jobs(table, replace(options, seeds=1), prepared):
+    for job in make_jobs(table, replace(options, seeds=1), data):
+        score = job.score(folder, find_splits(table, data), options.limit)
         train = f"lightconv {shlex.join(job.train(folder))}"
-        parts.append(job.loop([train, *job.score(folder, splits, options.limit)], options.seeds))
+        parts.append(job.loop([train, *score], options.seeds))
     return "\n\n".join(parts)
 
 
 def _paper_script(table: Table, options: TableOptions) -> str:
     root, nodes = options.data or DATA, options.nodes
+    head = f"# {table.title} ({table.place})\n"
+    head += "# Every command can be repeated: what is done is not done again."
     jobs = make_jobs(table, replace(options, seeds=1))
-    head = [
-        f"# {table.title} ({table.place})",
-        "# Every command can be repeated: what is done is not done again.",
-    ]
     for corpus in dict.fromkeys(job.corpus for job in jobs):
         folder = shlex.quote(str(root / corpus))
         make = f"lightconv prepare {corpus} --from PATH --out {folder}"
-        head.append(f"test -d {folder} || {make}  # docs/data.md says what PATH is")
+        head += f"\ntest -d {folder} || {make}  # docs/data.md says what PATH is"
     trained, scored = [], []
     for job in jobs:
         data = root / job.corpus
         gpus = options.processes or max(1, GPUS.get(job.corpus, USUAL_GPUS) // nodes)
-        launch = "lightconv" if gpus == 1 else f"torchrun --nproc-per-node {gpus} -m lightconv"
+        launch = f"torchrun --nproc-per-node {gpus} -m " if gpus > 1 else ""
         if nodes > 1:
-            meet = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
-            launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {meet} -m lightconv"
-        train = [f"{launch} {shlex.join(job.train(data))}"]
+            launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {MEET} -m "
+        train = [f"{launch}lightconv {shlex.join(job.train(data))}"]
         score = job.score(data, table.splits, options.limit)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
     if nodes == 1:
-        return "\n\n".join(["\n".join(head), *trained])
+        return "\n\n".join([head, *trained])
     each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
-    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
+    return "\n\n".join([head, each, *trained, "# Then on one of them.", *scored])

@@ -63,11 +63,10 @@ def show_cited(table: Table) -> Section:
 
 
 def rows_of(table: Table, experiment: Experiment) -> dict[str, Row]:
-    """Rows that an experiment can run, by recipe: small twins, or those of its corpus."""
-    if experiment.scale == "cpu":
-        return table.twin_rows
+    """Rows that an experiment can run, by recipe; at full size those of its corpus."""
+    rows, small = table.rows_at(experiment.scale), experiment.scale == "cpu"
     corpus = experiment.corpus
-    return {row.recipe: row for row in table.rows if RECIPES[row.recipe].task.corpus == corpus}
+    return {n: row for n, row in rows.items() if small or RECIPES[n].task.corpus == corpus}
 
 
 def show_experiment(table: Table, results: ResultsFolder) -> Section:

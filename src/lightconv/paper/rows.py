@@ -58,12 +58,6 @@ def change_both(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
     return replace(model, encoder=encoder, decoder=decoder)
 
 
-def resize(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
-    """A self-attention model of other sizes; its layers get the heads of `source_heads`."""
-    sized = replace(model, **changes)
-    return change_both(sized, heads=sized.source_heads)
-
-
 def family(
     attention: Seq2SeqConfig,
     *,
@@ -152,8 +146,8 @@ EN_DE = Seq2SeqConfig(
     dropout=0.3,
     attention_dropout=0.1,
 )
-IWSLT = resize(
-    EN_DE,
+IWSLT = replace(
+    change_both(EN_DE, heads=4),
     dim=512,
     ffn_dim=1024,
     source_heads=4,
@@ -170,8 +164,8 @@ ZH_EN = replace(
     dropout=0.25,
     attention_dropout=0.2,
 )
-CNN_DAILYMAIL = resize(
-    EN_DE,
+CNN_DAILYMAIL = replace(
+    change_both(EN_DE, heads=8),
     dim=512,
     ffn_dim=2048,
     source_heads=8,

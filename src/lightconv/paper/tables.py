@@ -49,15 +49,13 @@ class Table:
         """The splits that are scored."""
         return tuple(dict.fromkeys(c.split for c in self.columns if c.measured == "score"))
 
-    @property
-    def twin_rows(self) -> dict[str, Row]:
-        """Rows by the recipes of their small twins; rows of another task have none."""
+    def rows_at(self, scale: str) -> dict[str, Row]:
+        """Rows by recipe: all of "paper", or the small twins of "cpu" that rows of one task have."""
+        if scale == "paper":
+            return {row.recipe: row for row in self.rows}
         task = _STAND_INS.get(self.twins, self.twins)
-        return {
-            f"{task}{row.recipe.removeprefix(self.twins)}-small": row
-            for row in self.rows
-            if row.recipe.startswith(f"{self.twins}-")
-        }
+        mine = [row for row in self.rows if row.recipe.startswith(f"{self.twins}-")]
+        return {f"{task}{row.recipe.removeprefix(self.twins)}-small": row for row in mine}
 
 
 _BLEU = Column(name="BLEU")
