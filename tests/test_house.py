@@ -1,4 +1,4 @@
-"""The house keeps its size: lines per package, files, names used once, docstrings that name a thing."""
+"""The house keeps its size: lines per package, files, names used once, plain docstrings."""
 
 import ast
 from collections import Counter

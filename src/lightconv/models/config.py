@@ -158,6 +158,16 @@ class Seq2SeqConfig:
             )
         _check_adaptive(self.adaptive, self.dim, min(self.source_vocab, self.target_vocab))
 
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """Number of ids of source and target."""
+        return self.source_vocab, self.target_vocab
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.encoder) + len(self.decoder)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig:
@@ -185,6 +195,16 @@ class LanguageModelConfig:
         if not 0 <= self.pad < self.vocab:
             raise ValueError(f"pad={self.pad} must be an id below vocab={self.vocab}")
         _check_adaptive(self.adaptive, self.dim, self.vocab)
+
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """Number of ids of source and target, which are one vocabulary here."""
+        return self.vocab, self.vocab
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
 
 
 ModelConfig = Seq2SeqConfig | LanguageModelConfig

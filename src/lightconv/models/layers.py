@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
-from lightconv.mixers.attend import attend, attention_weights, key_mask
+from lightconv.mixers.attention import attend, attention_weights, key_mask
 from lightconv.mixers.base import linear
 from lightconv.models.config import (
     LanguageModelConfig,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from lightconv.config import read
 from lightconv.data.prepared import Prepared
 from lightconv.decode.options import TextOptions, read_settings
 from lightconv.decode.text import load
@@ -18,15 +17,13 @@ from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import evaluate_pairs, evaluate_texts, find_metrics
 from lightconv.models import LanguageModel
 from lightconv.paper.results import Measurement, Speed, SplitScore, Training
-from lightconv.recipe import Recipe, count_parameters
-from lightconv.train.checkpoints import FOLDER, Checkpoints
-from lightconv.train.folder import CONFIG_FILE
+from lightconv.recipe import count_parameters
 from lightconv.train.group import Group
-from lightconv.train.runner import describe_machine
+from lightconv.train.run import Run, describe_machine
 
 
 def measure(
-    run: Path,
+    path: Path,
     data: Path,
     splits: Sequence[str],
     *,
@@ -35,70 +32,57 @@ def measure(
     one_by_one: bool = False,
     ended: bool = True,
 ) -> Measurement:
-    """Decodes and scores the splits.
+    """Decodes and scores splits with the model of a run.
 
     one_by_one  decode sentences alone, not in batches
     ended       False for a training that diverged, which has no model to score
     """
-    machine = {name: str(value) for name, value in describe_machine(device, Group()).items()}
+    run = Run.open(path)
+    machine = {**describe_processor(), **describe_machine(device, Group())}
     found = Measurement(
-        machine={**describe_processor(), **machine},
-        parameters=count_parameters(read(run / CONFIG_FILE, Recipe).model),
-        training=read_training(run),
+        machine={name: str(value) for name, value in machine.items()},
+        parameters=count_parameters(run.model_config),
     )
+    if (last := run.checkpoints().latest()) is not None:
+        spent = {name: last.values["progress"][name] for name in ("tokens", "seconds")}
+        found = replace(found, training=Training(steps=last.step, **spent))
     if not ended:
         return found
-    settings, prepared = read_settings(run), Prepared.open(data)
+    settings, prepared = read_settings(path), Prepared.open(data)
     check_kind(settings, prepared)
     model = load(settings.folder, device)
     options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
-    scores: dict[str, tuple[SplitScore, ...]] = {}
-    speed = None
     for split in splits:
         if isinstance(model, LanguageModel):
-            scores[split] = (keep(evaluate_texts(model, prepared, split, most=limit)),)
-            continue
-        metrics = find_metrics(prepared)
-        outputs, _, of_split = evaluate_pairs(
-            model, prepared, split, settings.decode, metrics, most=limit, options=options
-        )
-        scores[split] = tuple(map(keep, of_split))
-        speed = Speed(
-            split=split,
-            lines=len(outputs.hypotheses),
-            seconds=outputs.seconds,
-            tokens=outputs.tokens,
-            engine=outputs.engine,
-            sentences=options.max_sentences,
-        )
-    return replace(found, scores=scores, speed=speed)
+            scores, speed = [evaluate_texts(model, prepared, split, most=limit)], None
+        else:
+            metrics = find_metrics(prepared)
+            outputs, _, scores = evaluate_pairs(
+                model, prepared, split, settings.decode, metrics, most=limit, options=options
+            )
+            speed = Speed(
+                split=split,
+                lines=len(outputs.hypotheses),
+                seconds=outputs.seconds,
+                tokens=outputs.tokens,
+                engine=outputs.engine,
+                sentences=options.max_sentences,
+            )
+        kept = {**found.scores, split: tuple(map(keep, scores))}
+        found = replace(found, scores=kept, speed=speed)
+    return found
 
 
 def keep(score: Score) -> SplitScore:
     """A score for a file; an infinite value becomes the largest number."""
     finite = {name: _finite(part) for name, part in score.parts.items()}
-    signature = score.signature
-    return SplitScore(
-        metric=signature.name, value=_finite(score.value), parts=finite, signature=str(signature)
-    )
-
-
-def read_training(run: Path) -> Training | None:
-    """Steps, tokens and seconds of the last checkpoint, all resumptions together."""
-    found = Checkpoints(run / FOLDER, writer=False).latest()
-    if found is None:
-        return None
-    progress = found.values["progress"]
-    return Training(steps=found.step, tokens=progress["tokens"], seconds=progress["seconds"])
+    return SplitScore(**{**score.plain(), "value": _finite(score.value), "parts": finite})
 
 
 def describe_processor() -> dict[str, str]:
     """Processor and Python; never the name of a machine."""
-    return {
-        "processor": processor_name(),
-        "processors": str(count_cores()),
-        "python": platform.python_version(),
-    }
+    cores, python = str(count_cores()), platform.python_version()
+    return {"processor": processor_name(), "processors": cores, "python": python}
 
 
 def _finite(value: float) -> float:

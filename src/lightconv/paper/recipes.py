@@ -14,7 +14,11 @@ from lightconv.paper.small import SMALL_MODELS, SMALL_TASKS, shrink
 from lightconv.paper.tasks import FITTED, TASKS, Task, ours
 from lightconv.recipe import Recipe
 
-_NAMES = dict(selfattention="self-attention", lightconv="LightConv", dynamicconv="DynamicConv")
+_NAMES = {
+    "selfattention": "self-attention",
+    "lightconv": "LightConv",
+    "dynamicconv": "DynamicConv",
+}
 # Recipes that complete the set; no row of the paper has them.
 _UNREPORTED = {
     "wmt-en-fr-selfattention": "; the paper compares with Ott et al. (2018) instead",

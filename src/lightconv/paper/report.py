@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.console import Rows, markdown
 from lightconv.paper.cited import CITED
@@ -197,12 +197,12 @@ def _draw_column(axis: "Axes", column: Column, recipes: Iterable[str], found: Fo
         mine = found.get(recipe, [])
         values = [v for result in mine if (v := result.figure(column)) is not None]
         if not values:
-            gray = {"color": "#666666", "fontsize": "small", "va": "center"}
+            gray: dict[str, Any] = {"color": "#666666", "fontsize": "small", "va": "center"}
             text, within = show_results(mine, column), axis.get_yaxis_transform()
             axis.text(0.02, place, text, transform=within, **gray)
             continue
         axis.plot(values, [place] * len(values), "o", color=BLUE, alpha=0.35, markersize=4)
-        bar = {"fmt": "|", "color": BLUE, "markersize": 12, "capsize": 3}
+        bar: dict[str, Any] = {"fmt": "|", "color": BLUE, "markersize": 12, "capsize": 3}
         deviation = stdev(values) if len(values) > 1 else 0.0
         axis.errorbar(fmean(values), place, xerr=deviation, **bar)
     axis.set_title(f"{column.name} (ours)", fontsize="medium")

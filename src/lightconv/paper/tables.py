@@ -50,7 +50,7 @@ class Table:
         return tuple(dict.fromkeys(c.split for c in self.columns if c.measured == "score"))
 
     def rows_at(self, scale: str) -> dict[str, Row]:
-        """Rows by recipe: all of "paper", or the small twins of "cpu" that rows of one task have."""
+        """Rows by recipe: all at scale "paper", those of one task with small twins at "cpu"."""
         if scale == "paper":
             return {row.recipe: row for row in self.rows}
         task = _STAND_INS.get(self.twins, self.twins)
