@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
-from lightconv.paper.tables import TABLES, Table, find_table
+from lightconv.paper.tables import CITED, TABLES, Table, find_table
+from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
 if TYPE_CHECKING:
     from lightconv.paper.jobs import TableOptions
-    from lightconv.paper.report import Section
-    from lightconv.paper.results import ResultsFolder
+    from lightconv.paper.report import Section, TableReport
 
 SEEDS = 3
 MOST_SEEDS = 1000
@@ -83,21 +83,18 @@ def _results_folder(options: argparse.Namespace) -> Path:
 
 def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
     from lightconv.paper.experiment import find_series, prepare_corpus
-    from lightconv.paper.report import show_experiment
-    from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
+    from lightconv.paper.report import TableReport
 
-    if options.scale == "cpu":
-        code = prepare_corpus(options)
-        if code:
-            return code
+    if options.scale == "cpu" and (code := prepare_corpus(options)):
+        return code
     code = 0
     for series in find_series(table, options):
         done = series.run()
-        _print(show_experiment(table, series.results), as_markdown=as_markdown)
-        _print_notes(series.results)
-        _write(table, [series.results])
+        report = TableReport(series.results)
+        _print(report.show(), report.notes(), as_markdown=as_markdown)
+        _write(report)
         if done in (EXIT_STOPPED, EXIT_INTERRUPT):
-            tell("stopped; the same command goes on from there")
+            tell("stopped; the same command resumes from there")
         code = code or done
         if done > EXIT_DIVERGED:  # stopped, not only a row that failed
             break
@@ -105,34 +102,33 @@ def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
 
 
 def _show(table: Table, options: argparse.Namespace) -> int:
-    from lightconv.paper.cited import CITED
-    from lightconv.paper.report import show_cited, show_experiment, show_paper
+    from lightconv.paper.report import TableReport, show_cited, show_paper
     from lightconv.paper.results import Result, find_results
 
     root = _results_folder(options)
     if options.results is not None and not root.is_dir():
         raise ValueError(f"--results {root}: no such folder, expected one of results")
-    found = find_results(root, table.name)
+    reports = [TableReport(results) for results in find_results(root, table.name)]
     if options.write:
-        if not found:
+        if not reports:
             raise ValueError(
-                f"no results of the table {table.name} in {root}, expected some to write"
+                f"nothing of the table {table.name} was run, expected results to write"
             )
-        return _write(table, found)
+        for report in reports:
+            _write(report)
+        return 0
     # Parameters are counted by building every model without its memory, which needs torch.
     tell_waiting("counting parameters")
     full: dict[str, list[Result]] = {}
-    for results in found:
-        if results.experiment.scale == "paper":
-            full = results.all() | full  # of two such experiments the first; both are below
+    for report in reports:
+        if report.experiment.scale == "paper":
+            full = report.found | full  # of two such experiments the first; both are below
     _print(show_paper(table, full), as_markdown=options.markdown)
     if table.name in CITED:
         _print(show_cited(table), as_markdown=options.markdown)
-    for results in found:
-        _print(show_experiment(table, results), as_markdown=options.markdown)
-        _print_notes(results)
-        print()
-    if not any(results.experiment.scale == "cpu" for results in found):
+    for report in reports:
+        _print(report.show(), [*report.notes(), ""], as_markdown=options.markdown)
+    if not any(report.experiment.scale == "cpu" for report in reports):
         corpus = EXAMPLES.get(table.name, "debian-en-de")
         print(
             f"No small twins were run (no results in {root / table.name}); for example:\n"
@@ -141,28 +137,20 @@ def _show(table: Table, options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(section: "Section", *, as_markdown: bool) -> None:
+def _print(section: "Section", notes: Sequence[str] = (), *, as_markdown: bool) -> None:
     if as_markdown:
         print(markdown(*section))
     else:
         print_groups(*section)
     print()
+    for line in notes:
+        print(f"- {line}" if line else "")
 
 
-def _print_notes(results: "ResultsFolder") -> None:
-    from lightconv.paper.report import notes
-
-    print("\n".join(f"- {line}" for line in notes(results)))
-
-
-def _write(table: Table, found: "Sequence[ResultsFolder]") -> int:
-    from lightconv.paper.report import draw, write_markdown
-
-    for results in found:
-        for path in (write_markdown(table, results), draw(table, results)):
-            if path is not None:
-                print(path)
-    return 0
+def _write(report: "TableReport") -> None:
+    for path in (report.write(), report.draw()):
+        if path is not None:
+            print(path)
 
 
 def _parser() -> Parser:

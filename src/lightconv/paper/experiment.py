@@ -21,7 +21,7 @@ from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.files import lock
 from lightconv.paper.jobs import DATA, Job, TableOptions, find_settings, find_splits, make_jobs
-from lightconv.paper.report import write_markdown
+from lightconv.paper.report import TableReport
 from lightconv.paper.results import Experiment, Measurement, Result, ResultsFolder, Status
 from lightconv.paper.tables import Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_FAILURE, EXIT_INPUT, EXIT_INTERRUPT, PARENT
@@ -49,9 +49,7 @@ def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
     """The jobs of a table by corpus; at full size only where the data is prepared."""
     if options.scale == "cpu":
         data = Prepared.open(options.twin_data())
-        jobs = make_jobs(table, options, data)
-        settings = find_settings(table, options, data)
-        yield Series(table, options, data, jobs, jobs[0].run.parent.name, settings)
+        yield Series(table, options, data, make_jobs(table, options, data))
         return
     by_corpus: dict[str, list[Job]] = {}
     for job in make_jobs(table, options):
@@ -69,37 +67,24 @@ def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
             raise ValueError(f"--data: {text}, expected it for --run. {remedy}")
         tell(f"note: {text}; its rows are not run. {remedy}")
     for corpus, data in found.items():
-        name = f"{options.name or 'paper'}-{corpus}"
-        yield Series(table, options, data, by_corpus[corpus], name, options.set)
+        yield Series(table, options, data, by_corpus[corpus])
 
 
 class Series:
-    """Jobs of a table on one prepared corpus.
-
-    name, settings  of the experiment; ValueError if its folder has results of another one
-    """
-
-    _stop: Stop
-    _display: Display
-    _lock: int
+    """Jobs of a table on one prepared corpus; ValueError if other results are in their place."""
 
     def __init__(
-        self,
-        table: Table,
-        options: TableOptions,
-        data: Prepared,
-        jobs: Sequence[Job],
-        name: str,
-        settings: Sequence[str],
+        self, table: Table, options: TableOptions, data: Prepared, jobs: Sequence[Job]
     ) -> None:
         self.table, self.options, self.data, self.jobs = table, options, data, jobs
+        corpus, small = data.task.corpus, options.scale == "cpu"
         experiment = Experiment(
             table=table.name,
-            name=name,
+            name=jobs[0].run.parent.name if small else f"{options.name or 'paper'}-{corpus}",
             scale=options.scale,
-            corpus=data.task.corpus,
+            corpus=corpus,
             data={split: each.digest for split, each in data.contents.splits.items()},
-            settings=tuple(settings),
+            settings=tuple(find_settings(table, options, data if small else None)),
             width=options.width,
             limit=options.limit,
         )
@@ -123,7 +108,7 @@ class Series:
                 if result is None:
                     return self._stop.code
                 self.results.save(result)
-                write_markdown(self.table, self.results)
+                TableReport(self.results).write()
                 if result.status != "done":
                     self._display.note(f"{what}: {result.status}: {result.why}")
                 if result.status == "failed":

@@ -1,24 +1,132 @@
 """RECIPES: every row of the paper's tables by name, and small twins.
 
-A name is TASK-MODEL or TASK-TABLE-ROW, as in `wmt-en-de-dynamicconv`, `wmt-en-de-ablation-sharing`;
-a small twin has the suffix `-small`.
+A name is TASK-MODEL or TASK-TABLE-ROW, as in `wmt-en-de-dynamicconv`, `wmt-en-de-ablation-sharing`.
+A small twin, TASK-MODEL-small, trains on two processor cores within hours: a quarter to half of the
+width, half the layers, and the paper's proportions between the mixers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from lightconv.models.config import ModelConfig, Seq2SeqConfig
-from lightconv.paper.rows import ABLATION, DECODERS, MODELS, NO_INPUT_DROPOUT, NORMALIZATION, Row
-from lightconv.paper.small import SMALL_MODELS, SMALL_TASKS, shrink
-from lightconv.paper.tasks import FITTED, TASKS, Task, ours
+from lightconv.data.config import TaskConfig
+from lightconv.decode.config import DecodeConfig
+from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
+from lightconv.paper import rows
+from lightconv.paper.rows import MODELS, Models, Row, family, lm_family
+from lightconv.paper.tasks import FITTED, TASKS, Task, ours, translation
 from lightconv.recipe import Recipe
+from lightconv.train.config import CosineConfig, TrainConfig
 
 _NAMES = {
     "selfattention": "self-attention",
     "lightconv": "LightConv",
     "dynamicconv": "DynamicConv",
 }
+
+# --- Small twins
+
+WIDTH = 256
+_SIZES = ("heads", "source_heads", "ffn_dim")
+_RATES = ("dropout", "attention_dropout", "dropconnect")
+# One layer more would be a quarter of the model here, not a sixteenth.
+_LM_KERNELS = (15, 31, 63, 63)
+Config = TypeVar("Config", MixerConfig, Seq2SeqConfig)
+
+
+def shrink(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
+    """The twin of a model: heads of the same width, half of the layers, dropout of at most 0.1.
+
+    decoder  layers of the decoder that stay; of the encoder, half of them, rounded up
+    """
+    assert isinstance(model, Seq2SeqConfig)
+
+    def scale(config: Config) -> Config:
+        values = vars(config)
+        sizes = {n: WIDTH * values[n] // model.dim for n in _SIZES if n in values}
+        return replace(config, **sizes, **{n: min(values[n], 0.1) for n in _RATES if n in values})
+
+    layers = tuple(map(scale, model.encoder[: (len(model.encoder) + 1) // 2]))
+    last = tuple(map(scale, model.decoder[:decoder]))
+    return replace(scale(model), dim=WIDTH, encoder=layers, decoder=last, input_dropout=0.0)
+
+
+def _shrink_all(models: Models) -> Models:
+    return {mixer: shrink(model) for mixer, model in models.items()}
+
+
+_SMALL_LM = replace(
+    rows.BILLION_WORD,
+    dim=WIDTH,
+    ffn_dim=4 * WIDTH,
+    layers=rows.change(rows.BILLION_WORD.layers[:4], heads=4),
+)
+# The corpora that anyone can fetch: one vocabulary of 8000 byte pairs each.
+_DEBIAN = replace(rows.EN_DE, source_vocab=8000, target_vocab=8000)
+
+SMALL_MODELS: dict[str, Models] = {
+    **{task: _shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
+    "billion-word": lm_family(_SMALL_LM, _LM_KERNELS),
+    "cnn-dailymail": _shrink_all(MODELS["cnn-dailymail"]),
+    "debian-en-de": _shrink_all(family(_DEBIAN, glu=True)),
+    "debian-lm": lm_family(replace(_SMALL_LM, vocab=8000, adaptive=None), _LM_KERNELS),
+    "debian-summary": _shrink_all(family(_DEBIAN, glu=False)),
+}
+
+_TRAIN = TrainConfig(
+    max_steps=3000,
+    tokens_per_update=4096,
+    max_tokens=2048,
+    schedule=CosineConfig(peak=1e-3, warmup=500, period=2500),
+    label_smoothing=0.1,
+    validate_every=500,
+    save_every=500,
+    keep_last=3,
+)
+_TRAINING = {
+    "translation": _TRAIN,
+    "language_model": replace(_TRAIN, label_smoothing=0.0),
+    # Sources are several times as long as summaries.
+    "summarization": replace(_TRAIN, tokens_per_update=1024, max_tokens=4096, label_smoothing=0.0),
+}
+_SOURCES = {
+    "model": ours(f"a small twin: width {WIDTH}, few layers, the paper's proportions"),
+    "train": ours("a short run on a processor: Adam and one cosine for every task"),
+}
+
+
+def _twin(full: Task) -> Task:
+    """A task with a short training and the same search."""
+    searched = {path: source for path, source in full.sources.items() if path.startswith("decode")}
+    return replace(full, train=_TRAINING[full.task.kind], sources={**_SOURCES, **searched})
+
+
+def _debian(title: str, task: TaskConfig, decode: DecodeConfig) -> Task:
+    sources = {"decode": ours("no task of the paper")}
+    return _twin(Task(title=title, task=task, train=_TRAIN, decode=decode, sources=sources))
+
+
+SMALL_TASKS: dict[str, Task] = {
+    **{name: _twin(task) for name, task in TASKS.items()},
+    "debian-en-de": _debian(
+        "Debian texts: English-German translation",
+        translation("debian-en-de", "sacrebleu"),
+        DecodeConfig(beam=5, alpha=1.0),
+    ),
+    "debian-lm": _debian(
+        "Debian texts: language modelling",
+        TaskConfig(kind="language_model", corpus="debian-lm", metric="perplexity"),
+        DecodeConfig(),
+    ),
+    "debian-summary": _debian(
+        "Debian texts: summarisation",
+        TaskConfig(kind="summarization", corpus="debian-summary", metric="rouge"),
+        DecodeConfig(beam=5, length_penalty="stepwise", alpha=0.9, max_len_plus=50, block_ngrams=3),
+    ),
+}
+
+# --- All recipes
+
 # Recipes that complete the set; no row of the paper has them.
 _UNREPORTED = {
     "wmt-en-fr-selfattention": "; the paper compares with Ott et al. (2018) instead",
@@ -31,13 +139,11 @@ _ENCODER_GLU = {
 _AS_DYNAMICCONV = dict.fromkeys(("model.layers", "model.layers.*.glu"), ours("as for DynamicConv"))
 
 
-def _recipe(
-    about: str, task: Task, model: ModelConfig, sources: Mapping[str, str] | None = None
-) -> Recipe:
+def _recipe(about: str, task: Task, model: ModelConfig, sources: Mapping[str, str]) -> Recipe:
     """`sources` come before those of the task; sources of absent fields are left out."""
     bare = Recipe(about=about, task=task.task, model=model, train=task.train, decode=task.decode)
     present = set(_paths(bare, ""))
-    found = {**task.sources, **(sources or {})}
+    found = {**task.sources, **sources}
     return replace(bare, sources={path: found[path] for path in found if path in present})
 
 
@@ -60,58 +166,41 @@ def _layers(model: ModelConfig) -> str:
     return f"{len(model.layers)} layers"
 
 
-def _family(task: str) -> Iterator[tuple[str, Recipe]]:
-    """The recipes of tables 1, 2, 4 and 5."""
-    for mixer, model in MODELS[task].items():
-        name = f"{task}-{mixer}"
-        sources = None
-        if mixer == "selfattention":
-            sources = NO_INPUT_DROPOUT
-        elif name == "billion-word-lightconv":
-            sources = _AS_DYNAMICCONV
-        elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
-            sources = _ENCODER_GLU
-        about = f"{_NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
-        yield name, _recipe(about, TASKS[task], model, sources)
+def _search(task: Task, row: Row) -> Task:
+    """Rows of table 7 are searched greedily."""
+    return replace(task, decode=replace(task.decode, beam=1)) if row in rows.DECODERS else task
 
 
-def _small_family(task: str) -> Iterator[tuple[str, Recipe]]:
-    for mixer, model in SMALL_MODELS[task].items():
-        about = f"small {_NAMES[mixer]}, {_layers(model)}, width {model.dim}"
-        yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model)
+def _all() -> Iterator[tuple[str, Recipe]]:
+    for task, models in MODELS.items():
+        for mixer, model in models.items():
+            name, sources = f"{task}-{mixer}", dict[str, str]()
+            if mixer == "selfattention":
+                sources = rows.NO_INPUT_DROPOUT
+            elif name == "billion-word-lightconv":
+                sources = _AS_DYNAMICCONV
+            elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
+                sources = _ENCODER_GLU
+            about = f"{_NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
+            yield name, _recipe(about, TASKS[task], model, sources)
+    found = (*rows.ABLATION, *rows.NORMALIZATION, *rows.DECODERS)
+    own = [(row, row.model) for row in found if row.model is not None]
+    for row, model in own:
+        full = _search(TASKS["wmt-en-de"], row)
+        yield row.recipe, _recipe(row.about, full, model, row.sources)
+    for task, models in SMALL_MODELS.items():
+        for mixer, model in models.items():
+            about = f"small {_NAMES[mixer]}, {_layers(model)}, width {model.dim}"
+            yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model, {})
+    for row, model in own:
+        # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
+        twin = shrink(model, 6 if row in rows.DECODERS else 3)
+        about = f"small twin of {row.recipe}, {_layers(twin)}, width {twin.dim}"
+        small = _search(SMALL_TASKS["wmt-en-de"], row)
+        yield f"{row.recipe}-small", _recipe(about, small, twin, {})
 
 
-def _own(rows: Iterable[Row], task: Task) -> Iterator[tuple[str, Recipe]]:
-    """The recipes of rows that have models of their own."""
-    for row in rows:
-        if row.model is not None:
-            yield row.recipe, _recipe(row.about, task, row.model, row.sources)
-
-
-def _twins(rows: Iterable[Row], task: Task, decoder: int = 3) -> Iterator[tuple[str, Recipe]]:
-    for row in rows:
-        if row.model is not None:
-            model = shrink(row.model, decoder)
-            about = f"small twin of {row.recipe}, {_layers(model)}, width {model.dim}"
-            yield f"{row.recipe}-small", _recipe(about, task, model)
-
-
-def _greedy(task: Task) -> Task:
-    return replace(task, decode=replace(task.decode, beam=1))
-
-
-_EN_DE, _SMALL = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
-RECIPES: dict[str, Recipe] = dict(
-    [
-        *(each for task in MODELS for each in _family(task)),
-        *_own((*ABLATION, *NORMALIZATION), _EN_DE),
-        *_own(DECODERS, _greedy(_EN_DE)),
-        *(each for task in SMALL_MODELS for each in _small_family(task)),
-        *_twins((*ABLATION, *NORMALIZATION), _SMALL),
-        # These rows differ in the depth of their decoders, so all of their layers stay.
-        *_twins(DECODERS, _greedy(_SMALL), decoder=6),
-    ]
-)
+RECIPES: dict[str, Recipe] = dict(_all())
 TITLES: dict[str, str] = {name: task.title for name, task in (TASKS | SMALL_TASKS).items()}
 
 

@@ -51,7 +51,7 @@ class SplitScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Decoding speed on a split; `sentences` is the largest number in a batch."""
+    """Decoding speed on a split, with at most `sentences` in a batch."""
 
     split: str
     lines: int
@@ -124,12 +124,12 @@ def show_mean(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):,.{digits}f} ± {stdev(values):.{digits}f}"
 
 
+@dataclass(frozen=True)
 class ResultsFolder:
     """The folder of one experiment."""
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
-        self.folder = folder
-        self.experiment = experiment
+    folder: Path
+    experiment: Experiment
 
     @classmethod
     def create(cls, root: Path, experiment: Experiment) -> "ResultsFolder":

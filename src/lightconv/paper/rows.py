@@ -33,7 +33,6 @@ Models = dict[str, ModelConfig]
 
 
 def stack(layer: Convolution, kernels: Sequence[int]) -> tuple[MixerConfig, ...]:
-    """One such layer per kernel width."""
     return tuple(replace(layer, kernel=kernel) for kernel in kernels)
 
 
@@ -48,12 +47,10 @@ def put(
 
 
 def change(layers: tuple[MixerConfig, ...], **changes: Any) -> tuple[MixerConfig, ...]:
-    """Every layer with the same changes."""
     return tuple(replace(layer, **changes) for layer in layers)
 
 
 def change_both(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
-    """Every layer of encoder and decoder with the same changes."""
     encoder, decoder = change(model.encoder, **changes), change(model.decoder, **changes)
     return replace(model, encoder=encoder, decoder=decoder)
 
@@ -226,7 +223,6 @@ _AVERAGE = AverageConfig(ffn_dim=4096)
 _DEPTHWISE = LightConvConfig(kernel=3, heads=1024, normalize="none")
 _DYNAMIC = DynamicConvConfig(kernel=3, heads=16, dropconnect=0.1)
 
-WINDOWED = replace(EN_DE, encoder=_WINDOWS, decoder=_WINDOWS)
 CNN = put(replace(EN_DE, input_dropout=0.1), ConvConfig(kernel=3), (3,) * 7, (3,) * 6)
 DEPTHWISE = put(CNN, _DEPTHWISE, (3,) * 7, (3,) * 6)
 INCREASING_KERNEL = put(DEPTHWISE, _DEPTHWISE)
@@ -235,7 +231,6 @@ SHARING = change_both(DROPCONNECT, heads=16)
 SOFTMAX = change_both(SHARING, normalize="softmax")  # LightConv
 DYNAMIC = put(SOFTMAX, _DYNAMIC)
 AAN_DECODER = replace(EN_DE, decoder=(_AVERAGE,) * 6)
-AAN_BOTH = replace(AAN_DECODER, encoder=(_AVERAGE,) * 6)
 
 NO_INPUT_DROPOUT = {"model.input_dropout": f"{ARCHITECTURE}: its Transformer has none"}
 _BEFORE_LIGHTCONV = {"model.input_dropout": ours("as for LightConv")}
@@ -253,7 +248,7 @@ ABLATION = (
     Row(
         "Self-attention baseline (k=3,7,15,31x3, H=16) | 210M | 26.9 ± 0.3 | 54.9 ± 0.2",
         "wmt-en-de-ablation-windowed",
-        WINDOWED,
+        replace(EN_DE, encoder=_WINDOWS, decoder=_WINDOWS),
         "self-attention in windows of 3, 7, 15, 31x3",
         NO_INPUT_DROPOUT,
     ),
@@ -320,7 +315,7 @@ ABLATION = (
     Row(
         "AAN decoder + AAN encoder | 310M | 22.5 ± 0.1 | 59.2 ± 2.1",
         "wmt-en-de-ablation-aan-both",
-        AAN_BOTH,
+        replace(AAN_DECODER, encoder=(_AVERAGE,) * 6),
         "averaged attention in encoder and decoder",
         {**_AVERAGES, "model.encoder.*.dropout": ours("none")},
     ),
