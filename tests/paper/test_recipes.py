@@ -1,9 +1,10 @@
-"""The recipes say what the paper says, each step of the ablation changes one thing, twins match."""
+"""Recipes: values of the paper and their sources, steps of the ablation, small twins."""
 
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ import torch
 from lightconv.config import parse_json, parse_toml, to_json, to_toml
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.config import LanguageModelConfig, MixerConfig, Seq2SeqConfig
-from lightconv.paper.params import PAPER_COUNTS, total
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
-from lightconv.recipe import Recipe
+from lightconv.paper.tables import TABLES
+from lightconv.recipe import Recipe, count_parameters
 from lightconv.train.config import (
     AdamConfig,
     CosineConfig,
@@ -58,7 +59,8 @@ def test_names() -> None:
 
 
 def test_every_row_has_a_recipe_and_every_big_recipe_a_row() -> None:
-    assert {row.recipe for row in PAPER_COUNTS} == set(BIG) - UNREPORTED
+    rows = [row for table in TABLES.values() for row in table.rows if not row.cited]
+    assert {row.recipe for row in rows} == set(BIG) - UNREPORTED
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -351,7 +353,7 @@ def test_twins_keep_the_task_and_the_proportions(task: str) -> None:
 @pytest.mark.parametrize("task", [*PAPER_TASKS, *DEBIAN])
 def test_twins_match_each_other(task: str) -> None:
     recipes = [RECIPES[f"{task}-{mixer}-small"] for mixer in MIXERS]
-    sizes = [total(recipe.model) for recipe in recipes]
+    sizes = [count_parameters(recipe.model) for recipe in recipes]
     assert max(sizes) / min(sizes) < 1.1
     for recipe in recipes:
         assert recipe.model.dim == 256
@@ -376,3 +378,80 @@ def test_twins_run(name: str) -> None:
         out = LanguageModel(model).eval()(tokens)
     assert out.shape == (1, 3, 8000)
     assert out.isfinite().all()
+
+
+# --- Sources: every value is printed in the paper, as listed here, or has a source
+
+# What the paper prints, in words or in a table; * is any part of a path.
+PRINTED = {
+    "": "about task.* model.*.kernel model.*.heads model.*.window model.*.normalize",
+    "iwslt-de-en": "model.dim model.ffn_dim model.source_heads model.adaptive model.dropout "
+    "train.max_steps train.tokens_per_update train.max_tokens train.label_smoothing decode.beam",
+    "wmt-en-de": "model.dim model.ffn_dim model.source_heads model.adaptive model.dropout "
+    "model.*.glu train.max_steps train.schedule.peak train.schedule.warmup train.schedule.period "
+    "train.schedule.start train.label_smoothing train.precision decode.beam",
+    "billion-word": "model.dim model.ffn_dim model.adaptive.cutoffs model.adaptive.factor "
+    "model.adaptive.tie_words train.max_steps train.optimizer.momentum train.schedule.peak "
+    "train.schedule.warmup train.schedule.period train.schedule.start train.clip_norm",
+    "cnn-dailymail": "model.ffn_dim model.source_heads model.source_vocab model.target_vocab "
+    "model.adaptive model.dropout train.optimizer.weight_decay train.schedule.period "
+    "decode.length_penalty decode.block_ngrams",
+}
+PRINTED["wmt-en-fr"] = PRINTED["wmt-zh-en"] = PRINTED["wmt-en-de"]
+
+
+def paths(value: object, path: str) -> set[str]:
+    """Every plain value in a configuration; layers are *."""
+    if is_dataclass(value):
+        return set().union(
+            *(paths(getattr(value, f.name), f"{path}.{f.name}") for f in fields(value))
+        )
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return set().union(*(paths(item, f"{path}.*") for item in value))
+    return {path.removeprefix(".")}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_value_is_printed_or_has_a_source(name: str) -> None:
+    recipe = RECIPES[name]
+    printed = f"{PRINTED['']} {PRINTED.get(task_of(name), '')}".split()
+    for path in paths(recipe, "") - {"sources"}:
+        known = any(fnmatchcase(path, pattern) for pattern in printed)
+        sourced = any(path == s or path.startswith(s + ".") for s in recipe.sources)
+        assert known or sourced, path
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_source_is_about_something(name: str) -> None:
+    recipe = RECIPES[name]
+    present = paths(recipe, "")
+    for path, source in recipe.sources.items():
+        assert source.strip()
+        assert any(leaf == path or leaf.startswith(path + ".") for leaf in present), path
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.endswith("-small")])
+def test_what_is_printed_has_a_source_only_to_tell_of_a_doubt(name: str) -> None:
+    recipe = RECIPES[name]
+    printed = PRINTED[task_of(name)].split()
+    for path, source in recipe.sources.items():
+        if any(fnmatchcase(path, pattern) for pattern in printed):
+            assert "the paper" in source or path.endswith(".glu"), path
+
+
+@pytest.mark.parametrize(
+    "name, path, words",
+    [
+        ("wmt-zh-en-dynamicconv", "model.dropout", "the paper; the fairseq architecture"),
+        ("wmt-zh-en-dynamicconv", "model.source_vocab", "113,700"),
+        ("wmt-en-de-lightconv", "model.decoder.*.glu", "fitted"),
+        ("wmt-en-fr-dynamicconv", "train.max_steps", "README says 30000"),
+        ("cnn-dailymail-dynamicconv", "model.dim", "the paper prints 1024"),
+        ("cnn-dailymail-dynamicconv", "train.schedule.warmup", "issue 576 says 4000"),
+        ("iwslt-de-en-dynamicconv", "train.optimizer", "fairseq README"),
+        ("wmt-en-de-ablation-aan-both", "model.encoder.*.ffn_dim", "fitted"),
+        ("billion-word-lightconv", "model.layers", "as for DynamicConv"),
+    ],
+)
+def test_disagreements_and_fits_are_told(name: str, path: str, words: str) -> None:
+    assert words in RECIPES[name].sources[path]

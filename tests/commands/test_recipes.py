@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,10 @@ from lightconv import cli
 from lightconv.commands.recipes import BEGIN, END
 from lightconv.config import parse_json, parse_toml
 from lightconv.paper.recipes import RECIPES, TITLES
+from lightconv.paper.tables import TABLES
 from lightconv.recipe import Recipe
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NAME = "iwslt-de-en-dynamicconv"
 
 
@@ -99,10 +101,9 @@ def test_list_params_shows_what_is_in_no_table(ask: Ask) -> None:
 
 
 def test_a_wrong_figure_is_told(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightconv import catalogue
-
-    wrong = tuple(row._replace(millions=87) for row in catalogue.PAPER_COUNTS if row.table == "lm")
-    monkeypatch.setattr(catalogue, "PAPER_COUNTS", wrong)
+    table = TABLES["lm"]
+    wrong = tuple(replace(row, printed="row | 87M | 1.0 | 2.0") for row in table.rows)
+    monkeypatch.setitem(TABLES, "lm", replace(table, rows=wrong))
     assert ask("list", "lm", "--params").out.count(" NO") == 2
 
 

@@ -16,8 +16,8 @@ import pytest
 from lightconv import cli
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
-from lightconv.paper import run
-from lightconv.paper.results import Result, Results
+from lightconv.paper import experiment
+from lightconv.paper.results import Result, ResultsFolder
 from lightconv.paper.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +28,8 @@ RUN = [
 ]
 # What a command of its own starts: the same with the worker that pretends.
 START = (
-    "import sys; from lightconv import cli; from lightconv.paper import run;"
-    "run.WORKER, run.PAUSE = 'tests.paper.fake_worker', 0.02; sys.exit(cli.main(sys.argv[1:]))"
+    "import sys; from lightconv import cli; from lightconv.paper import experiment as e;"
+    "e.WORKER, e.PAUSE = 'tests.paper.fake_worker', 0.02; sys.exit(cli.main(sys.argv[1:]))"
 )
 
 
@@ -59,8 +59,8 @@ def folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paths = [str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls.txt"))
-    monkeypatch.setattr(run, "WORKER", "tests.paper.fake_worker")
-    monkeypatch.setattr(run, "PAUSE", 0.02)
+    monkeypatch.setattr(experiment, "WORKER", "tests.paper.fake_worker")
+    monkeypatch.setattr(experiment, "PAUSE", 0.02)
     return tmp_path
 
 
@@ -79,7 +79,7 @@ def calls(folder: Path) -> list[str]:
 
 
 def results(folder: Path) -> dict[str, list[Result]]:
-    return Results.open(folder / "results" / "normalization" / "copy").all()
+    return ResultsFolder.open(folder / "results" / "normalization" / "copy").all()
 
 
 def statuses(folder: Path) -> dict[str, str]:
@@ -149,8 +149,8 @@ def test_results_say_where_they_come_from(ask: Ask, folder: Path) -> None:
     assert found["seed"] == 2 and found["status"] == "done"
     assert found["date"].endswith("UTC")
     assert found["measured"]["machine"] == {"processor": "an abacus"}
-    experiment = json.loads((folder / "results/normalization/copy/experiment.json").read_text())
-    assert set(experiment["data"]) == {"train", "valid", "test"}
+    made = json.loads((folder / "results/normalization/copy/experiment.json").read_text())
+    assert set(made["data"]) == {"train", "valid", "test"}
 
 
 def test_markdown_and_picture(ask: Ask, folder: Path) -> None:
@@ -243,7 +243,7 @@ def test_stopped_and_gone_on_with(
     assert process.wait(60) == code
     assert process.stderr is not None
     if code != -9:
-        assert process.stderr.read().endswith("the same command goes on from there\n")
+        assert process.stderr.read().endswith("the same command resumes from there\n")
     process.stderr.close()
     assert statuses(folder) == {f"{NONE}.seed1": "done"}
     # The worker of one that was killed has the lock until it has seen that: this waits for it.
@@ -257,7 +257,7 @@ def test_stopped_and_gone_on_with(
 
 def test_one_at_a_time(ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = begin(folder, f"{NONE}.seed1")
-    monkeypatch.setattr(run, "PATIENCE", 0.1)
+    monkeypatch.setattr(experiment, "PATIENCE", 0.1)
     answer = ask(*RUN)
     assert answer.code == 2
     assert "another `lightconv table` is running there" in answer.err
