@@ -33,26 +33,21 @@ class Recipe:
 
 def find_recipe(name: str, settings: Sequence[str], recipes: Mapping[str, Recipe]) -> Recipe:
     """The recipe of this name, or in this .toml or .json file, changed by each `path=value`."""
-    recipe = _find(name, recipes)
-    if not settings:
-        return recipe
-    changed = override(recipe, settings)
-    sources = changed.sources
-    for path in (setting.partition("=")[0].strip() for setting in settings):
-        if path.split(".")[0] not in ("about", "sources"):
-            kept = {p: s for p, s in sources.items() if p != path and not p.startswith(f"{path}.")}
-            sources = kept | {path: CHANGED}
-    return replace(changed, sources=sources)
-
-
-def _find(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
-    if name in recipes:
-        return recipes[name]
     path = Path(name)
-    if path.suffix.lower() in (".toml", ".json") or len(path.parts) > 1 or path.is_file():
-        return read(path, Recipe)
-    hint = suggest_recipe(name, recipes)
-    raise ConfigError(f"unknown recipe '{name[:60]}': {hint}; a file ends in .toml or .json")
+    if name in recipes:
+        recipe = recipes[name]
+    elif path.suffix.lower() in (".toml", ".json") or len(path.parts) > 1 or path.is_file():
+        recipe = read(path, Recipe)
+    else:
+        hint = suggest_recipe(name, recipes)
+        raise ConfigError(f"unknown recipe '{name[:60]}': {hint}; a file ends in .toml or .json")
+    changed = override(recipe, settings) if settings else recipe
+    sources = changed.sources
+    for part in (setting.partition("=")[0].strip() for setting in settings):
+        if part.split(".")[0] not in ("about", "sources"):
+            kept = {p: s for p, s in sources.items() if p != part and not p.startswith(f"{part}.")}
+            sources = kept | {part: CHANGED}
+    return replace(changed, sources=sources)
 
 
 def suggest_recipe(name: str, recipes: Mapping[str, Recipe]) -> str:
@@ -75,7 +70,6 @@ def count_parts(model: ModelConfig) -> dict[str, int]:
 
 @cache
 def count_parameters(model: ModelConfig) -> int:
-    """Number of parameters."""
     return sum(count_parts(model).values())
 
 

@@ -13,6 +13,7 @@ from lightconv import cli
 from lightconv.commands.recipes import BEGIN, END
 from lightconv.config import parse_json, parse_toml
 from lightconv.paper.recipes import RECIPES, TITLES
+from lightconv.paper.rows import Row
 from lightconv.paper.tables import TABLES
 from lightconv.recipe import Recipe
 
@@ -102,7 +103,7 @@ def test_list_params_shows_what_is_in_no_table(ask: Ask) -> None:
 
 def test_a_wrong_figure_is_told(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     table = TABLES["lm"]
-    wrong = tuple(replace(row, printed="row | 87M | 1.0 | 2.0") for row in table.rows)
+    wrong = tuple(Row("row | 87M | 1.0 | 2.0", row.recipe) for row in table.rows)
     monkeypatch.setitem(TABLES, "lm", replace(table, rows=wrong))
     assert ask("list", "lm", "--params").out.count(" NO") == 2
 

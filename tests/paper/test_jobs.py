@@ -13,7 +13,7 @@ import pytest
 from lightconv import cli
 from lightconv.commands.parser import Parser
 from lightconv.models.config import MixerConfig, Seq2SeqConfig
-from lightconv.paper.jobs import TableOptions, make_jobs, set_width, write_script
+from lightconv.paper.jobs import TableOptions, TablePlan, set_width, write_script
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.tables import TABLES
 from lightconv.train.config import CosineConfig
@@ -24,7 +24,7 @@ CPU, PAPER = TableOptions(scale="cpu"), TableOptions(scale="paper")
 def test_jobs_do_all_rows_before_the_next_seed() -> None:
     patterns = ["softmax", "*-tanh-small"]
     options = replace(CPU, seeds=2, rows=patterns, set=["model.dropout=0.2"])
-    jobs = make_jobs(TABLES["normalization"], options)
+    jobs = TablePlan(TABLES["normalization"], options).jobs
     names = ["wmt-en-de-normalize-softmax-small", "wmt-en-de-normalize-tanh-small"]
     assert [(job.recipe, job.seed) for job in jobs] == [(n, s) for s in (1, 2) for n in names]
     recipe = jobs[-1].changed()
@@ -34,13 +34,13 @@ def test_jobs_do_all_rows_before_the_next_seed() -> None:
 
 def test_rows_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match="--rows nonsense: no such row, expected one of wmt-en-de"):
-        make_jobs(TABLES["normalization"], replace(CPU, rows=["softmax", "nonsense"]))
+        TablePlan(TABLES["normalization"], replace(CPU, rows=["softmax", "nonsense"]))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 6, 60, 3000, 12345])
 def test_any_number_of_steps(steps: int) -> None:
     options = replace(CPU, seeds=1, rows=["dynamicconv"], steps=steps)
-    (job,) = make_jobs(TABLES["mt1"], options)
+    (job,) = TablePlan(TABLES["mt1"], options).jobs
     train = job.changed().train
     assert train.max_steps == steps
     assert isinstance(train.schedule, CosineConfig)
@@ -109,7 +109,7 @@ def test_answers_without_torch(arguments: list[str]) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_width_of_twins(name: str) -> None:
     """Half the width: heads keep theirs, one per channel stays so, products become a quarter."""
-    for job in make_jobs(TABLES[name], replace(CPU, seeds=1, width=128)):
+    for job in TablePlan(TABLES[name], replace(CPU, seeds=1, width=128)).jobs:
         wide, narrow = RECIPES[job.recipe].model, job.changed().model
         assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
         stacks = ["encoder", "decoder"] if isinstance(wide, Seq2SeqConfig) else ["layers"]

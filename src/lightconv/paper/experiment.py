@@ -20,7 +20,7 @@ from lightconv.config import read
 from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.files import lock
-from lightconv.paper.jobs import DATA, Job, TableOptions, find_settings, find_splits, make_jobs
+from lightconv.paper.jobs import DATA, Job, TableOptions, TablePlan
 from lightconv.paper.report import TableReport
 from lightconv.paper.results import Experiment, Measurement, Result, ResultsFolder, Status
 from lightconv.paper.tables import Table
@@ -41,50 +41,47 @@ def prepare_corpus(options: TableOptions) -> int:
     if options.corpus is None or is_prepared(folder):
         return 0
     words = ["-m", "lightconv", "prepare", options.corpus, "--out", str(folder)]
-    environment = {**os.environ, PARENT: str(os.getpid())}
-    return subprocess.run([sys.executable, *words], env=environment, check=False).returncode
+    parent = {**os.environ, PARENT: str(os.getpid())}
+    return subprocess.run([sys.executable, *words], env=parent, check=False).returncode
 
 
 def find_series(table: Table, options: TableOptions) -> Iterator["Series"]:
     """The jobs of a table by corpus; at full size only where the data is prepared."""
     if options.scale == "cpu":
-        data = Prepared.open(options.twin_data())
-        yield Series(table, options, data, make_jobs(table, options, data))
+        yield Series(table, options, Prepared.open(options.twin_data()))
         return
-    by_corpus: dict[str, list[Job]] = {}
-    for job in make_jobs(table, options):
-        by_corpus.setdefault(job.corpus, []).append(job)
     root = options.data or DATA
+    corpora = dict.fromkeys(job.corpus for job in TablePlan(table, options).jobs)
     found: dict[str, Prepared] = {}
-    for corpus in by_corpus:
+    for corpus in corpora:
         for folder in (root, root / corpus):
             if is_prepared(folder) and (data := Prepared.open(folder)).task.corpus == corpus:
                 found[corpus] = data
-    for corpus in (name for name in by_corpus if name not in found):
+    for corpus in (name for name in corpora if name not in found):
         text = f"{root / corpus} has no prepared data of {corpus}"
         remedy = f"`lightconv prepare {corpus} --from PATH --out {root / corpus}` makes it"
         if not found:
             raise ValueError(f"--data: {text}, expected it for --run. {remedy}")
         tell(f"note: {text}; its rows are not run. {remedy}")
-    for corpus, data in found.items():
-        yield Series(table, options, data, by_corpus[corpus])
+    for data in found.values():
+        yield Series(table, options, data)
 
 
-class Series:
+class Series(TablePlan):
     """Jobs of a table on one prepared corpus; ValueError if other results are in their place."""
 
-    def __init__(
-        self, table: Table, options: TableOptions, data: Prepared, jobs: Sequence[Job]
-    ) -> None:
-        self.table, self.options, self.data, self.jobs = table, options, data, jobs
-        corpus, small = data.task.corpus, options.scale == "cpu"
+    def __init__(self, table: Table, options: TableOptions, data: Prepared) -> None:
+        super().__init__(table, options, data)
+        self.folder, corpus = data.folder, data.task.corpus
+        if not self.small:
+            self.jobs = [job for job in self.jobs if job.corpus == corpus]
         experiment = Experiment(
             table=table.name,
-            name=jobs[0].run.parent.name if small else f"{options.name or 'paper'}-{corpus}",
+            name=self.runs.name if self.small else f"{options.name or 'paper'}-{corpus}",
             scale=options.scale,
             corpus=corpus,
             data={split: each.digest for split, each in data.contents.splits.items()},
-            settings=tuple(find_settings(table, options, data if small else None)),
+            settings=tuple(self.settings),
             width=options.width,
             limit=options.limit,
         )
@@ -96,7 +93,7 @@ class Series:
         with (
             Stop(self.options.max_seconds) as self._stop,
             Display() as self._display,
-            _alone(self.jobs[0].run.parent, self._display) as self._lock,
+            _alone(self.runs, self._display) as self._lock,
         ):
             for place, job in enumerate(self.jobs, 1):
                 old = self.results.find(job.recipe, job.seed)
@@ -117,13 +114,12 @@ class Series:
 
     def _run(self, job: Job, what: str) -> Result | None:
         """The result of a job; None if it was stopped."""
-        data = self.data.folder
-        words = [*job.train(data), "--device", self.options.device]
+        words = [*job.train(self.folder), "--device", self.options.device]
         if self.options.processes is not None:
             words += ["--processes", str(self.options.processes)]
         code = self._start(job, words, what)
         if code == 0 and job.tune:
-            code = self._start(job, job.choose(data), what, "tuning")
+            code = self._start(job, job.choose(self.folder), what, "tuning")
         if code == EXIT_INPUT:
             raise ValueError(f"{job.recipe}: {job.last_line().removeprefix('error: ')}")
         status: Status = "diverged" if code == EXIT_DIVERGED else "done"
@@ -153,9 +149,9 @@ class Series:
         )
 
     def _measure(self, job: Job, out: Path, status: Status) -> list[str]:
-        words = ["measure", str(job.run), "--data", str(self.data.folder), "--out", str(out)]
+        words = ["measure", str(job.run), "--data", str(self.folder), "--out", str(out)]
         words += ["--device", self.options.device]
-        for split in find_splits(self.table, self.data):
+        for split in self.splits:
             words += ["--split", split]
         if self.options.limit is not None:
             words += ["--limit", str(self.options.limit)]
@@ -221,10 +217,7 @@ def _alone(folder: Path, display: Display) -> Iterator[int]:
 
 
 def find_commit() -> str | None:
-    """Commit of the checkout that this package runs from, with `+` if its code was changed.
-
-    None without a checkout: an installed package may lie in somebody else's.
-    """
+    """Commit of the checkout of this package, `+` if its code was changed; None if installed."""
     root = Path(lightconv.__file__).resolve().parents[2]
     if not (root / ".git").exists() or not (root / "src" / "lightconv").is_dir():
         return None

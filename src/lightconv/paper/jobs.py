@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from lightconv.corpora import find_entry
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.data.vocabulary import SHARED_FILE
-from lightconv.models.config import ModelConfig, Seq2SeqConfig
+from lightconv.models.config import Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.results import Scale
 from lightconv.paper.tables import Table
@@ -27,11 +27,7 @@ MEET = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """Options of `lightconv table`.
-
-    scale  "paper" for rows at full size, "cpu" for their small twins
-    data   a prepared folder; with scale "paper" the folder of such folders, by corpus
-    """
+    """Options of `lightconv table`; its help explains them."""
 
     scale: Scale
     corpus: str | None = None
@@ -102,11 +98,9 @@ class Job:
 
     @property
     def output(self) -> Path:
-        """Output of its commands."""
         return self.run.with_name(f"{self.run.name}.txt")
 
     def changed(self) -> Recipe:
-        """The recipe with its settings."""
         return find_recipe(self.recipe, self.settings, RECIPES)
 
     def train(self, data: Path) -> list[str]:
@@ -137,73 +131,74 @@ class Job:
         return "\n".join([*lines, "done"])
 
     def step(self) -> int:
-        """Updates of the run so far."""
         log = self.run / LOG_FILE
         return max((entry["step"] for entry in read_log(log)), default=0) if log.exists() else 0
 
     def last_line(self) -> str:
-        """Last line of the output of its commands."""
         text = self.output.read_text(encoding="utf-8", errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1][:500] if lines else "it said nothing"
 
 
-def make_jobs(table: Table, options: TableOptions, data: Prepared | None = None) -> list[Job]:
-    """Jobs of all rows, with one seed before any with the next; ValueError for a wrong setting.
+class TablePlan:
+    """Rows of a table as jobs, with one seed before any with the next.
 
-    data  of twins; without it they keep the vocabulary of their recipes
+    data  prepared corpus; without it twins keep the vocabulary of their recipes
     """
-    settings = find_settings(table, options, data)
-    rows = choose_rows(table, options)
-    folder = str(options.corpus) if data is None else data.folder.absolute().name
-    paper = options.scale == "paper"
-    runs = options.out / table.name / ("paper" if paper else options.name or folder)
-    jobs = []
-    for seed in range(1, options.seeds + 1):
-        for recipe, text in rows.items():
-            mine = (*set_width(recipe, options.width), *settings, f"train.seed={seed}")
-            # The paper tunes length penalty and averages for translation and summaries.
-            tune = paper and table.name != "lm"
-            jobs.append(Job(text, recipe, seed, mine, runs / f"{recipe}.seed{seed}", tune))
-    for job in jobs[: len(rows)]:
-        job.changed()
-    return jobs
 
+    def __init__(self, table: Table, options: TableOptions, data: Prepared | None = None) -> None:
+        self.table, self.options, self.data = table, options, data
+        self.small = options.scale == "cpu"
+        known = table.splits if data is None else data.splits
+        # Validation is scored in the place of a missing test.
+        self.splits = list(dict.fromkeys(s if s in known else "valid" for s in table.splits))
+        self.settings = [*self._fit_vocabulary(), *set_steps(options.steps), *options.set]
+        rows = self._choose_rows()
+        folder = str(options.corpus) if data is None else data.folder.absolute().name
+        self.runs = options.out / table.name / (options.name or folder if self.small else "paper")
+        self.jobs = []
+        for seed in range(1, options.seeds + 1):
+            for recipe, text in rows.items():
+                width = set_width(recipe, options.width)
+                settings = (*width, *self.settings, f"train.seed={seed}")
+                # The paper tunes length penalty and averages for translation and summaries.
+                tune = not self.small and table.name != "lm"
+                run = self.runs / f"{recipe}.seed{seed}"
+                self.jobs.append(Job(text, recipe, seed, settings, run, tune))
+        for job in self.jobs[: len(rows)]:
+            job.changed()  # ValueError for a wrong setting
 
-def find_settings(table: Table, options: TableOptions, data: Prepared | None) -> list[str]:
-    """Settings of all rows."""
-    fitted = [] if data is None else fit_vocabulary(table, data)
-    return [*fitted, *set_steps(options.steps), *options.set]
+    def _choose_rows(self) -> dict[str, str]:
+        """Rows by recipe that match a pattern: a part of the recipe's name, or one with *."""
+        rows = {name: row.text for name, row in self.table.rows_at(self.options.scale).items()}
+        chosen: set[str] = set()
+        for pattern in self.options.rows or ("*",):
+            wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+            found = {name for name in rows if fnmatchcase(name, wild)}
+            if not found:
+                names = f"expected one of {', '.join(rows)}"
+                raise ValueError(f"--rows {pattern}: no such row, {names}")
+            chosen |= found
+        return {name: text for name, text in rows.items() if name in chosen}
 
-
-def choose_rows(table: Table, options: TableOptions) -> dict[str, str]:
-    """Names of rows by recipe: those that match a pattern, a part of the recipe or one with *."""
-    rows = {name: row.text for name, row in table.rows_at(options.scale).items()}
-    chosen: set[str] = set()
-    for pattern in options.rows or ("*",):
-        wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-        found = {name for name in rows if fnmatchcase(name, wild)}
-        if not found:
-            raise ValueError(f"--rows {pattern}: no such row, expected one of {', '.join(rows)}")
-        chosen |= found
-    return {name: text for name, text in rows.items() if name in chosen}
-
-
-def fit_vocabulary(table: Table, data: Prepared) -> list[str]:
-    """Settings that give twins the vocabulary of the data; ValueError if its task is another."""
-    wanted, found = RECIPES[next(iter(table.rows_at("cpu")))].task.kind, data.task.kind
-    if wanted != found:
-        raise ValueError(
-            f"data ({data.folder}): {found.replace('_', ' ')}, expected "
-            f"{wanted.replace('_', ' ')} for the table {table.name}. `lightconv prepare --list` "
-            "shows corpora"
-        )
-    source, target = data.vocab_sizes
-    if wanted == "language_model":
-        return [f"model.vocab={source}"]
-    share = "all" if SHARED_FILE in data.files() else "none"
-    sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
-    return [f"model.share_embeddings={share}", *sizes]
+    def _fit_vocabulary(self) -> list[str]:
+        """Settings for the vocabulary of the data; ValueError if its task is another."""
+        if self.data is None or not self.small:
+            return []
+        wanted = RECIPES[next(iter(self.table.rows_at("cpu")))].task.kind
+        found = self.data.task.kind
+        if wanted != found:
+            raise ValueError(
+                f"data ({self.data.folder}): {found.replace('_', ' ')}, expected "
+                f"{wanted.replace('_', ' ')} for the table {self.table.name}. `lightconv prepare "
+                "--list` shows corpora"
+            )
+        source, target = self.data.vocab_sizes
+        if wanted == "language_model":
+            return [f"model.vocab={source}"]
+        share = "all" if SHARED_FILE in self.data.files() else "none"
+        sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
+        return [f"model.share_embeddings={share}", *sizes]
 
 
 def set_steps(steps: int | None) -> list[str]:
@@ -226,69 +221,53 @@ def set_width(recipe: str, width: int | None) -> list[str]:
     if width is None:
         return []
     model = RECIPES[recipe].model
-    heads = list(_sizes(model, "heads"))
+    pairs = isinstance(model, Seq2SeqConfig)
+    layers = {
+        f"model.{stack}.{place}": vars(layer)
+        for stack in (("encoder", "decoder") if pairs else ("layers",))
+        for place, layer in enumerate(getattr(model, stack))
+    }
+    heads = {f"{path}.heads": each["heads"] for path, each in layers.items() if "heads" in each}
+    inner = {f"{p}.ffn_dim": each["ffn_dim"] for p, each in layers.items() if "ffn_dim" in each}
     if isinstance(model, Seq2SeqConfig):
-        heads.append(("model.source_heads", model.source_heads))
-    head = max(model.dim // size for _, size in heads)
+        heads["model.source_heads"] = model.source_heads
+    head = max(model.dim // size for size in heads.values())
     if width % head:
         raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
-    others = [("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)]
-    named = [*others, *heads, *_sizes(model, "ffn_dim")]
-    return [f"{path}={size * width // model.dim}" for path, size in named]
-
-
-def _sizes(model: ModelConfig, name: str) -> Iterator[tuple[str, int]]:
-    """Paths and values of a field of that name in all layers that have one."""
-    for stack in ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",):
-        for place, layer in enumerate(getattr(model, stack)):
-            if (size := getattr(layer, name, None)) is not None:
-                yield f"model.{stack}.{place}.{name}", size
-
-
-def find_splits(table: Table, data: Prepared | None) -> list[str]:
-    """Splits to score: those of the table, validation in the place of a missing test."""
-    known = table.splits if data is None else data.splits
-    return list(dict.fromkeys(split if split in known else "valid" for split in table.splits))
+    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim, **heads, **inner}
+    return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
 
 
 def write_script(table: Table, options: TableOptions) -> str:
     """The commands that train and score all rows, as a shell script."""
-    if options.scale == "paper":
-        return _paper_script(table, options)
-    folder = options.twin_data()
-    data = Prepared.open(folder) if is_prepared(folder) or options.data else None
-    head = f"# {table.title}: small twins. With --run they are run, measured and shown"
-    if data is None:
-        head += f"\nlightconv prepare {options.corpus} --out {shlex.quote(str(folder))}"
-    parts = [head]
-    for job in make_jobs(table, replace(options, seeds=1), data):
-        score = job.score(folder, find_splits(table, data), options.limit)
-        train = f"lightconv {shlex.join(job.train(folder))}"
-        parts.append(job.loop([train, *score], options.seeds))
-    return "\n\n".join(parts)
-
-
-def _paper_script(table: Table, options: TableOptions) -> str:
-    root, nodes = options.data or DATA, options.nodes
-    head = f"# {table.title} ({table.place})\n"
-    head += "# Every command can be repeated: what is done is not done again."
-    jobs = make_jobs(table, replace(options, seeds=1))
-    for corpus in dict.fromkeys(job.corpus for job in jobs):
-        folder = shlex.quote(str(root / corpus))
-        make = f"lightconv prepare {corpus} --from PATH --out {folder}"
-        head += f"\ntest -d {folder} || {make}  # docs/data.md says what PATH is"
+    folder = options.twin_data() if options.scale == "cpu" else None
+    found = folder is not None and (is_prepared(folder) or options.data is not None)
+    data = Prepared.open(folder) if folder and found else None
+    plan = TablePlan(table, replace(options, seeds=1), data)
+    root, nodes = options.data or DATA, 1 if folder else options.nodes
+    if folder:
+        head = [f"# {table.title}: small twins. With --run they are run, measured and shown"]
+        if not found:
+            head.append(f"lightconv prepare {options.corpus} --out {shlex.quote(str(folder))}")
+    else:
+        head = [f"# {table.title} ({table.place})"]
+        head.append("# Every command can be repeated: what is done is not done again.")
+        for corpus in dict.fromkeys(job.corpus for job in plan.jobs):
+            out = shlex.quote(str(root / corpus))
+            make = f"lightconv prepare {corpus} --from PATH --out {out}"
+            head.append(f"test -d {out} || {make}  # docs/data.md says what PATH is")
     trained, scored = [], []
-    for job in jobs:
-        data = root / job.corpus
+    for job in plan.jobs:
+        where = folder or root / job.corpus
         gpus = options.processes or max(1, GPUS.get(job.corpus, USUAL_GPUS) // nodes)
-        launch = f"torchrun --nproc-per-node {gpus} -m " if gpus > 1 else ""
+        launch = "" if folder or gpus == 1 else f"torchrun --nproc-per-node {gpus} -m "
         if nodes > 1:
             launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {MEET} -m "
-        train = [f"{launch}lightconv {shlex.join(job.train(data))}"]
-        score = job.score(data, table.splits, options.limit)
+        train = [f"{launch}lightconv {shlex.join(job.train(where))}"]
+        score = job.score(where, plan.splits, options.limit)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
     if nodes == 1:
-        return "\n\n".join([head, *trained])
+        return "\n\n".join(["\n".join(head), *trained])
     each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
-    return "\n\n".join([head, each, *trained, "# Then on one of them.", *scored])
+    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])

@@ -13,16 +13,12 @@ from lightconv.data.config import TaskConfig
 from lightconv.decode.config import DecodeConfig
 from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
 from lightconv.paper import rows
-from lightconv.paper.rows import MODELS, Models, Row, family, lm_family
+from lightconv.paper.rows import MODELS, Models, family, lm_family
 from lightconv.paper.tasks import FITTED, TASKS, Task, ours, translation
 from lightconv.recipe import Recipe
 from lightconv.train.config import CosineConfig, TrainConfig
 
-_NAMES = {
-    "selfattention": "self-attention",
-    "lightconv": "LightConv",
-    "dynamicconv": "DynamicConv",
-}
+NAMES = {"selfattention": "self-attention", "lightconv": "LightConv", "dynamicconv": "DynamicConv"}
 
 # --- Small twins
 
@@ -166,11 +162,6 @@ def _layers(model: ModelConfig) -> str:
     return f"{len(model.layers)} layers"
 
 
-def _search(task: Task, row: Row) -> Task:
-    """Rows of table 7 are searched greedily."""
-    return replace(task, decode=replace(task.decode, beam=1)) if row in rows.DECODERS else task
-
-
 def _all() -> Iterator[tuple[str, Recipe]]:
     for task, models in MODELS.items():
         for mixer, model in models.items():
@@ -181,23 +172,25 @@ def _all() -> Iterator[tuple[str, Recipe]]:
                 sources = _AS_DYNAMICCONV
             elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
                 sources = _ENCODER_GLU
-            about = f"{_NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
+            about = f"{NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
             yield name, _recipe(about, TASKS[task], model, sources)
     found = (*rows.ABLATION, *rows.NORMALIZATION, *rows.DECODERS)
     own = [(row, row.model) for row in found if row.model is not None]
+    full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
+    greedy = {row.recipe: replace(full.decode, beam=1) for row in rows.DECODERS}
     for row, model in own:
-        full = _search(TASKS["wmt-en-de"], row)
-        yield row.recipe, _recipe(row.about, full, model, row.sources)
+        decode = greedy.get(row.recipe, full.decode)
+        yield row.recipe, _recipe(row.about, replace(full, decode=decode), model, row.sources)
     for task, models in SMALL_MODELS.items():
         for mixer, model in models.items():
-            about = f"small {_NAMES[mixer]}, {_layers(model)}, width {model.dim}"
+            about = f"small {NAMES[mixer]}, {_layers(model)}, width {model.dim}"
             yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model, {})
     for row, model in own:
         # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
         twin = shrink(model, 6 if row in rows.DECODERS else 3)
         about = f"small twin of {row.recipe}, {_layers(twin)}, width {twin.dim}"
-        small = _search(SMALL_TASKS["wmt-en-de"], row)
-        yield f"{row.recipe}-small", _recipe(about, small, twin, {})
+        decode = greedy.get(row.recipe, small.decode)
+        yield f"{row.recipe}-small", _recipe(about, replace(small, decode=decode), twin, {})
 
 
 RECIPES: dict[str, Recipe] = dict(_all())

@@ -4,8 +4,8 @@ The rows of tables 3, 6 and 7 have models of their own, each a change of another
 have the models of their tasks.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightconv.models.config import (
@@ -56,11 +56,7 @@ def change_both(model: Seq2SeqConfig, **changes: Any) -> Seq2SeqConfig:
 
 
 def family(
-    attention: Seq2SeqConfig,
-    *,
-    dropconnect: float = 0.1,
-    input_dropout: float = 0.1,
-    glu: bool,
+    attention: Seq2SeqConfig, *, glu: bool, dropconnect: float = 0.1, input_dropout: float = 0.1
 ) -> Models:
     """A self-attention model, and the same with lightweight and with dynamic convolutions.
 
@@ -91,36 +87,26 @@ def lm_family(attention: LanguageModelConfig, kernels: Sequence[int]) -> Models:
     }
 
 
-@dataclass(frozen=True)
 class Row:
     """A row of a table; its small twin is the recipe NAME-small.
 
     printed  text | number of parameters | a figure for each column of the table
     model    of the recipe, if it is not one of its task; `about` and `sources` are the recipe's
+    cited    the work of others, with the model of the recipe
     """
 
-    printed: str
-    recipe: str
-    model: Seq2SeqConfig | None = None
-    about: str = ""
-    sources: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        return self.printed.split(" | ")[0]
-
-    @property
-    def params(self) -> str:
-        return self.printed.split(" | ")[1]
-
-    @property
-    def figures(self) -> list[str]:
-        return self.printed.split(" | ")[2:]
-
-    @property
-    def cited(self) -> bool:
-        """The work of others, with the model of the recipe."""
-        return "et al." in self.text
+    def __init__(
+        self,
+        printed: str,
+        recipe: str,
+        model: Seq2SeqConfig | None = None,
+        about: str = "",
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        self.printed, self.recipe, self.model, self.about = printed, recipe, model, about
+        self.sources = sources or {}
+        self.text, self.params, *self.figures = printed.split(" | ")
+        self.cited = "et al." in self.text
 
 
 def agrees(printed: str, exact: int) -> bool:

@@ -46,7 +46,6 @@ class Table:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that are scored."""
         return tuple(dict.fromkeys(c.split for c in self.columns if c.measured == "score"))
 
     def rows_at(self, scale: str) -> dict[str, Row]:
@@ -143,10 +142,7 @@ CITED: dict[str, tuple[str, ...]] = {
         "Shaw et al. (2018), En-De | - | 29.2",
         "Shaw et al. (2018), En-Fr | - | 41.5",
     ),
-    "mt2": (
-        "Deng et al. (2018), IWSLT | - | 33.1",
-        "Hassan et al. (2018), Zh-En | - | 24.2",
-    ),
+    "mt2": ("Deng et al. (2018), IWSLT | - | 33.1", "Hassan et al. (2018), Zh-En | - | 24.2"),
     "ablation": ("Vaswani et al. (2017) | 213M | 26.4 | -",),
     "lm": (
         "2-layer LSTM-8192-1024, Jozefowicz et al. (2016) | - | - | 30.6",

@@ -87,8 +87,6 @@ def _dropouts(source: str) -> dict[str, str]:
     return {"model.attention_dropout": source, **layers}
 
 
-# --- IWSLT
-
 _IWSLT = Task(
     title="IWSLT'14 German-English translation",
     task=translation("iwslt14-de-en", "tokenized_bleu_lowercase"),
@@ -115,8 +113,6 @@ _IWSLT = Task(
         **_DECODE,
     },
 )
-
-# --- WMT
 
 _TRAINING = "train.max_tokens train.optimizer train.schedule.floor train.clip_norm"
 
@@ -191,8 +187,6 @@ _ZH_EN = Task(
         "decode.alpha": f"{_TUNED}the plain mean",
     },
 )
-
-# --- Language modelling and summarisation
 
 _BILLION_WORD = Task(
     title="Billion Word language modelling",
