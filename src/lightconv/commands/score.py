@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     from lightconv.decode.score.scorer import Scorer
     from lightconv.decode.text import load
     from lightconv.device import choose_device
-    from lightconv.evaluate.perplexity import compute_perplexity
+    from lightconv.evaluate.metrics import compute_perplexity
 
     notes = Notes()
     stream = _windows(options, settings, notes)

@@ -9,12 +9,10 @@ from pathlib import Path
 import torch
 
 from lightconv.data.prepared import Prepared
-from lightconv.decode.options import TextOptions, read_settings
-from lightconv.decode.text import load
+from lightconv.decode.options import TextOptions
 from lightconv.device import count_cores, processor_name
-from lightconv.evaluate.report import check_kind
 from lightconv.evaluate.signature import Score
-from lightconv.evaluate.system import evaluate_pairs, evaluate_texts, find_metrics
+from lightconv.evaluate.system import evaluate_pairs, evaluate_texts, find_metrics, open_model
 from lightconv.models import LanguageModel
 from lightconv.paper.results import Measurement, Speed, SplitScore, Training
 from lightconv.recipe import count_parameters
@@ -48,9 +46,9 @@ def measure(
         found = replace(found, training=Training(steps=last.step, **spent))
     if not ended:
         return found
-    settings, prepared = read_settings(path), Prepared.open(data)
-    check_kind(settings, prepared)
-    model = load(settings.folder, device)
+    prepared = Prepared.open(data)
+    folder, decode = open_model(path, prepared)
+    model = folder.load(device)
     options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
     for split in splits:
         if isinstance(model, LanguageModel):
@@ -58,7 +56,7 @@ def measure(
         else:
             metrics = find_metrics(prepared)
             outputs, _, scores = evaluate_pairs(
-                model, prepared, split, settings.decode, metrics, most=limit, options=options
+                model, prepared, split, decode, metrics, most=limit, options=options
             )
             speed = Speed(
                 split=split,
