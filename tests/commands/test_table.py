@@ -202,6 +202,19 @@ def test_what_fails_is_tried_again(
     assert len(calls(folder)) == 7 + 2
 
 
+def test_a_corpus_is_prepared_first_and_no_torch_is_loaded(folder: Path) -> None:
+    words = ["table", "mt2", "--scale", "cpu", "--corpus", "synthetic-copy", "--seeds", "1"]
+    words += ["--rows", "lightconv", "--steps", "6", "--run"]
+    code = START.replace("[1:])", "[1:]) or 'torch' in sys.modules")
+    for out in ("17 and more", ""):  # the histogram that `lightconv prepare` prints
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        assert out in done.stdout and "\nLightConv, IWSLT" in done.stdout
+    assert (folder / "data" / "synthetic-copy").is_dir()
+    assert [line.split()[0] for line in calls(folder)] == ["train", "measure"]
+
+
 def test_what_cannot_be_used_ends_it(
     ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,8 +85,11 @@ def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
     from lightconv.paper.experiment import find_series, prepare_corpus
     from lightconv.paper.report import TableReport
 
-    if options.scale == "cpu" and (code := prepare_corpus(options)):
+    code = prepare_corpus(options) if options.scale == "cpu" else None
+    if code:
         return code
+    if code == 0:
+        print()
     code = 0
     for series in find_series(table, options):
         done = series.run()

@@ -35,11 +35,11 @@ PATIENCE = 45.0
 LOCK_FILE = ".lock"
 
 
-def prepare_corpus(options: TableOptions) -> int:
-    """Prepares the corpus of twins if needed; returns the exit code of `lightconv prepare`."""
+def prepare_corpus(options: TableOptions) -> int | None:
+    """Exit code of `lightconv prepare` for the corpus of twins; None if it is prepared."""
     folder = options.twin_data()
     if options.corpus is None or is_prepared(folder):
-        return 0
+        return None
     words = ["-m", "lightconv", "prepare", options.corpus, "--out", str(folder)]
     parent = {**os.environ, PARENT: str(os.getpid())}
     return subprocess.run([sys.executable, *words], env=parent, check=False).returncode
