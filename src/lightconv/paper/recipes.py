@@ -14,7 +14,7 @@ from lightconv.decode.config import DecodeConfig
 from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
 from lightconv.paper import rows
 from lightconv.paper.rows import MODELS, Models, family, lm_family
-from lightconv.paper.tasks import FITTED, TASKS, Task, ours, translation
+from lightconv.paper.tasks import FITTED, TASKS, PaperTask, ours, translation
 from lightconv.recipe import Recipe
 from lightconv.train.config import CosineConfig, TrainConfig
 
@@ -91,18 +91,18 @@ _SOURCES = {
 }
 
 
-def _twin(full: Task) -> Task:
+def _twin(full: PaperTask) -> PaperTask:
     """A task with a short training and the same search."""
     searched = {path: source for path, source in full.sources.items() if path.startswith("decode")}
     return replace(full, train=_TRAINING[full.task.kind], sources={**_SOURCES, **searched})
 
 
-def _debian(title: str, task: TaskConfig, decode: DecodeConfig) -> Task:
+def _debian(title: str, task: TaskConfig, decode: DecodeConfig) -> PaperTask:
     sources = {"decode": ours("no task of the paper")}
-    return _twin(Task(title=title, task=task, train=_TRAIN, decode=decode, sources=sources))
+    return _twin(PaperTask(title=title, task=task, train=_TRAIN, decode=decode, sources=sources))
 
 
-SMALL_TASKS: dict[str, Task] = {
+SMALL_TASKS: dict[str, PaperTask] = {
     **{name: _twin(task) for name, task in TASKS.items()},
     "debian-en-de": _debian(
         "Debian texts: English-German translation",
@@ -135,7 +135,7 @@ _ENCODER_GLU = {
 _AS_DYNAMICCONV = dict.fromkeys(("model.layers", "model.layers.*.glu"), ours("as for DynamicConv"))
 
 
-def _recipe(about: str, task: Task, model: ModelConfig, sources: Mapping[str, str]) -> Recipe:
+def _recipe(about: str, task: PaperTask, model: ModelConfig, sources: Mapping[str, str]) -> Recipe:
     """`sources` come before those of the task; sources of absent fields are left out."""
     bare = Recipe(about=about, task=task.task, model=model, train=task.train, decode=task.decode)
     present = set(_paths(bare, ""))

@@ -20,7 +20,7 @@ FITTED = "fitted to the paper's parameter count"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class PaperTask:
     """Values that all recipes of a task share; `sources` covers those of its models as well."""
 
     title: str
@@ -87,7 +87,7 @@ def _dropouts(source: str) -> dict[str, str]:
     return {"model.attention_dropout": source, **layers}
 
 
-_IWSLT = Task(
+_IWSLT = PaperTask(
     title="IWSLT'14 German-English translation",
     task=translation("iwslt14-de-en", "tokenized_bleu_lowercase"),
     train=TrainConfig(
@@ -116,7 +116,7 @@ _IWSLT = Task(
 
 _TRAINING = "train.max_tokens train.optimizer train.schedule.floor train.clip_norm"
 
-_EN_DE = Task(
+_EN_DE = PaperTask(
     title="WMT'16 English-German translation",
     task=translation("wmt16-en-de", "tokenized_bleu_compounds"),
     train=TrainConfig(
@@ -144,7 +144,7 @@ _EN_DE = Task(
     },
 )
 
-_EN_FR = Task(
+_EN_FR = PaperTask(
     title="WMT'14 English-French translation",
     task=translation("wmt14-en-fr", "tokenized_bleu"),
     train=replace(
@@ -165,7 +165,7 @@ _EN_FR = Task(
     },
 )
 
-_ZH_EN = Task(
+_ZH_EN = PaperTask(
     title="WMT'17 Chinese-English translation",
     task=translation("wmt17-zh-en", "sacrebleu"),
     train=replace(
@@ -188,7 +188,7 @@ _ZH_EN = Task(
     },
 )
 
-_BILLION_WORD = Task(
+_BILLION_WORD = PaperTask(
     title="Billion Word language modelling",
     task=TaskConfig(kind="language_model", corpus="billion-word", metric="perplexity"),
     train=TrainConfig(
@@ -223,7 +223,7 @@ _BILLION_WORD = Task(
     },
 )
 
-_CNN_DAILYMAIL = Task(
+_CNN_DAILYMAIL = PaperTask(
     title="CNN-DailyMail summarisation",
     task=TaskConfig(kind="summarization", corpus="cnn-dailymail", metric="rouge"),
     train=replace(
@@ -268,7 +268,7 @@ _CNN_DAILYMAIL = Task(
     },
 )
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, PaperTask] = {
     "iwslt-de-en": _IWSLT,
     "wmt-en-de": _EN_DE,
     "wmt-en-fr": _EN_FR,
