@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightconv.config import ConfigError, override, read
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import ModelConfig
 from lightconv.train.config import TrainConfig
 

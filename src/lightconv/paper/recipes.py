@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
 from lightconv.paper import rows
 from lightconv.paper.rows import MODELS, Models, family, lm_family

@@ -8,9 +8,9 @@ import torch
 
 import lightconv
 from lightconv.data import EOS
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig, score
 from lightconv.decode.options import TextOptions
-from lightconv.decode.score import Scorer, scorer
+from lightconv.decode.score import Scorer
 from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
 from lightconv.models.folder import build
 from tests.decode.fakes import words_pipeline
@@ -54,7 +54,7 @@ def test_texts_follow_the_definition(
     layers = (DynamicConvConfig(kernel=3, heads=2),)
     config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=VOCAB, adaptive=bands)
     model = LanguageModel(config).eval()
-    monkeypatch.setattr(scorer, "CHUNK", 3)  # several parts, the last one not full
+    monkeypatch.setattr(score, "CHUNK", 3)  # several parts, the last one not full
     lines = ["a b c d", "", "d d", "b . a"]
     found = Scorer(model, words_pipeline(sides=1), options=TextOptions(window=3)).score(lines)
     for line, scored in zip(lines, found, strict=True):
@@ -96,14 +96,14 @@ def test_perplexity_of_a_trained_model_is_that_of_its_training(texts: Trained) -
 
 def test_streams_of_any_length() -> None:
     model = build(text_config(VOCAB)).eval()
-    found = Scorer(model, words_pipeline(sides=1), options=TextOptions(window=2))
-    endless = (("a b",) for _ in count())
-    assert [scored.line for scored in islice(found.stream(endless), 5)] == [1, 2, 3, 4, 5]
-    assert list(found.stream([])) == []
+    found = Scorer(model, words_pipeline(sides=1))
+    endless = ([("a b",), ("c",)] for _ in count())
+    assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
+    assert found.score([]) == []
 
 
 def test_wrong_numbers_of_texts() -> None:
     model = build(text_config(VOCAB)).eval()
     found = Scorer(model, words_pipeline(sides=1))
     with pytest.raises(ValueError, match="line 2: 2 texts, expected one"):
-        list(found.stream([("a",), ("a", "b")]))
+        list(found.score_windows([[("a",), ("a", "b")]]))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightconv.decode.parts import cut
+from lightconv.decode.answer import Output, cut, join_outputs, join_sentences
 
 
 def words(most: int):  # type: ignore[no-untyped-def]
@@ -45,3 +45,18 @@ def test_nothing_is_lost_but_white_space(text: str, most: int) -> None:
 def test_ends_of_sentences(end: str) -> None:
     text = f"aa bb{end}cc dd"
     assert cut(text, words(3)) == [f"aa bb{end.strip()}", "cc dd"]
+
+
+def test_scores_of_parts_are_a_mean_and_missing_ones_are_the_last() -> None:
+    def output(text: str, score: float) -> Output:
+        return Output(text, score, [1], [text], [score])
+
+    parts = [[output("a", -1.0), output("b", -2.0)], [output("c", -3.0)]]
+    joined = join_outputs(parts, "+", [1, 1])
+    assert [(each.text, each.score) for each in joined] == [("a+c", -2.0), ("b+c", -2.5)]
+    assert joined[1].logprobs == [-2.0, -3.0]
+
+
+def test_summaries_lose_their_marks() -> None:
+    assert join_sentences("One . ¶ Two . ¶ Three .") == "One . Two . Three ."
+    assert join_sentences("§¶ stays") == "§¶ stays"
