@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
@@ -85,10 +85,9 @@ def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
     from lightconv.paper.experiment import find_series, prepare_corpus
     from lightconv.paper.report import TableReport
 
-    code = prepare_corpus(options) if options.scale == "cpu" else None
-    if code:
-        return code
-    if code == 0:
+    if options.scale == "cpu" and (code := prepare_corpus(options)) is not None:
+        if code:
+            return code
         print()
     code = 0
     for series in find_series(table, options):
@@ -114,9 +113,7 @@ def _show(table: Table, options: argparse.Namespace) -> int:
     reports = [TableReport(results) for results in find_results(root, table.name)]
     if options.write:
         if not reports:
-            raise ValueError(
-                f"nothing of the table {table.name} was run, expected results to write"
-            )
+            raise ValueError(f"nothing of the table {table.name} was run, expected results")
         for report in reports:
             _write(report)
         return 0
@@ -173,46 +170,30 @@ def _parser() -> Parser:
         "lightconv table lm --scale cpu --data data/mine --steps 1000 --rows dynamicconv --run",
         "lightconv table ablation --write   # table.md and table.png beside the results",
     )
-    parser.add_argument("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
-    parser.add_argument("--scale", choices=["paper", "cpu"], help="full size, or small twins")
-    parser.add_argument("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        help="twins: a folder of `prepare`; full size: where such folders are, by their corpora",
-    )
-    parser.add_argument("--seeds", metavar="N", type=int, help=f"1 to N (default: {SEEDS})")
-    parser.add_argument("--steps", metavar="N", type=int, help="updates of a twin (default: 3,000)")
-    parser.add_argument("--width", metavar="N", type=int, help="of a twin (default: 256)")
-    parser.add_argument(
-        "--rows",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="only rows whose recipe has this in its name; may be given several times",
-    )
+    add = parser.add_argument
+    number: dict[str, Any] = {"metavar": "N", "type": int}
+    folder: dict[str, Any] = {"metavar": "DIR", "type": Path}
+    data = "twins: a folder of `prepare`; full size: where such folders are, by their corpora"
+    rows = "only rows whose recipe has this in its name; may be given several times"
+    results = "folder of the results (default: docs/results if it is there, else results)"
+    add("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
+    add("--scale", choices=["paper", "cpu"], help="full size, or small twins")
+    add("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
+    add("--data", help=data, **folder)
+    add("--seeds", help=f"1 to N (default: {SEEDS})", **number)
+    add("--steps", help="updates of a twin (default: 3,000)", **number)
+    add("--width", help="of a twin (default: 256)", **number)
+    add("--rows", metavar="PATTERN", action="append", default=[], help=rows)
     parser.add_settings("change a value of every row's recipe, as often as you like")
-    parser.add_argument("--limit", metavar="N", type=int, help="score the first N lines only")
-    parser.add_argument("--run", action="store_true", help="run what is not done yet")
-    parser.add_argument(
-        "--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs"
-    )
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        type=Path,
-        help="folder of the results (default: docs/results if it is there, else results)",
-    )
-    parser.add_argument("--name", help="of the experiment (default: that of its data)")
-    parser.add_argument("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
-    parser.add_argument(
-        "--processes", metavar="N", type=int, help="GPUs, or processes, per machine"
-    )
-    parser.add_argument(
-        "--nodes", metavar="N", type=int, default=1, help="print commands for so many machines"
-    )
+    add("--limit", help="score the first N lines only", **number)
+    add("--run", action="store_true", help="run what is not done yet")
+    add("--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs")
+    add("--results", help=results, **folder)
+    add("--name", help="of the experiment (default: that of its data)")
+    add("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
+    add("--processes", help="GPUs, or processes, per machine", **number)
+    add("--nodes", default=1, help="print commands for so many machines", **number)
     parser.add_device()
-    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
-    parser.add_argument("--write", action="store_true", help="write table.md and table.png anew")
+    add("--markdown", action="store_true", help="tables for a Markdown page")
+    add("--write", action="store_true", help="write table.md and table.png anew")
     return parser
