@@ -104,9 +104,7 @@ def quick(plan: DemoPlan) -> DemoPlan:
     return replace(small, limit=6, lengths=(32, 64), length_tokens=128)
 
 
-def make_recipe(
-    plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], *, shared: bool
-) -> Recipe:
+def make_recipe(plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], shared: bool) -> Recipe:
     """The recipe for data with these vocabulary sizes, `shared` or not."""
     warmup, fifth = max(1, plan.steps // 16), max(1, plan.steps // 5)
     train = TrainConfig(

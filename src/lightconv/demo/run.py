@@ -210,12 +210,10 @@ class Demo:
         replace_file(self.report, make_page(self.task, self.plan, self.results).encode())
 
 
-def find_data(
-    plan: DemoPlan, folder: Path, display: Display, corpus: str | None = None
-) -> Prepared:
+def find_data(plan: DemoPlan, folder: Path, display: Display, corpus: str | None) -> Prepared:
     """The prepared folder, made if it does not exist.
 
-    corpus  text to use; by default the plan's, or the synthetic one where that cannot be fetched
+    corpus  text to use; None: the plan's, or the synthetic one where that cannot be fetched
     """
     real, synthetic = plan.corpora
     if is_prepared(folder):
