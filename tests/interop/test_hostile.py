@@ -224,11 +224,22 @@ NOTHING = r"is not a checkpoint"
 VIEW = r"is a view with gaps or repetitions"
 
 
+# Calls that a careless reader would make, and their names in the error.
+CALLS: dict[str, tuple[Callable[[], Call], str]] = {
+    "os.system": (lambda: Call(os.system, touch()), r"posix\.system"),
+    "eval": (lambda: Call(eval, f"__import__('os').system('{touch()}')"), r"\w+\.eval"),
+    "exec": (lambda: Call(exec, f"import os; os.system('{touch()}')"), r"\w+\.exec"),
+    "getattr": (lambda: Call(getattr, "a", "upper"), r"\w+\.getattr"),
+    "subprocess": (lambda: Call(subprocess.Popen, ["touch", os.environ[MARKER]]), r"\w+\.Popen"),
+    "torch.load": (lambda: Call(torch.load, "other.pt"), r"torch\.serialization\.load"),
+    "torch.hub": (lambda: Call(torch.hub.load, "a/b", "c"), r"torch\.hub\.load"),
+    "bytearray of a terabyte": (lambda: Call(bytearray, 10**12), r"\w+\.bytearray"),
+}
 HOSTILE: dict[str, tuple[Make, str]] = {
-    "os.system": (
-        saved(lambda: checkpoint(extra=Call(os.system, touch()))),
-        NAMES.format(r"posix\.system"),
-    ),
+    **{
+        name: (saved(lambda call=call: checkpoint(extra=call())), NAMES.format(shown))
+        for name, (call, shown) in CALLS.items()
+    },
     "os.system, legacy": (
         saved(lambda: checkpoint(extra=Call(os.system, touch())), zipped=False),
         NAMES.format(r"posix\.system"),
@@ -237,46 +248,9 @@ HOSTILE: dict[str, tuple[Make, str]] = {
         saved(lambda: checkpoint(args=Call(os.system, touch()))),
         NAMES.format(r"posix\.system"),
     ),
-    "eval": (
-        saved(lambda: checkpoint(extra=Call(eval, f"__import__('os').system('{touch()}')"))),
-        NAMES.format(r"\w+\.eval"),
-    ),
-    "exec": (
-        saved(lambda: checkpoint(extra=Call(exec, f"import os; os.system('{touch()}')"))),
-        NAMES.format(r"\w+\.exec"),
-    ),
-    "getattr": (
-        saved(lambda: checkpoint(extra=Call(getattr, "a", "upper"))),
-        NAMES.format(r"\w+\.getattr"),
-    ),
-    "subprocess": (
-        saved(lambda: Call(subprocess.Popen, ["touch", os.environ[MARKER]])),
-        NAMES.format(r"\w+\.Popen"),
-    ),
-    "torch.load": (
-        saved(lambda: Call(torch.load, "other.pt")),
-        NAMES.format(r"torch\.serialization\.load"),
-    ),
-    "torch.hub": (
-        saved(lambda: Call(torch.hub.load, "a/b", "c")),
-        NAMES.format(r"torch\.hub\.load"),
-    ),
-    "bytearray of a terabyte": (
-        saved(lambda: checkpoint(extra=Call(bytearray, 10**12))),
-        NAMES.format(r"\w+\.bytearray"),
-    ),
-    "protocol 4": (
-        pickled(4, archive),
-        r"STACK_GLOBAL in a pickle of torch\.save",
-    ),
-    "bare pickle": (
-        pickled(2, bytes),
-        NOTHING,
-    ),
-    "name with spaces": (
-        raw(archive(b"\x80\x02cos system\nx\n.")),
-        NAMES.format(r"os\.system x"),
-    ),
+    "protocol 4": (pickled(4, archive), r"STACK_GLOBAL in a pickle of torch\.save"),
+    "bare pickle": (pickled(2, bytes), NOTHING),
+    "name with spaces": (raw(archive(b"\x80\x02cos system\nx\n.")), NAMES.format(r"os\.system x")),
     "class by extension code": (raw(archive(b"\x80\x02\x82\x01.")), r"EXT1 in a pickle"),
     "old instance": (
         raw(archive(b"\x80\x02(S'x'\nios\nsystem\n.")),
