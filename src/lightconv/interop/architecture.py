@@ -146,11 +146,14 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
     ffn_dim = matrix(state, "encoder.layers.0.fc1.weight")[0]
     if matrix(state, "decoder.layers.0.fc1.weight")[0] != ffn_dim:
         raise ValueError(f"decoder_ffn_embed_dim must be encoder_ffn_embed_dim={ffn_dim}")
-    check_widths(args, "encoder", dim)
-    check_widths(args, "decoder", dim)
     pre_norm = args.flag("decoder_normalize_before")
     if args.flag("encoder_normalize_before") != pre_norm:
         raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
+    share: ShareEmbeddings = "none"
+    if args.flag("share_decoder_input_output_embed", False):
+        share = "decoder"
+    if args.flag("share_all_embeddings", False):
+        share = "all"
     return Seq2SeqConfig(
         dim=dim,
         ffn_dim=ffn_dim,
@@ -159,7 +162,7 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
         decoder=mixers(args, state, "decoder", dim),
         source_vocab=source_vocab,
         target_vocab=target_vocab,
-        share_embeddings=shared(args),
+        share_embeddings=share,
         attention_dropout=args.share("attention_dropout"),
         **dropouts(args),
         pre_norm=pre_norm,
@@ -175,7 +178,6 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         dim = matrix(state, "decoder.embed_tokens.embeddings.0.1.weight")[0]
         bands = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(len(state))]
         vocab = sum(matrix(state, name)[0] for name in bands if name in state)
-    check_widths(args, "decoder", dim)
     pre_norm = args.flag("decoder_normalize_before")
     return LanguageModelConfig(
         dim=dim,
@@ -226,6 +228,8 @@ def mixers(args: Arguments, state: State, side: str, dim: int) -> tuple[MixerCon
     numbers = [re.match(rf"{side}\.layers\.(\d{{1,6}})\.", name) for name in state]
     layers = len({found[1] for found in numbers if found})
     args.check_same(f"{side}_layers", layers)
+    for name in ("embed_dim", "input_dim", "output_dim", "conv_dim"):
+        args.check_same(f"{side}_{name}", dim)
     found = tuple(mixer(args, state, side, place, dim) for place in range(layers))
     kernels = [layer.kernel for layer in found if not isinstance(layer, AttentionConfig)]
     given = args.counts(f"{side}_kernel_size_list")
@@ -267,17 +271,6 @@ def matrix(state: State, name: str) -> tuple[int, int]:
     if len(shape) != 2:
         raise ValueError(f"tensor {name} has shape {list(shape)}, expected two dimensions")
     return shape[0], shape[1]
-
-
-def check_widths(args: Arguments, side: str, dim: int) -> None:
-    for name in ("embed_dim", "input_dim", "output_dim", "conv_dim"):
-        args.check_same(f"{side}_{name}", dim)
-
-
-def shared(args: Arguments) -> ShareEmbeddings:
-    if args.flag("share_all_embeddings", False):
-        return "all"
-    return "decoder" if args.flag("share_decoder_input_output_embed", False) else "none"
 
 
 def ends_with_norm(state: State, pre_norm: bool, *sides: str) -> bool:

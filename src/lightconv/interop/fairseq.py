@@ -49,8 +49,19 @@ def read_model(path: str | Path) -> Imported:
         common = common_names(state)
         config = model_config(args, common)
         tensors = our_names(config, common)
-        _check_size(tensors, path.stat().st_size)
-        return Imported(_build(config, tensors), layout, _task(config, args))
+        total, size = (
+            sum(t.nbytes for parts in tensors.values() for t in parts),
+            path.stat().st_size,
+        )
+        if total > size:
+            raise ValueError(f"{total} bytes of tensors in {size}: they share their numbers")
+        task = {"kind": "language_model"}
+        if not isinstance(config, LanguageModelConfig):
+            languages = {name: args.word(name) for name in ("source_lang", "target_lang")}
+            task = {"kind": "translation"} | {
+                name: lang for name, lang in languages.items() if lang
+            }
+        return Imported(_build(config, tensors), layout, task)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -70,13 +81,6 @@ def our_names(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, lis
     return {ours: [need(state, name) for name in names] for ours, names in sources.items()}
 
 
-def _check_size(tensors: Mapping[str, list[Tensor]], size: int) -> None:
-    """Refuses tensors that are larger than their file since they share their numbers."""
-    total = sum(part.nbytes for parts in tensors.values() for part in parts)
-    if total > size:
-        raise ValueError(f"{total} bytes of tensors in a file of {size}: they share their numbers")
-
-
 def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> BaseModel:
     model = build_empty(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
@@ -88,10 +92,3 @@ def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> BaseMode
     compare("the checkpoint", "its arguments", wanted, shapes)
     fill(model, whole)
     return model.eval()
-
-
-def _task(config: ModelConfig, args: Arguments) -> dict[str, str]:
-    if isinstance(config, LanguageModelConfig):
-        return {"kind": "language_model"}
-    languages = {name: args.word(name) for name in ("source_lang", "target_lang")}
-    return {"kind": "translation"} | {name: lang for name, lang in languages.items() if lang}
