@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     from lightconv.decode.score import Scorer
     from lightconv.decode.text import load_pipeline
     from lightconv.device import choose_device
-    from lightconv.evaluate.perplexity import compute_perplexity
+    from lightconv.evaluate.metrics import compute_perplexity
 
     notes = Notes()
     model = folder.load(choose_device(arguments.device))

@@ -9,13 +9,15 @@ from lightconv.console import Display
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig
 from lightconv.decode.text import TextModel
-from lightconv.evaluate.floor import copy_floor, nearest_floor, unigram_floor
-from lightconv.evaluate.forms import Forms, of_references, of_texts
+from lightconv.evaluate.comparison import copy_baseline, nearest_baseline, unigram_baseline
 from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import (
+    Forms,
     evaluate_pairs,
     evaluate_texts,
     find_metrics,
+    of_references,
+    of_texts,
     score_forms,
     sign_perplexity,
 )
@@ -43,8 +45,8 @@ def lead_floor(prepared: Prepared, split: str, most: int | None = None) -> Forms
 
 
 FLOORS: dict[str, dict[str, Floor]] = {
-    "translation": {"copy": copy_floor, "nearest": nearest_floor},
-    "summary": {"lead": lead_floor, "nearest": nearest_floor},
+    "translation": {"copy": copy_baseline, "nearest": nearest_baseline},
+    "summary": {"lead": lead_floor, "nearest": nearest_baseline},
 }
 
 
@@ -62,7 +64,7 @@ def score(
         display.show("scoring the test set")
         found = evaluate_texts(model.model, prepared, SPLIT, most=limit)
         display.show("scoring a model that counts words")
-        floor = sign_perplexity(prepared, SPLIT, unigram_floor(prepared, SPLIT, limit), count)
+        floor = sign_perplexity(prepared, SPLIT, unigram_baseline(prepared, SPLIT, limit), count)
         return {"model": [found.plain()], "unigram": [floor.plain()]}
     metrics = find_metrics(prepared)
     _, _, scores = evaluate_pairs(
