@@ -23,6 +23,7 @@ from lightconv.decode.search import (
 )
 from lightconv.models import LanguageModel, Seq2Seq
 from tests.decode.fakes import Reverse
+from tests.models.examples import language_model
 from tests.trained import pair_config, text_config
 
 VOCAB = 12
@@ -105,6 +106,13 @@ def test_draws_are_the_numbers_affair(texts: LanguageModel) -> None:
         (alone,) = search([prompt], [number])
         assert [each.tokens for each in alone] == [each.tokens for each in found]
     assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
+
+
+def test_the_prompt_does_not_count_as_output() -> None:
+    """Attention keeps as many positions as a search will step, the prompt's included."""
+    search = make(language_model("attention", torch.float32), beam=2, max_len_plus=3)
+    (found,) = search([[4, 5, 6, 7, 8]], [0])
+    assert max(len(h.tokens) for h in found) == 3
 
 
 def test_a_language_model_takes_no_prefix(texts: LanguageModel) -> None:
