@@ -8,10 +8,9 @@ import pytest
 
 from lightconv.corpora import open_corpus, wmt
 from lightconv.corpora.wmt import EN_DE, EN_FR, ZH_EN
-from lightconv.data.codes import Codes
 from lightconv.data.config import BPEConfig
 from lightconv.data.corpus import Corpus
-from lightconv.data.subword import WordPieces
+from lightconv.data.subword import Codes, WordPieces
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import lines, write_folder, write_tar, write_zip
 

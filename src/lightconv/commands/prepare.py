@@ -53,9 +53,8 @@ def main(argv: Sequence[str]) -> int:
     # These load numpy and more: mistakes above are answered at once.
     from lightconv.config import override
     from lightconv.console import Display
-    from lightconv.data.origin import PrepareConfig
-    from lightconv.data.prepare import check_free, prepare
-    from lightconv.data.work import work_folder
+    from lightconv.data.config import PrepareConfig
+    from lightconv.data.prepare import check_free, prepare, work_folder
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):

@@ -1,48 +1,62 @@
-"""From text to ids and back: what is learned once, travels with the model and does both.
+"""From text to ids and back: learned once, kept with the model.
 
     pipeline = Pipeline.learn(config, read)
     ids = pipeline.encode(0, ["Guten Morgen ."])        # no end of sentence: batches add it
     pipeline.decode(1, model_output)                    # plain text
     pipeline.save(folder); pipeline = Pipeline.load(folder)
 
-With `kind="bytes"` and no word steps any text comes back as it was. What else is lost, and where:
-`words` for the steps from text to words, `subword` for tokens.
+With `kind="bytes"` and no word steps any text is restored exactly; see `words` and `subword` for
+the losses of other settings.
 """
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 from lightconv.config import ConfigError, from_dict, to_dict
 from lightconv.config.text import read_plain
-from lightconv.data.codes import PAIR_CODES, SHARED_CODES, Codes
 from lightconv.data.config import PipelineConfig
-from lightconv.data.corpus import Example, Reader
-from lightconv.data.encode import Coder
-from lightconv.data.learn import Progress, learn
-from lightconv.data.subword import BYTE_LETTERS, BytePieces, Segmenter, WholeWords, WordPieces
+from lightconv.data.corpus import Reader
+from lightconv.data.learn import learn
+from lightconv.data.subword import (
+    BYTE_LETTERS,
+    PAIR_CODES,
+    SHARED_CODES,
+    BytePieces,
+    Codes,
+    Segmenter,
+    WholeWords,
+    WordPieces,
+)
 from lightconv.data.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
     PAIR_FILES,
     SHARED_FILE,
     SPECIALS,
+    UNK,
     Vocabularies,
+    Vocabulary,
     load_vocabularies,
 )
+from lightconv.data.words import Steps
 from lightconv.files import inside, write_file
 
 FORMAT = "lightconv-pipeline"
 VERSION = 1
 PIPELINE_FILE = "pipeline.json"
-
-SEGMENTERS: dict[str, Callable[[Codes], Segmenter]] = {"bpe": WordPieces, "bytes": BytePieces}
+# Units kept with their ids, about 40 MB.
+MOST_CACHED = 1 << 18
+LONGEST_CACHED = 64
 
 
 class Pipeline:
-    """Source and target, or one side alone, each with its steps, subwords and vocabulary.
+    """Source and target, or a text alone: word steps, subwords and vocabulary of each.
 
-    It is picklable, and quick to load in a process that encodes.
+    side  0 is the source or the only text, 1 the target
     """
 
     def __init__(
@@ -52,57 +66,54 @@ class Pipeline:
         self.config = config
         self.codes = tuple(codes)
         self._vocabularies = vocabularies
-        self._coders = [
-            Coder(side, _segmenter(config, codes, place), vocabularies[place])
-            for place, side in enumerate(config.sides)
+        self._steps = list(map(Steps, config.sides))
+        self._ids = [
+            _Ids(_segmenter(config, codes, side), vocabularies[side])
+            for side in range(len(config.sides))
         ]
 
     def __reduce__(self) -> tuple[type["Pipeline"], tuple[Any, ...]]:
         return Pipeline, (self.config, self.codes, self._vocabularies)
 
     @classmethod
-    def learn(
-        cls,
-        config: PipelineConfig,
-        read: Reader,
-        *,
-        processes: int = 1,
-        progress: Progress | None = None,
-    ) -> Self:
+    def learn(cls, config: PipelineConfig, read: Reader, *, processes: int = 1) -> Self:
         """Learns codes and vocabularies from the examples of `read`, which is called once.
 
-        processes  how many tokenise; more than one needs `if __name__ == "__main__":` in a script
-        progress   called with ("words", examples so far), then ("codes", 0)
+        processes  workers; more than one needs `if __name__ == "__main__":` in a script
         """
-        learned = learn(config, read, processes=processes, progress=progress)
-        return cls(config, learned.codes, learned.vocabularies)
+        return cls(config, *learn(config, read, processes=processes))
 
     def words(self, side: int, text: str) -> str:
-        """The words of a text as tokenised BLEU sees them: before subwords."""
-        return self._coders[side].words(text)
+        """The words of a text, before subwords, as tokenised BLEU sees them."""
+        return self._steps[side].apply(text)
 
     def tokens(self, side: int, texts: Iterable[str]) -> list[list[str]]:
         """The subwords of each text."""
-        return [self._coders[side].tokens(text) for text in texts]
+        segmenter = self._ids[side].segmenter
+        units = (segmenter.split(self.words(side, text)) for text in texts)
+        return [list(chain.from_iterable(map(segmenter.segment, each))) for each in units]
 
     def encode(self, side: int, texts: Iterable[str]) -> list[list[int]]:
         """The ids of each text, without an end of sentence."""
-        return [self._coders[side].encode(text) for text in texts]
+        apply, split = self._steps[side].apply, self._ids[side].segmenter.split
+        ids = self._ids[side].__getitem__
+        return [list(chain.from_iterable(map(ids, split(apply(text))))) for text in texts]
 
     def decode(self, side: int, ids: Iterable[int]) -> str:
-        """Plain text: no special tokens, no subwords, detokenised; <unk> for what is unknown."""
-        return self._coders[side].decode(ids)
+        """Plain text, detokenised, without special tokens; unknown words are <unk>."""
+        return self._steps[side].undo(self.decode_words(side, ids))
 
     def decode_words(self, side: int, ids: Iterable[int]) -> str:
-        """The words that ids stand for, as `words` gives them for a text: for tokenised BLEU."""
-        return self._coders[side].decode_words(ids)
+        """The words of ids, as `words` gives them for a text."""
+        shown = [place for place in ids if place not in (BOS, PAD, EOS)]
+        return self._ids[side].segmenter.join(self._vocabularies[side].decode(shown))
 
     def vocabularies(self) -> Vocabularies:
-        """The source's and the target's; one object twice when they share it."""
+        """Those of source and target; the same object twice if they are shared."""
         return self._vocabularies
 
     def files(self) -> dict[str, bytes]:
-        """What a folder holds besides the vocabularies: names and contents."""
+        """Names and contents of its files, vocabularies included."""
         table = {"format": FORMAT, "version": VERSION, "pipeline": to_dict(self.config)}
         text = json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False)
         names = PAIR_CODES if len(self.codes) == 2 else (SHARED_CODES,)
@@ -110,13 +121,14 @@ class Pipeline:
         return {
             PIPELINE_FILE: f"{text}\n".encode(),
             **{name: each.to_text().encode() for name, each in codes},
+            **self._vocabularies.files(),
         }
 
     def save(self, folder: str | Path) -> None:
-        """Writes its files and the vocabularies into a folder that has none of them yet."""
+        """Writes its files into a folder that has none of them yet."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        files = self.files() | self._vocabularies.files()
+        files = self.files()
         taken = [name for name in files if (folder / name).exists()]
         if taken:
             raise ValueError(f"{folder / taken[0]} exists. Choose another folder, or remove it")
@@ -125,10 +137,7 @@ class Pipeline:
 
     @classmethod
     def load(cls, folder: str | Path, config: PipelineConfig | None = None) -> Self:
-        """Reads what `save` wrote, or with `config` a folder that has codes and vocabularies only.
-
-        The folder may come from a stranger: ValueError says what is wrong with it.
-        """
+        """Reads an untrusted folder; with `config` one that has codes and vocabularies only."""
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}, expected one with {PIPELINE_FILE}")
@@ -142,23 +151,30 @@ class Pipeline:
             raise ValueError(f"{folder}: {error}") from None
 
 
-def encode_examples(folder: str, examples: Sequence[Example]) -> list[tuple[list[int], ...]]:
-    """The ids of each side of each example; in a process of its own, it loads the folder once."""
-    pipeline = _loaded(folder)
-    sides = range(len(pipeline.config.sides))
-    columns = [pipeline.encode(side, [example[side] for example in examples]) for side in sides]
-    return list(zip(*columns, strict=True))
+class _Ids(dict[str, list[int]]):
+    """Ids by unit, found when first asked for."""
+
+    def __init__(self, segmenter: Segmenter, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.segmenter = segmenter
+        self._vocabulary = vocabulary
+
+    def __missing__(self, unit: str) -> list[int]:
+        ids = self._vocabulary.encode(self.segmenter.segment(unit))
+        # A word that looks like a special token is unknown.
+        ids = [place if place >= SPECIALS else UNK for place in ids]
+        if len(unit) <= LONGEST_CACHED:
+            if len(self) >= MOST_CACHED:
+                self.clear()
+            self[unit] = ids
+        return ids
 
 
-@functools.lru_cache(maxsize=2)
-def _loaded(folder: str) -> Pipeline:
-    return Pipeline.load(folder)
-
-
-def _segmenter(config: PipelineConfig, codes: Sequence[Codes], place: int) -> Segmenter:
+def _segmenter(config: PipelineConfig, codes: Sequence[Codes], side: int) -> Segmenter:
     if not codes:
         return WholeWords()
-    return SEGMENTERS[config.subword.kind](codes[min(place, len(codes) - 1)])
+    kind = BytePieces if config.subword.kind == "bytes" else WordPieces
+    return kind(codes[min(side, len(codes) - 1)])
 
 
 def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabularies) -> None:
@@ -167,9 +183,7 @@ def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabul
     if bool(codes) != (kind != "words") or len(codes) > sides:
         raise ValueError(f"{len(codes)} files of codes, but {sides} sides with kind='{kind}'")
     if sides == 1 and vocabularies.source is not vocabularies.target:
-        raise ValueError(
-            f"{' and '.join(PAIR_FILES)} are there, expected {SHARED_FILE} for the one side"
-        )
+        raise ValueError(f"{' and '.join(PAIR_FILES)} found, expected {SHARED_FILE} for one side")
     if kind != "bytes":
         return
     for place, vocabulary in enumerate(vocabularies):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightconv.data.filters import REASONS
-
+# Reasons to leave out an example, in the order of the checks: it is counted once.
+REASONS = ("empty", "short", "long", "ratio")
 PERCENTILES = (50, 90, 99)
 # How many bars a histogram has, and how wide the longest is.
 BARS = 12

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightconv.data.plan import BatchPlan
+from lightconv.data.batches import BatchPlan
 from lightconv.data.vocabulary import EOS
 from lightconv.decode.search import Ids, device_of, pad_right
 from lightconv.models import Seq2Seq

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lightconv.data.codes import PAIR_CODES, SHARED_CODES
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsConfig
 from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
 from lightconv.data.prepared import PIPELINE_FILES
-from lightconv.data.subword import CONTINUES
+from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import load_vocabularies
 from lightconv.decode.options import read_settings
 
@@ -48,10 +47,6 @@ def load_pipeline(folder: str | Path) -> Pipeline:
 
 class MarkedPipeline(Pipeline):
     """Of a model whose texts were cut by codes that are not there: `un@@ believ@@ able`."""
-
-    def decode(self, side: int, ids: Iterable[int]) -> str:
-        """Plain text, the pieces of each word put together."""
-        return _join(super().decode(side, ids))
 
     def decode_words(self, side: int, ids: Iterable[int]) -> str:
         """Words, the pieces of each put together."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightconv.data.plan import BatchPlan
+from lightconv.data.batches import BatchPlan
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.beam import Hypothesis, StepFunction, beam_options, beam_search
 from lightconv.decode.config import DecodeConfig

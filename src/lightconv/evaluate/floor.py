@@ -10,9 +10,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from lightconv.data.layout import PAIR
 from lightconv.data.prepared import Prepared
-from lightconv.data.store import Store
+from lightconv.data.store import PAIR, Store
 from lightconv.data.vocabulary import EOS
 from lightconv.evaluate.forms import Forms, of_ids, of_texts
 
@@ -79,7 +78,7 @@ def unigram_floor(prepared: Prepared, split: str, most: int | None = None) -> fl
     """
     train, store = prepared.store("train"), prepared.store(split)
     side = train.sides[-1]
-    counts = np.bincount(train.side(side).tokens, minlength=prepared.vocab_sizes[-1]) + 1.0
+    counts = np.bincount(train.column(side).tokens, minlength=prepared.vocab_sizes[-1]) + 1.0
     counts[EOS] += len(train)
     logs = np.log(counts / counts.sum())
     rows = len(store) if most is None else min(most, len(store))

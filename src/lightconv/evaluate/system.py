@@ -236,7 +236,7 @@ def evaluate_texts(
 def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int) -> Score:
     """The perplexity of the first `count` lines of a split, which have that log-probability."""
     store = prepared.store(split)
-    subwords = int(store.lengths(store.sides[-1])[:count].sum())
+    subwords = int(store.column(store.sides[-1]).lengths()[:count].sum())
     words = sum(map(len, map(str.split, of_references(prepared, split).words[:count])))
     score = compute_perplexity(log_prob, lines=count, subwords=subwords, words=words)
     return sign(score, prepared, split, {})

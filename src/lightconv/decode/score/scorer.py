@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightconv.data.batches import BatchPlan
 from lightconv.data.pipeline import Pipeline
-from lightconv.data.plan import BatchPlan
 from lightconv.data.vocabulary import EOS, PAD
 from lightconv.decode.config import DecodeConfig
 from lightconv.decode.options import TextOptions
