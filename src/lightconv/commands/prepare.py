@@ -3,13 +3,13 @@
 import argparse
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups
+from lightconv.console import print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
 from lightconv.data.config import TaskKind
 from lightconv.files import cache_folder
@@ -32,8 +32,9 @@ OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
 )
 BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
 SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
-# What a corpus needs is printed in lines of this width.
+# Width of the lines about what a corpus needs, and of the longest bar of a histogram.
 WIDTH = 74
+WIDEST = 24
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,31 +99,96 @@ def list_corpora() -> int:
 
 def report(prepared: "Prepared") -> None:
     """Prints counts, drops, lengths and a histogram."""
-    from lightconv.data.statistics import count_rows, draw_histogram, length_rows
-
-    task, vocabularies = prepared.task, prepared.pipeline.vocabularies()
-    sizes = [f"{len(each):,}" for each in dict.fromkeys(vocabularies)]
+    task, config = prepared.task, prepared.pipeline.config
+    vocabularies = dict.fromkeys(prepared.pipeline.vocabularies())
+    sizes = " and ".join(f"{len(each):,}" for each in vocabularies)
     languages = [lang for lang in (task.source_lang, task.target_lang) if lang]
     rows = [
         ["corpus", task.corpus + (f" ({' to '.join(languages)})" if languages else "")],
         ["task", task.kind.replace("_", " ")],
-        [
-            "vocabulary",
-            f"{' and '.join(sizes)} {SUBWORDS[prepared.pipeline.config.subword.kind]}",
-        ],
+        ["vocabulary", f"{sizes} {SUBWORDS[config.subword.kind]}"],
         ["folder", str(prepared.folder)],
     ]
     splits = prepared.statistics()["splits"]
-    print_groups({"": rows}, ("", ""), ())
+    print_rows(rows)
     for header, table in (count_rows(splits), length_rows(splits)):
+        right = [name for name in header if name not in ("split", "side")]
         print()
-        print_groups(
-            {"": table}, header, [name for name in header if name not in ("split", "side")]
-        )
+        print_groups({"": table}, header, right)
     print("\nlengths of train, in tokens\n")
     print("\n".join(draw_histogram(splits["train"])))
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
+
+
+def count_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: examples of each split that were read, kept, and dropped by reason."""
+    from lightconv.data.statistics import REASONS
+
+    found = {reason for split in splits.values() for reason in split["dropped"]}
+    reasons = [reason for reason in REASONS if reason in found]
+    rows = []
+    for name, split in splits.items():
+        counts = (
+            split["read"],
+            split["kept"],
+            *(split["dropped"].get(each, 0) for each in reasons),
+        )
+        rows.append([name, *(f"{count:,}" for count in counts)])
+    return ["split", "read", "kept", *reasons], rows
+
+
+def length_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: tokens and lengths of each side of each split."""
+    rows = [
+        [
+            name,
+            side,
+            f"{about['tokens']:,}",
+            _share(about["unknown_rate"]),
+            f"{about['mean']:.1f}",
+            *(f"{length:,}" for length in about["percentiles"].values()),
+            f"{about['longest']:,}",
+        ]
+        for name, split in splits.items()
+        for side, about in split["sides"].items()
+    ]
+    first = next(iter(splits["train"]["sides"].values()))
+    percentiles = [f"{each} %" for each in first["percentiles"]]
+    return ["split", "side", "tokens", "unknown", "mean", *percentiles, "longest"], rows
+
+
+def _share(rate: float) -> str:
+    """A rate with enough digits to tell it from zero."""
+    return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
+
+
+def draw_histogram(split: Mapping[str, Any]) -> list[str]:
+    """Lines with a bar for every length and side."""
+    sides = split["sides"]
+    histograms = [about["histogram"] for about in sides.values()]
+    if not any(bars[0]["count"] for bars in histograms):  # empty sentences are rare
+        histograms = [bars[1:] for bars in histograms]
+    columns = list(map(_draw_bars, histograms))
+    labels = list(map(_label, histograms[0]))
+    width, column = max(map(len, labels)), max(len(cell) for cells in columns for cell in cells)
+    lines = []
+    for label, cells in [("", sides), *zip(labels, zip(*columns, strict=True), strict=True)]:
+        padded = "  ".join(f"{cell:<{column}}" for cell in cells)
+        lines.append(f"{label:>{width}}  {padded}".rstrip())
+    return lines
+
+
+def _draw_bars(histogram: Sequence[Mapping[str, Any]]) -> list[str]:
+    counts = [bar["count"] for bar in histogram]
+    total, most = max(sum(counts), 1), max(*counts, 1)
+    return [f"{n / total:>6.1%} {'#' * -(-WIDEST * n // most)}".rstrip() for n in counts]
+
+
+def _label(bar: Mapping[str, Any]) -> str:
+    if bar["to"] is None:
+        return f"{bar['from']:,} and more"
+    return f"{bar['from']:,}" if bar["from"] == bar["to"] else f"{bar['from']:,}-{bar['to']:,}"
 
 
 def _recipe(corpus: str) -> str | None:

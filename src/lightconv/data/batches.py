@@ -8,7 +8,7 @@ every rank has the same number of batches if n divides theirs.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -45,16 +45,6 @@ class Batch(NamedTuple):
         return Batch(inputs, self.target.to(device, non_blocking=non_blocking), self.rows)
 
 
-class Examples(Protocol):
-    """Rows of batches, by number."""
-
-    def lengths(self) -> tuple[NDArray[Any], ...]:
-        """Positions of each row, EOS included: [examples] per side, the target last."""
-
-    def make(self, rows: NDArray[Any]) -> Batch:
-        """The batch of the examples with those numbers: rows [B]."""
-
-
 class Sentences:
     """One sentence per row, input from EOS on, target up to EOS."""
 
@@ -62,11 +52,11 @@ class Sentences:
         self._column = store.column(side)
 
     def lengths(self) -> tuple[NDArray[Any], ...]:
-        """[examples]"""
+        """Positions of each row, EOS included: [examples]."""
         return (self._column.lengths() + np.uint32(1),)
 
     def make(self, rows: NDArray[Any]) -> Batch:
-        """inputs (tokens [B, T],), target [B, T]"""
+        """The batch of the examples with those numbers [B]."""
         rows = rows.astype(np.int64)
         tokens, sizes = self._column.take(rows)
         T = int(sizes.max(initial=0)) + 1
@@ -86,11 +76,11 @@ class Pairs:
         self._source, self._target = (Sentences(store, side=side) for side in PAIR)
 
     def lengths(self) -> tuple[NDArray[Any], ...]:
-        """Source, target: [examples] each."""
+        """Positions of each source and each target, EOS included: [examples] each."""
         return *self._source.lengths(), *self._target.lengths()
 
     def make(self, rows: NDArray[Any]) -> Batch:
-        """inputs (source [B, S], target_in [B, T]), target [B, T]"""
+        """The batch of the examples with those numbers [B]."""
         source, target = self._source.make(rows), self._target.make(rows)
         return Batch((source.target, *target.inputs), target.target, target.rows)
 
@@ -274,7 +264,9 @@ def _cut(
 class Batches:
     """Examples and the plan of their batches."""
 
-    def __init__(self, examples: Examples, *, max_tokens: int, too_long: TooLong = "error") -> None:
+    def __init__(
+        self, examples: Pairs | Sentences, *, max_tokens: int, too_long: TooLong = "error"
+    ) -> None:
         self.examples = examples
         self.plan = BatchPlan(examples.lengths(), max_tokens=max_tokens, too_long=too_long)
 

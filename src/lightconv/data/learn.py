@@ -1,24 +1,25 @@
 """Codes and vocabularies, learned from the counts of words: the text is read once, never kept."""
 
-import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from lightconv.data.config import BPEConfig, BytesConfig, PipelineConfig, WordsConfig
-from lightconv.data.corpus import Example, Reader
+from lightconv.console import Display
+from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
 from lightconv.data.subword import BYTE_LETTERS, END, UNIT, Codes, WordPieces, to_letters
 from lightconv.data.vocabulary import SPECIAL_TOKENS, SPECIALS, Vocabularies, Vocabulary
-from lightconv.data.words import Steps
-from lightconv.processes import chunked, spread
+from lightconv.processes import spread
 
-# Examples per work item of a process.
-CHUNK = 1000
+# A work item of a process has at most so many rows, and about so many characters or bytes.
+MOST_ROWS = 1000
+MOST_CHARACTERS = 1 << 20
 # A pair that occurs once in the whole text is not merged, as in subword-nmt.
 RAREST_PAIR = 2
 # Codes are learned from the most frequent words only: rarer ones hardly change the merges, and the
@@ -26,10 +27,13 @@ RAREST_PAIR = 2
 MOST_WORDS = 1 << 19
 # Copies of a word in one line given to the learner, which counts words itself.
 COPIES = 1000
+# Environment variable of tokenizers.
+PARALLELISM = "TOKENIZERS_PARALLELISM"
 # Characters that our files cannot hold: such words are unknown.
 UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
 Counts = list[Counter[str]]
+Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
 
 
 class Learned(NamedTuple):
@@ -40,47 +44,74 @@ class Learned(NamedTuple):
 
 
 def learn(
-    config: PipelineConfig,
-    read: Reader,
+    config: BytesConfig | BPEConfig | WordsConfig,
+    blocks: Iterable[tuple[bytes, ...]],
     *,
     processes: int = 1,
-    progress: Callable[[str, int], None] = lambda step, done: None,
+    display: Display,
+    total: int | None = None,
     given: Codes | None = None,
 ) -> Learned:
-    """Codes and vocabularies of the examples that `read` yields.
+    """Codes and vocabularies of words.
 
-    progress  called with ("words", examples so far), then with ("codes", 0)
-    given     codes of all sides, instead of learned ones
+    blocks  for each side some lines of words
+    total   number of lines
+    given   codes for all sides, instead of learned ones
     """
-    counts: Counts = [Counter() for _ in config.sides]
+    counts: Counts = []
     done = 0
-    for size, found in spread(partial(_count, config), chunked(read(), CHUNK), processes):
-        for total, count in zip(counts, found, strict=True):
-            total.update(count)
-        done += size
-        progress("words", done)
+    for lines, found in spread(partial(_count, config.kind), blocks, processes):
+        counts = counts or [Counter() for _ in found]
+        for sum_, part in zip(counts, found, strict=True):
+            sum_.update(part)
+        done += lines
+        display.show("counting words", done, total)
     if not any(counts):
         raise ValueError("there is no text to learn from, expected at least one word")
-    progress("codes", 0)
-    if isinstance(config.subword, WordsConfig):
-        most, min_count = config.subword.most, config.subword.min_count
-        return Learned((), _pair([frequent(each, most, min_count) for each in counts]))
-    if isinstance(config.subword, BytesConfig):
-        return _learn_bytes(config.subword, counts)
-    return _learn_bpe(config.subword, counts, given)
+    display.show("learning the vocabulary")
+    if isinstance(config, WordsConfig):
+        vocabularies = [frequent(each, config.most, config.min_count) for each in counts]
+        learned = Learned((), _pair(vocabularies))
+    elif isinstance(config, BytesConfig):
+        learned = _learn_bytes(config, counts)
+    else:
+        learned = _learn_bpe(config, counts, given)
+    display.end()
+    return learned
 
 
-def _count(config: PipelineConfig, examples: list[Example]) -> tuple[int, Counts]:
-    """Counts of the units (words; with bytes, pieces of text) of each side."""
-    split = UNIT.findall if isinstance(config.subword, BytesConfig) else str.split
-    counts: Counts = [Counter() for _ in config.sides]
-    sides = [(Steps(side), count) for side, count in zip(config.sides, counts, strict=True)]
-    for example in examples:
-        if len(example) != len(sides):
-            raise ValueError(f"an example has {len(example)} texts, expected {len(sides)}")
-        for text, (steps, count) in zip(example, sides, strict=True):
-            count.update(split(steps.apply(text)))
-    return len(examples), counts
+def _count(kind: str, block: tuple[bytes, ...]) -> tuple[int, Counts]:
+    counts = []
+    for side in block:
+        text = side.decode()
+        if kind == "bytes":
+            units = chain.from_iterable(map(UNIT.findall, text.split("\n")[:-1]))
+            counts.append(Counter(units))
+        else:
+            counts.append(Counter(text.split()))
+    return block[0].count(b"\n"), counts
+
+
+def read_blocks(paths: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
+    """Work items: the same lines of each file."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        for piece in pieces(zip(*files, strict=True)):
+            yield tuple(map(b"".join, zip(*piece, strict=True)))
+
+
+def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows in lists that one process should have in memory at a time."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += sum(map(len, row))
+        if len(piece) >= MOST_ROWS or size >= MOST_CHARACTERS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
@@ -90,12 +121,9 @@ def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    rarest = _rarest(counts)
-    words = {
-        word: count
-        for word, count in counts.items()
-        if count >= rarest and not UNWRITABLE.search(word)
-    }
+    rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
+    rarest = rarer[0] + 1 if rarer else 1
+    words = {w: n for w, n in counts.items() if n >= rarest and not UNWRITABLE.search(w)}
     symbols = sorted({letter for word in words for letter in word} | {w[-1] + end for w in words})
     if not merges or not symbols:
         return Codes(())
@@ -111,14 +139,19 @@ def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
         show_progress=False,
         **options,
     )
-    with _one_thread():
-        learner.train_from_iterator(_copies(words), trainer)
+    # One thread: more are slower, and make tokenizers warn at every later fork.
+    before = os.environ.pop(PARALLELISM, None)
+    os.environ[PARALLELISM] = "false"
+    learner.train_from_iterator(_copies(words), trainer)
+    del os.environ[PARALLELISM]
+    if before is not None:
+        os.environ[PARALLELISM] = before
     found = json.loads(learner.to_str())["model"]["merges"]
     return Codes(tuple((left, right) for left, right in found[:merges]))
 
 
 def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:
-    """Vocabulary of these tokens, the most frequent first, ties in the order of the strings."""
+    """The vocabulary of tokens, the most frequent first, ties in the order of the strings."""
     words = sorted(
         (-count, token)
         for token, count in counts.items()
@@ -155,19 +188,8 @@ def _learn_bytes(config: BytesConfig, counts: Counts) -> Learned:
 
 
 def _byte_vocabulary(codes: Codes) -> Vocabulary:
-    """All bytes, then the result of each merge."""
     made = (left + right for left, right in codes.merges)
     return Vocabulary.of(dict.fromkeys((*BYTE_LETTERS, *made)))
-
-
-def _rarest(counts: Counter[str]) -> int:
-    """The least count of a word that codes are learned from."""
-    words = 0
-    for times, number in sorted(Counter(counts.values()).items(), reverse=True):
-        words += number
-        if words > MOST_WORDS:
-            return times + 1
-    return 1
 
 
 def _grouped(counts: Counts, joint: bool) -> Counts:
@@ -183,20 +205,5 @@ def _copies(counts: dict[str, int]) -> Iterator[str]:
     for word, count in counts.items():
         many, rest = divmod(count, COPIES)
         if many:
-            yield from itertools.repeat(f"{word} " * COPIES, many)
+            yield from repeat(f"{word} " * COPIES, many)
         yield f"{word} " * rest
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limits tokenizers to one thread: more are slower, and make it warn at every later fork."""
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

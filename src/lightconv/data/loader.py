@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightconv.config import check_counts
 from lightconv.data.batches import Batch, Batches, Epoch, Position
 from lightconv.data.vocabulary import EOS, PAD, SPECIALS
 
@@ -142,9 +143,7 @@ class Synthetic:
             raise ValueError(
                 f"min_len and max_len must rise from 1, got {self.min_len} and {self.max_len}"
             )
-        for name in ("symbols", "sentences"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_counts(self, "symbols", "sentences")
 
     @property
     def vocab(self) -> int:

@@ -1,9 +1,8 @@
 """From text to ids and back: learned once, kept with the model.
 
-    pipeline = Pipeline.learn(config, read)
+    pipeline = Pipeline.load(folder)
     ids = pipeline.encode(0, ["Guten Morgen ."])        # no end of sentence: batches add it
     pipeline.decode(1, model_output)                    # plain text
-    pipeline.save(folder); pipeline = Pipeline.load(folder)
 
 With `kind="bytes"` and no word steps any text is restored exactly; see `words` and `subword` for
 the losses of other settings.
@@ -18,15 +17,12 @@ from typing import Any, Self
 from lightconv.config import ConfigError, from_dict, to_dict
 from lightconv.config.text import read_plain
 from lightconv.data.config import PipelineConfig
-from lightconv.data.corpus import Reader
-from lightconv.data.learn import learn
 from lightconv.data.subword import (
     BYTE_LETTERS,
     PAIR_CODES,
     SHARED_CODES,
     BytePieces,
     Codes,
-    Segmenter,
     WholeWords,
     WordPieces,
 )
@@ -75,23 +71,9 @@ class Pipeline:
     def __reduce__(self) -> tuple[type["Pipeline"], tuple[Any, ...]]:
         return Pipeline, (self.config, self.codes, self._vocabularies)
 
-    @classmethod
-    def learn(cls, config: PipelineConfig, read: Reader, *, processes: int = 1) -> Self:
-        """Learns codes and vocabularies from the examples of `read`, which is called once.
-
-        processes  workers; more than one needs `if __name__ == "__main__":` in a script
-        """
-        return cls(config, *learn(config, read, processes=processes))
-
     def words(self, side: int, text: str) -> str:
         """The words of a text, before subwords, as tokenised BLEU sees them."""
         return self._steps[side].apply(text)
-
-    def tokens(self, side: int, texts: Iterable[str]) -> list[list[str]]:
-        """The subwords of each text."""
-        segmenter = self._ids[side].segmenter
-        units = (segmenter.split(self.words(side, text)) for text in texts)
-        return [list(chain.from_iterable(map(segmenter.segment, each))) for each in units]
 
     def encode(self, side: int, texts: Iterable[str]) -> list[list[int]]:
         """The ids of each text, without an end of sentence."""
@@ -154,7 +136,7 @@ class Pipeline:
 class _Ids(dict[str, list[int]]):
     """Ids by unit, found when first asked for."""
 
-    def __init__(self, segmenter: Segmenter, vocabulary: Vocabulary) -> None:
+    def __init__(self, segmenter: WholeWords, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.segmenter = segmenter
         self._vocabulary = vocabulary
@@ -170,7 +152,7 @@ class _Ids(dict[str, list[int]]):
         return ids
 
 
-def _segmenter(config: PipelineConfig, codes: Sequence[Codes], side: int) -> Segmenter:
+def _segmenter(config: PipelineConfig, codes: Sequence[Codes], side: int) -> WholeWords:
     if not codes:
         return WholeWords()
     kind = BytePieces if config.subword.kind == "bytes" else WordPieces

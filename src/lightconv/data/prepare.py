@@ -1,26 +1,30 @@
 """From a corpus to a prepared folder: texts to words, words to ids; safe to kill and restart.
 
-The stages are done in a work folder beside the prepared folder, under a hidden name, which records
-each finished stage. Its folder `result` is renamed to the prepared folder at the end. Memory does
-not grow with the corpus, except for its different words.
+Stages run in a hidden work folder beside the prepared folder, which records each finished stage;
+its folder `result` becomes the prepared folder at the end. Words lie in one file per side, a line
+for each example. Memory does not grow with the corpus, except for its different words.
 """
 
 import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
-from lightconv.data.config import PrepareConfig, SideConfig
-from lightconv.data.corpus import Corpus
-from lightconv.data.learn import learn
+from lightconv.data.config import FilterConfig, PrepareConfig, SideConfig
+from lightconv.data.corpus import Corpus, Example
+from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
     PIPELINE_FILES,
@@ -29,19 +33,28 @@ from lightconv.data.prepared import (
     Prepared,
     Split,
     is_prepared,
+    text_file,
     write_contents,
 )
-from lightconv.data.stages import read_words, without_steps, words_file, write_ids, write_words
-from lightconv.data.statistics import REASONS
-from lightconv.data.store import PAIR, TEXT
+from lightconv.data.statistics import (
+    REASONS,
+    apply_filters,
+    count_lengths,
+    describe_side,
+    find_edges,
+)
+from lightconv.data.store import PAIR, TEXT, StoreWriter
 from lightconv.data.subword import Codes
-from lightconv.data.words import check_packages
+from lightconv.data.vocabulary import UNK
+from lightconv.data.words import Steps, check_packages
 from lightconv.device import count_cores
 from lightconv.files import digest, lock, replace_file, sync, write_manifest
+from lightconv.processes import spread
 
 TRAIN = "train"
-# With fewer examples the start of processes takes longer than their work.
+# With fewer examples, or work items, the start of processes takes longer than their work.
 WORTH_PROCESSES = 5000
+WORTH_ITEMS = 5
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 # A prepared folder that is about to be replaced.
@@ -67,19 +80,24 @@ def prepare(
     check_free(out, overwrite=overwrite)
     config = config or PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
     check_packages(config.pipeline)
-    if len(config.pipeline.sides) != len(corpus.pipeline.sides):
+    found, expected = len(config.pipeline.sides), len(corpus.pipeline.sides)
+    if found != expected:
         raise ValueError(
-            f"pipeline.sides has {len(config.pipeline.sides)}, expected "
-            f"{len(corpus.pipeline.sides)} for {corpus.task.corpus}"
+            f"pipeline.sides has {found}, expected {expected} for {corpus.task.corpus}"
         )
-    work = Work(out, _origin(corpus, config))
+    # Other subwords than those of the corpus need codes of their own.
+    codes = corpus.codes if config.pipeline.subword == corpus.pipeline.subword else None
+    origin = Origin(
+        task=corpus.task,
+        pipeline=config.pipeline,
+        filters=config.filters,
+        tokenized=corpus.tokenized,
+        codes=None if codes is None else digest(codes),
+        inputs=dict(corpus.digests),
+    )
+    work = Work(out, origin)
     with work.opened():
-        stages = _Stages(corpus, work, processes or count_cores(), display or Display(quiet=True))
-        stages.tell()
-        stages.read()
-        stages.learn()
-        stages.encode()
-        stages.describe()
+        _Stages(corpus, work, processes or count_cores(), display or Display(quiet=True)).run()
         check_free(out, overwrite=overwrite)
         work.publish()
     return Prepared.open(out)
@@ -99,19 +117,6 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{out} exists and is not a prepared folder, so it is not overwritten")
 
 
-def _origin(corpus: Corpus, config: PrepareConfig) -> Origin:
-    # Other subwords than those of the corpus need codes of their own.
-    given = corpus.codes is not None and config.pipeline.subword == corpus.pipeline.subword
-    return Origin(
-        task=corpus.task,
-        pipeline=config.pipeline,
-        filters=config.filters,
-        tokenized=corpus.tokenized,
-        codes=digest(corpus.codes) if corpus.codes is not None and given else None,
-        inputs=dict(corpus.digests),
-    )
-
-
 def work_folder(out: Path) -> Path:
     """The folder in which the prepared folder `out` is made."""
     return out.absolute().with_name(f".{out.absolute().name}.prepare")
@@ -120,7 +125,7 @@ def work_folder(out: Path) -> Path:
 class Work:
     """The work folder of a preparation; one process at a time has it open.
 
-    origin   what decides the result: a folder begun with another origin is begun anew
+    origin   decides the result: a folder begun with another origin is begun anew
     changed  differences to the origin of an earlier attempt
     stages   results of the finished stages, by name
     """
@@ -136,10 +141,7 @@ class Work:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Locks the folder and finds the finished stages; a ValueError in the block removes it."""
-        busy = (
-            f"another process prepares {self.out}. Wait until it has ended, or choose another "
-            "folder"
-        )
+        busy = f"another process prepares {self.out}. Wait for its end, or use another folder"
         with lock(self.folder / LOCK_FILE, busy, inherited=True):
             replaced = self.folder / REPLACED
             if replaced.exists() and not self.out.exists():
@@ -151,10 +153,11 @@ class Work:
                 self._remove()
                 raise
 
-    def finish(self, stage: str, found: Mapping[str, Any]) -> None:
-        """Records a finished stage; its files must be on disk."""
-        self.stages[stage] = dict(found)
-        self._write()
+    def do(self, stage: str, function: Callable[[], dict[str, Any]]) -> None:
+        """Runs a stage unless it is finished; its files are on disk when `function` returns."""
+        if stage not in self.stages:
+            self.stages[stage] = function()
+            self._write()
 
     def publish(self) -> None:
         """Renames the result to the prepared folder, which it replaces; removes the work folder."""
@@ -171,7 +174,6 @@ class Work:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read(self) -> None:
-        """Finds the finished stages; removes them if they have another origin."""
         try:
             state = json.loads((self.folder / STATE_FILE).read_bytes())
             old, stages = from_dict(Origin, state["origin"]), state["stages"]
@@ -196,144 +198,219 @@ class Work:
 
 
 class _Stages:
-    """The stages of one preparation; each does nothing if it is finished already."""
+    """The stages of one preparation; each returns what the work folder records of it."""
 
     def __init__(self, corpus: Corpus, work: Work, processes: int, display: Display) -> None:
-        self.corpus = corpus
-        self.work = work
-        self.origin = work.origin
-        self.processes = processes
-        self.display = display
-        self.sides = PAIR if len(self.origin.pipeline.sides) == 2 else TEXT
+        self.corpus, self.work, self.origin = corpus, work, work.origin
+        self.processes, self.display = processes, display
+        self.sides = PAIR if len(work.origin.pipeline.sides) == 2 else TEXT
 
-    def tell(self) -> None:
-        """Tells what becomes of an earlier attempt."""
+    def run(self) -> None:
         if self.work.changed:
-            self.display.note(
-                f"begun before with other settings or inputs, starting anew: "
-                f"{'; '.join(self.work.changed[:5])}"
-            )
+            changed = "; ".join(self.work.changed[:5])
+            self.display.note(f"begun with other settings or inputs, starting anew: {changed}")
         elif self.work.stages:
             self.display.note(f"resuming after: {', '.join(self.work.stages)}")
+        for split in self.corpus.splits:
+            self.work.do(f"text of {split}", partial(self._to_words, split))
+        self.work.do("vocabulary", self._learn)
+        for split in self.corpus.splits:
+            self.work.do(f"ids of {split}", partial(self._to_ids, split))
+            for path in self._words(split):
+                path.unlink(missing_ok=True)
+        self._describe()
 
-    def read(self) -> None:
-        """Texts to words, split by split."""
-        for split, read in self.corpus.splits.items():
-            stage = f"text of {split}"
-            if stage not in self.work.stages:
-                found = write_words(
-                    read,
-                    split,
-                    dict(zip(self.sides, self._steps(), strict=True)),
-                    self.origin.filters if split == TRAIN else None,
-                    words=self.work.folder,
-                    texts=None if split == TRAIN else self.work.result,
-                    processes=self.processes,
-                    display=self.display,
-                    expected=self.corpus.examples.get(split),
-                )
-                _check_kept(split, found["read"], found["kept"], found["dropped"])
-                self.work.finish(stage, found)
+    def _words(self, split: str) -> list[Path]:
+        return [self.work.folder / f"{split}.{side}.words" for side in self.sides]
 
-    def learn(self) -> None:
-        """Codes and vocabularies, from the words of training."""
-        if "vocabulary" in self.work.stages:
-            return
-        examples = self._text(TRAIN)["kept"]
-        given = self.corpus.codes if self.origin.codes is not None else None
-
-        def progress(step: str, done: int) -> None:
-            if step == "words":
-                self.display.show("counting words", done, examples)
-            else:
-                self.display.show("learning the vocabulary", 0)
-
-        learned = learn(
-            without_steps(self.origin.pipeline),
-            partial(read_words, self.work.folder, TRAIN, self.sides),
-            processes=self._workers(examples),
-            progress=progress,
-            given=None if given is None else Codes.load(given),
-        )
+    def _to_words(self, split: str) -> dict[str, Any]:
+        """Writes the words of a split; plain text too of validation and test, for evaluation."""
+        steps = self.origin.pipeline.sides
+        if self.corpus.tokenized:
+            done: dict[str, Any] = {"normalize": "none", "tokenize": "none", "split_hyphens": False}
+            steps = tuple(replace(side, **done) for side in steps)
+        paths, filters = self._words(split), None
+        if split == TRAIN:
+            filters = self.origin.filters
+        else:
+            paths += [text_file(self.work.result, split, side) for side in self.sides]
+        items = pieces(self.corpus.splits[split]())
+        begin = list(islice(items, WORTH_ITEMS))
+        idle = all(side == SideConfig(lang=side.lang) for side in steps)
+        processes = 1 if len(begin) < WORTH_ITEMS or idle else self.processes
+        read, dropped = 0, Counter[str]()
+        function = partial(_make_words, steps, filters, split != TRAIN)
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("wb")) for path in paths]
+            for part in spread(function, chain(begin, items), processes):
+                for file, lines in zip(files, part.lines, strict=True):
+                    file.write(lines)
+                read += part.read
+                dropped += part.dropped
+                self.display.show(f"reading {split}", read, self.corpus.examples.get(split))
+        for path in paths:
+            sync(path)
         self.display.end()
+        found = {"read": read, "kept": read - dropped.total(), "dropped": dict(dropped)}
+        _check_kept(split, found)
+        return found
+
+    def _learn(self) -> dict[str, Any]:
+        """Learns codes and vocabularies from the words of training."""
+        examples = self.work.stages[f"text of {TRAIN}"]["kept"]
+        codes = self.corpus.codes if self.origin.codes is not None else None
+        learned = learn(
+            self.origin.pipeline.subword,
+            read_blocks(self._words(TRAIN)),
+            processes=self._workers(examples),
+            display=self.display,
+            total=examples,
+            given=None if codes is None else Codes.load(codes),
+        )
         pipeline = Pipeline(self.origin.pipeline, *learned)
         for name in PIPELINE_FILES:  # of an attempt that was stopped here
             (self.work.result / name).unlink(missing_ok=True)
         pipeline.save(self.work.result)
-        sizes = dict(zip(self.sides, learned.vocabularies.sizes(), strict=False))
         mark = hashlib.sha256(repr(sorted(pipeline.files().items())).encode()).hexdigest()
-        self.work.finish("vocabulary", {"sizes": sizes, "digest": mark})
+        sizes = dict(zip(self.sides, learned.vocabularies.sizes(), strict=False))
+        return {"sizes": sizes, "digest": mark}
 
-    def encode(self) -> None:
-        """Words to ids, split by split."""
-        vocabulary = self.work.stages["vocabulary"]
-        for split in self.corpus.splits:
-            text = self._text(split)
-            if f"ids of {split}" not in self.work.stages:
-                # Filters that count words have been applied to the words already.
-                filtered = split == TRAIN and self.origin.filters.unit == "tokens"
-                found = write_ids(
-                    self.work.folder,
-                    split,
-                    vocabulary["sizes"],
-                    self.origin.filters if filtered else None,
-                    pipeline=vocabulary["digest"],
-                    out=self.work.result,
-                    processes=self._workers(text["kept"]),
-                    display=self.display,
-                    total=text["kept"],
-                )
-                dropped = Counter(text["dropped"]) + Counter(found["dropped"])
-                _check_kept(split, text["read"], found["kept"], dropped)
-                self.work.finish(f"ids of {split}", found)
-            for side in self.sides:
-                words_file(self.work.folder, split, side).unlink(missing_ok=True)
+    def _to_ids(self, split: str) -> dict[str, Any]:
+        """Writes the store of a split."""
+        text, vocabulary = self.work.stages[f"text of {split}"], self.work.stages["vocabulary"]
+        # Filters that count words have been applied to the words already.
+        filtered = split == TRAIN and self.origin.filters.unit == "tokens"
+        filters = self.origin.filters if filtered else None
+        function = partial(_make_ids, str(self.work.result), vocabulary["digest"], filters)
+        blocks, processes = read_blocks(self._words(split)), self._workers(text["kept"])
+        lengths, unknown = [np.zeros(0, np.int64) for _ in self.sides], [0 for _ in self.sides]
+        dropped, done = Counter(text["dropped"]), 0
+        with StoreWriter(self.work.result, split, vocabulary["sizes"]) as writer:
+            for part in spread(function, blocks, processes):
+                if len(part.sizes[0]):
+                    ends = [np.cumsum(sizes)[:-1] for sizes in part.sizes]
+                    writer.append(*map(np.split, part.ids, ends))
+                for side, sizes in enumerate(part.sizes):
+                    lengths[side] = count_lengths(lengths[side], sizes)
+                    unknown[side] += part.unknown[side]
+                dropped += part.dropped
+                done += len(part.sizes[0]) + part.dropped.total()
+                self.display.show(f"encoding {split}", done, text["kept"])
+        self.display.end()
+        edges = find_edges(lengths)
+        found = {
+            "read": text["read"],
+            "kept": writer.examples,
+            "dropped": {reason: dropped[reason] for reason in REASONS if dropped[reason]},
+            "sides": {
+                name: describe_side(lengths[side], unknown[side], edges)
+                for side, name in enumerate(self.sides)
+            },
+        }
+        _check_kept(split, found)
+        return {"statistics": found, "digest": writer.digest}
 
-    def describe(self) -> None:
+    def _describe(self) -> None:
         """Writes contents, statistics and manifest."""
         splits, statistics = {}, {}
         for split in self.corpus.splits:
-            text, ids = self._text(split), self.work.stages[f"ids of {split}"]
-            splits[split] = Split(examples=ids["kept"], digest=ids["digest"])
-            dropped = Counter(text["dropped"]) + Counter(ids["dropped"])
-            statistics[split] = {
-                "read": text["read"],
-                "kept": ids["kept"],
-                "dropped": {reason: dropped[reason] for reason in REASONS if dropped[reason]},
-                "sides": ids["sides"],
-            }
+            found = self.work.stages[f"ids of {split}"]
+            statistics[split] = found["statistics"]
+            splits[split] = Split(examples=statistics[split]["kept"], digest=found["digest"])
         sizes = self.work.stages["vocabulary"]["sizes"]
         contents = Contents(origin=self.origin, vocabulary=sizes, splits=splits)
         write_contents(self.work.result, contents, {"vocabulary": sizes, "splits": statistics})
         write_manifest(self.work.result)
 
-    def _steps(self) -> tuple[SideConfig, ...]:
-        """Steps from the texts of the corpus to words: the owners may have done some."""
-        sides = self.origin.pipeline.sides
-        if not self.corpus.tokenized:
-            return sides
-        done: dict[str, Any] = {"normalize": "none", "tokenize": "none", "split_hyphens": False}
-        return tuple(replace(side, **done) for side in sides)
-
-    def _text(self, split: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.work.stages[f"text of {split}"]
-        return found
-
     def _workers(self, examples: int) -> int:
         return self.processes if examples >= WORTH_PROCESSES else 1
 
 
-def _check_kept(split: str, read: int, kept: int, dropped: Mapping[str, int]) -> None:
+def _check_kept(split: str, found: dict[str, Any]) -> None:
     """Raises ValueError with the counts if nothing is left of a split."""
-    if kept:
+    if found["kept"]:
         return
-    if not read:
+    if not found["read"]:
         raise ValueError(
             f"split {split!r} has no examples, expected at least one. Give more text, or --valid "
             "for files of your own"
         )
-    reasons = ", ".join(f"{each} {dropped[each]:,}" for each in REASONS if dropped.get(each))
+    dropped = found["dropped"]
+    reasons = ", ".join(f"{each} {dropped[each]:,}" for each in REASONS if each in dropped)
     raise ValueError(
-        f"nothing is left of split {split!r} after filtering: {read:,} examples read, dropped: "
-        f"{reasons}. Change the filters with --set filters.min_len, max_len or max_ratio"
+        f"nothing is left of split {split!r} after filtering: {found['read']:,} examples read, "
+        f"dropped: {reasons}. Change the filters with --set filters.min_len, max_len or max_ratio"
     )
+
+
+class _Words(NamedTuple):
+    """Lines of words of each side, then perhaps those of plain text."""
+
+    read: int
+    dropped: Counter[str]
+    lines: list[bytes]
+
+
+def _make_words(
+    sides: tuple[SideConfig, ...],
+    filters: FilterConfig | None,
+    plain: bool,
+    examples: list[Example],
+) -> _Words:
+    for example in examples:
+        if len(example) != len(sides):
+            raise ValueError(f"an example has {len(example)} texts, expected {len(sides)}")
+    texts = [[text.replace("\n", " ") for text in column] for column in zip(*examples, strict=True)]
+    words = [list(map(_steps(side).apply, texts[i])) for i, side in enumerate(sides)]
+    dropped = Counter[str]()
+    if filters is not None:
+        if filters.unit == "words":
+            lengths = [np.array([len(text.split()) for text in column]) for column in words]
+        else:  # tokens are not known yet: only empty texts are left out
+            least = min(filters.min_len, 1)
+            filters = replace(filters, min_len=least, max_len=None, max_ratio=None)
+            lengths = [np.array([bool(text.strip()) for text in column], int) for column in words]
+        kept, dropped = apply_filters(filters, lengths)
+        words = [list(compress(column, kept)) for column in words]
+    columns = words + texts if plain else words
+    lines = ["".join(f"{text}\n" for text in column).encode() for column in columns]
+    return _Words(len(examples), dropped, lines)
+
+
+@lru_cache(maxsize=4)  # tokenisers take their time to be made
+def _steps(config: SideConfig) -> Steps:
+    return Steps(config)
+
+
+class _Ids(NamedTuple):
+    """For each side all ids, the length of each sentence, and the number of unknown tokens."""
+
+    ids: list[NDArray[np.uint32]]
+    sizes: list[NDArray[np.int64]]
+    unknown: list[int]
+    dropped: Counter[str]
+
+
+def _make_ids(
+    folder: str, digest: str, filters: FilterConfig | None, block: tuple[bytes, ...]
+) -> _Ids:
+    pipeline = _load(folder, digest)
+    rows = [
+        pipeline.encode(side, text.decode().split("\n")[:-1]) for side, text in enumerate(block)
+    ]
+    sizes = [np.fromiter(map(len, each), np.int64, count=len(each)) for each in rows]
+    ids = [np.fromiter(chain.from_iterable(each), np.uint32) for each in rows]
+    dropped = Counter[str]()
+    if filters is not None:
+        kept, dropped = apply_filters(filters, sizes)
+        ids = [all_[np.repeat(kept, size)] for all_, size in zip(ids, sizes, strict=True)]
+        sizes = [size[kept] for size in sizes]
+    return _Ids(ids, sizes, [int((all_ == UNK).sum()) for all_ in ids], dropped)
+
+
+@lru_cache(maxsize=1)
+def _load(folder: str, digest: str) -> Pipeline:
+    pipeline = Pipeline.load(folder)
+    sides = tuple(SideConfig(lang=side.lang) for side in pipeline.config.sides)  # words already
+    config = replace(pipeline.config, sides=sides)
+    return Pipeline(config, pipeline.codes, pipeline.vocabularies())

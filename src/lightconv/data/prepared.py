@@ -13,21 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from lightconv import __version__
+from lightconv import __version__, files
 from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.data.config import FilterConfig, PipelineConfig, TaskConfig
 from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
 from lightconv.data.store import PAIR, TEXT, Store, damaged
 from lightconv.data.subword import PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import PAIR_FILES, SHARED_FILE
-from lightconv.files import (
-    MANIFEST_FILE,
-    digest,
-    inside,
-    read_manifest,
-    replace_file,
-    verify_manifest,
-)
+from lightconv.files import MANIFEST_FILE, inside, read_manifest, verify_manifest
 
 FORMAT = "lightconv-prepared"
 VERSION = 1
@@ -72,12 +65,24 @@ class Contents:
 
 
 class Prepared:
-    """A prepared folder, checked as far as milliseconds allow; `verify` reads all of it."""
+    """A prepared folder, checked as far as milliseconds allow; `verify` reads all of it.
+
+    sides        source and target, or text
+    splits       train, valid, and test if there is one
+    vocab_sizes  number of ids of source and target; for language modelling twice the same
+    tokenized    texts and references are words already, as `pipeline.words` gives them
+    """
 
     def __init__(self, folder: Path, contents: Contents) -> None:
         self.folder = folder
         self.contents = contents
         self.origin = contents.origin
+        self.tokenized = contents.origin.tokenized
+        self.task = contents.origin.task
+        self.sides = tuple(contents.vocabulary)
+        self.splits = tuple(contents.splits)
+        sizes = tuple(contents.vocabulary.values())
+        self.vocab_sizes = (sizes[0], sizes[-1])
         self._check_files()
         self._stores = {split: self._open_store(split) for split in self.splits}
 
@@ -91,31 +96,6 @@ class Prepared:
 
     def __repr__(self) -> str:
         return f"Prepared({str(self.folder)!r}, {self.task.corpus}: {', '.join(self.splits)})"
-
-    @property
-    def task(self) -> TaskConfig:
-        """The task and its corpus."""
-        return self.origin.task
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """Source and target, or text."""
-        return tuple(self.contents.vocabulary)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """train, valid, and test if there is one."""
-        return tuple(self.contents.splits)
-
-    @property
-    def vocab_sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target; for language modelling twice the same."""
-        return self.contents.vocabulary[self.sides[0]], self.contents.vocabulary[self.sides[-1]]
-
-    @property
-    def tokenized(self) -> bool:
-        """Texts and references are words already, as `pipeline.words` gives them."""
-        return self.origin.tokenized
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -154,7 +134,6 @@ class Prepared:
         return list(self.texts(split, self.sides[-1]))
 
     def statistics(self) -> dict[str, Any]:
-        """Contents of statistics.json."""
         found: dict[str, Any] = read_plain(inside(self.folder, STATISTICS_FILE))
         return found
 
@@ -165,22 +144,22 @@ class Prepared:
 
     def verify(self) -> None:
         """Reads everything and raises ValueError if a byte is not as it was written."""
+        self._verify(quick=False)
+
+    def _verify(self, *, quick: bool) -> None:
         try:
-            verify_manifest(self.folder)
+            verify_manifest(self.folder, quick=quick)
         except ValueError as error:
             raise damaged(self.folder, str(error)) from None
 
     def _check_files(self) -> None:
-        try:
-            verify_manifest(self.folder, quick=True)
-        except ValueError as error:
-            raise damaged(self.folder, str(error)) from None
+        self._verify(quick=True)
         listed = read_manifest(self.folder)
         for name in (PREPARED_FILE, *self.files()):
             path = self.folder / name
             if name not in listed:
                 raise damaged(path, f"not listed in {MANIFEST_FILE}")
-            if digest(path) != listed[name]["sha256"]:
+            if files.digest(path) != listed[name]["sha256"]:
                 raise damaged(path, f"changed since it was written, by {MANIFEST_FILE}")
 
     def _open_store(self, split: str) -> Store:
@@ -213,7 +192,7 @@ def write_contents(folder: Path, contents: Contents, statistics: Mapping[str, An
     table = {"format": FORMAT, "version": VERSION, **to_dict(contents)}
     for name, data in ((PREPARED_FILE, table), (STATISTICS_FILE, statistics)):
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-        replace_file(folder / name, f"{text}\n".encode())
+        files.replace_file(folder / name, f"{text}\n".encode())
 
 
 def is_prepared(folder: Path) -> bool:

@@ -9,19 +9,17 @@ No EOS is stored: batches add it.
 """
 
 import hashlib
-import os
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightconv.files import inside, lock, sync
+from lightconv.files import inside, sync
 
 # Sides of an example: a pair, or one text for language modelling.
 PAIR = ("source", "target")
@@ -37,6 +35,7 @@ _CHECK = struct.Struct("<I")
 # Offsets read at a time, and the longest sentence.
 _CHUNK = 1 << 20
 _LONGEST = 2**31 - 1
+_ANOTHER = "of another preparation, expected the same for all files"
 
 
 class Header(NamedTuple):
@@ -62,7 +61,6 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
         return HEADER_BYTES + self.items * self.item
 
     def pack(self) -> bytes:
@@ -118,11 +116,8 @@ class Column:
         self.headers = list(map(Header.read, self.paths))
         about, other = self.headers
         if (about.examples, about.tokens) != (other.examples, other.tokens):
-            raise damaged(
-                self.paths[1],
-                f"{other.tokens} tokens in {other.examples} examples, "
-                f"expected {about.tokens} in {about.examples}",
-            )
+            counts = [f"{each.tokens} tokens in {each.examples} examples" for each in self.headers]
+            raise damaged(self.paths[1], f"{counts[1]}, expected {counts[0]}")
         self.examples, self.vocab = about.examples, about.vocab
         self.tokens, self.offsets = map(_map, self.paths, self.headers)
         if self.offsets[0] != 0 or self.offsets[-1] != about.tokens:
@@ -165,20 +160,17 @@ class Column:
                 file.seek(HEADER_BYTES)
                 found = hashlib.file_digest(file, "sha256").digest()
             if found != header.payload:
-                wanted = header.payload.hex()
-                raise damaged(path, f"SHA-256 {found.hex()[:12]}..., expected {wanted[:12]}...")
+                marks = [each.hex()[:12] for each in (found, header.payload)]
+                raise damaged(path, f"SHA-256 {marks[0]}..., expected {marks[1]}...")
         self.lengths()
 
     def _not_rising(self, row: int) -> ValueError:
-        return damaged(
-            self.paths[1], f"offsets that do not rise from {row} on, expected 0 to all tokens"
-        )
+        found = f"offsets that do not rise from {row} on, expected 0 to all tokens"
+        return damaged(self.paths[1], found)
 
 
 def _map(path: Path, header: Header) -> NDArray[Any]:
-    mapped = np.memmap(
-        path, dtype=f"<u{header.item}", mode="r", offset=HEADER_BYTES, shape=(header.items,)
-    )
+    mapped = np.memmap(path, f"<u{header.item}", "r", HEADER_BYTES, (header.items,))
     # A plain array: the subclass costs a microsecond with every slice.
     return mapped.view(np.ndarray)
 
@@ -202,7 +194,7 @@ class Store:
             for path, header in zip(column.paths, column.headers, strict=True):
                 # Of two preparations, the later one not finished.
                 if (header.split, header.examples) != (first.split, first.examples):
-                    raise damaged(path, "of another preparation, expected the same for all files")
+                    raise damaged(path, _ANOTHER)
         self.vocab = tuple(column.vocab for column in self._columns)
         self.tokens = tuple(len(column.tokens) for column in self._columns)
         self.digest = first.split.hex()
@@ -237,22 +229,16 @@ class Store:
             column.verify()
         payloads = [header.payload for column in self._columns for header in column.headers]
         if _split_digest(payloads).hex() != self.digest:
-            path = self._columns[0].paths[0]
-            raise damaged(path, "of another preparation, expected the same for all files")
+            raise damaged(self._columns[0].paths[0], _ANOTHER)
 
 
 def _find_sides(folder: Path, split: str) -> tuple[str, ...]:
-    """The sides of a split, from the names of its files."""
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}. Run `lightconv prepare` to make it")
     for sides in (PAIR, TEXT):
-        names = [file_name(split, side, suffix) for side in sides for suffix in SUFFIXES]
-        missing = [name for name in names if not (folder / name).exists()]
-        if not missing:
+        names = (file_name(split, side, suffix) for side in sides for suffix in SUFFIXES)
+        if any((folder / name).exists() for name in names):
             return sides
-        if len(missing) < len(names):
-            raise damaged(folder, f"no {missing[0]}, expected it beside the others of its split")
-    raise ValueError(f"there is no split {split!r} in {folder}. Run `lightconv prepare` to make it")
+    missing = f"split {split!r} in {folder}" if folder.is_dir() else f"folder {folder}"
+    raise ValueError(f"there is no {missing}. Run `lightconv prepare` to make it")
 
 
 class StoreWriter:
@@ -261,8 +247,8 @@ class StoreWriter:
         with StoreWriter(folder, "train", {"source": 8848, "target": 6632}) as writer:
             writer.append([[5, 6, 7], [8]], [[9], [4, 4]])
 
-    Files have temporary names until all of them are complete and on disk: a block that ends with an
-    exception leaves nothing, a killed process at worst files that are never opened.
+    The headers are written last: a block that ends with an exception leaves nothing, a killed
+    process files that cannot be opened. `prepare` keeps other processes away.
 
     vocab  number of ids of each side
     """
@@ -283,12 +269,10 @@ class StoreWriter:
         self.digest: str | None = None
         self._tokens = dict.fromkeys(vocab, 0)
         self._files: dict[tuple[str, str], _File] = {}
-        with ExitStack() as stack:
-            for side, suffix in ((side, suffix) for side in vocab for suffix in SUFFIXES):
-                path = self.folder / file_name(split, side, suffix)
-                file = _File(path, _item_bytes(suffix, vocab[side]), stack)
-                self._files[side, suffix] = file
-            self._stack = stack.pop_all()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for side, suffix in product(vocab, SUFFIXES):
+            path = self.folder / file_name(split, side, suffix)
+            self._files[side, suffix] = _File(path, _item_bytes(suffix, vocab[side]))
         for side in vocab:
             self._files[side, ".idx"].write(np.zeros(1, dtype=np.uint64))
 
@@ -307,27 +291,20 @@ class StoreWriter:
         self.examples += len(sides[0])
 
     def close(self) -> None:
-        """Gives the files their names: the split can be opened."""
-        if not self._files:
-            return
+        """Writes the headers: the split can be opened."""
         payloads = {key: file.digest.digest() for key, file in self._files.items()}
         split = _split_digest(payloads.values())
-        try:
-            for (side, suffix), file in self._files.items():
-                counts = (self.examples, self._tokens[side], self.vocab[side])
-                header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
-                file.finish(header.pack())
-            for file in self._files.values():
-                file.temporary.replace(file.path)
-            sync(self.folder)
-        finally:
-            self.abort()
+        for (side, suffix), file in self._files.items():
+            counts = (self.examples, self._tokens[side], self.vocab[side])
+            header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
+            file.finish(header.pack())
+        sync(self.folder)
         self.digest = split.hex()
 
     def abort(self) -> None:
-        """Removes the files that have no final name yet."""
-        self._files = {}
-        self._stack.close()
+        """Removes the files."""
+        for file in self._files.values():
+            file.remove()
 
     def __enter__(self) -> Self:
         return self
@@ -341,12 +318,9 @@ class StoreWriter:
     def _flatten(
         self, side: str, sentences: Sequence[Sequence[int] | NDArray[Any]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All ids of some sentences, and the length of each."""
-        sizes = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-        if len(sentences) and isinstance(sentences[0], np.ndarray):
-            tokens = np.concatenate(sentences).astype(np.int64)
-        else:
-            tokens = np.fromiter(chain.from_iterable(sentences), np.int64, count=int(sizes.sum()))
+        sizes = np.fromiter(map(len, sentences), np.int64, count=len(sentences))
+        arrays = (np.asarray(sentence, np.int64) for sentence in sentences)
+        tokens = np.concatenate([np.zeros(0, np.int64), *arrays])
         wrong = (tokens < 0) | (tokens >= self.vocab[side])
         if wrong.any():
             place = int(wrong.argmax())
@@ -359,19 +333,13 @@ class StoreWriter:
 
 
 class _File:
-    """A file under a temporary name, with room for its header, and the digest of its payload."""
+    """A file with room for its header, and the digest of its payload."""
 
-    def __init__(self, path: Path, item: int, stack: ExitStack) -> None:
+    def __init__(self, path: Path, item: int) -> None:
         self.path = path
-        self.temporary = path.with_name(f".{path.name}.new")
         self.item = item
         self.digest = hashlib.sha256()
-        # The file of a killed process is overwritten; that of a running one is locked.
-        busy = f"{path}: another process is writing it, expected to be the only one"
-        handle = stack.enter_context(lock(self.temporary, busy, inherited=True))
-        self._file = os.fdopen(handle, "r+b", closefd=False)
-        stack.callback(self._remove)
-        self._file.truncate(0)
+        self._file = path.open("wb")
         self._file.write(bytes(HEADER_BYTES))
 
     def write(self, items: NDArray[Any]) -> None:
@@ -380,16 +348,11 @@ class _File:
         self._file.write(data)
 
     def finish(self, header: bytes) -> None:
-        """Writes the header and syncs the file to disk."""
         self._file.seek(0)
         self._file.write(header)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.close()
+        sync(self.path)
 
-    def _remove(self) -> None:
-        """Removes the file if it still has its temporary name."""
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self._file.fileno()), self.temporary.stat()):
-                self.temporary.unlink()
-        with suppress(OSError):
-            self._file.close()
+    def remove(self) -> None:
+        self._file.close()
+        self.path.unlink()

@@ -1,7 +1,7 @@
 """Subwords: whole words, BPE of words, BPE of bytes; and files of BPE codes.
 
-Each kind splits a text into units, segments a unit into tokens and joins tokens to text. Only bytes
-restore every text: words lose runs of white space, and tokens outside the vocabulary are unknown.
+Only bytes restore every text: words lose runs of white space, and tokens outside the vocabulary are
+unknown.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from lightconv.data.text import lines_of
 
@@ -69,21 +69,12 @@ class Codes:
         return cls(tuple(merges), "0.1" if version == "0.1" else "0.2")
 
 
-class Segmenter(Protocol):
-    """One kind of subwords."""
-
-    def split(self, text: str) -> list[str]:
-        """The units of a text; each is segmented by itself."""
-
-    def segment(self, unit: str) -> list[str]:
-        """The tokens of a unit."""
-
-    def join(self, tokens: Sequence[str]) -> str:
-        """The text of tokens."""
-
-
 class WholeWords:
-    """Each word is a token."""
+    """Each word is a token.
+
+    The kinds of subwords have three methods: `split` gives the units of a text, `segment` the
+    tokens of a unit, `join` the text of tokens.
+    """
 
     def split(self, text: str) -> list[str]:
         return text.split()
@@ -95,7 +86,7 @@ class WholeWords:
         return " ".join(tokens)
 
 
-class WordPieces:
+class WordPieces(WholeWords):
     """BPE of words with subword-nmt's results: `un@@ believ@@ able`.
 
     A word that itself ends with @@ is not restored.
@@ -105,9 +96,6 @@ class WordPieces:
         # The last symbol is the last letter and END in 0.2; in 0.1 a further letter makes it END.
         self._last = END[0] if codes.version == "0.1" else ""
         self._model = _bpe_model(codes, END.removeprefix(self._last))
-
-    def split(self, text: str) -> list[str]:
-        return text.split()
 
     def segment(self, unit: str) -> list[str]:
         *pieces, last = _cut(self._model, unit, self._last)
@@ -119,10 +107,8 @@ class WordPieces:
 
 
 def _byte_letters() -> str:
-    """One visible character per byte, as in byte-level BPE since GPT-2.
-
-    A printable character of Latin-1 stands for its own byte; the others get those from U+0100 on.
-    """
+    # As in GPT-2: a printable character of Latin-1 stands for its own byte, the others get those
+    # from U+0100 on.
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return "".join(chr(byte if byte in plain else next(others)) for byte in range(0x100))
@@ -144,7 +130,7 @@ UNIT = re.compile(
 )
 
 
-class BytePieces:
+class BytePieces(WholeWords):
     """BPE of UTF-8 bytes: restores any text."""
 
     def __init__(self, codes: Codes) -> None:
