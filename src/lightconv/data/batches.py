@@ -2,12 +2,12 @@
 
 The order of an epoch is a function of (seed, epoch) alone. It is cut into updates, runs of batches
 for one step of the optimiser, before ranks take their shares: rank r of n takes the batches r,
-r + n, r + 2n, ... of each update. So an update has the same examples for any number of ranks, and
-every rank has the same number of batches if n divides theirs.
+r + n, r + 2n, ... of each update. So an update has the same examples for any number of ranks.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -76,11 +76,9 @@ class Pairs:
         self._source, self._target = (Sentences(store, side=side) for side in PAIR)
 
     def lengths(self) -> tuple[NDArray[Any], ...]:
-        """Positions of each source and each target, EOS included: [examples] each."""
         return *self._source.lengths(), *self._target.lengths()
 
     def make(self, rows: NDArray[Any]) -> Batch:
-        """The batch of the examples with those numbers [B]."""
         source, target = self._source.make(rows), self._target.make(rows)
         return Batch((source.target, *target.inputs), target.target, target.rows)
 
@@ -93,23 +91,17 @@ class Position(NamedTuple):
     batch: int = 0
 
 
+@dataclass(frozen=True)
 class Epoch:
     """All batches of an epoch, in an order that all ranks share: `epoch[i]` are rows [B].
 
     tokens  target tokens of each batch, EOS included
     """
 
-    def __init__(
-        self,
-        order: NDArray[Any],
-        bounds: NDArray[np.int64],
-        sequence: NDArray[Any],
-        tokens: NDArray[np.int64],
-    ) -> None:
-        self._order = order
-        self._bounds = bounds
-        self._sequence = sequence
-        self.tokens = tokens[sequence]
+    _order: NDArray[Any]
+    _bounds: NDArray[np.int64]
+    _sequence: NDArray[Any]
+    tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self._sequence)
@@ -184,22 +176,19 @@ class BatchPlan:
         rows = self._rows()
         random.shuffle(rows)
         sequence = random.permutation(self.batches)
-        return Epoch(self._sort(rows), self._bounds, sequence, self._tokens)
+        return Epoch(self._sort(rows), self._bounds, sequence, self._tokens[sequence])
 
     def by_length(self) -> Epoch:
         """The batches from the longest to the shortest, for validation and decoding."""
         sequence = np.arange(self.batches)[::-1]
-        return Epoch(self._sort(self._rows()), self._bounds, sequence, self._tokens)
+        return Epoch(self._sort(self._rows()), self._bounds, sequence, self._tokens[sequence])
 
     def _rows(self) -> NDArray[np.uint32]:
         return np.arange(len(self._longest), dtype=np.uint32)
 
     def _sort(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows by their lengths; those of equal lengths keep their order."""
         # Keys of 16 bits are sorted by radix, in linear time.
-        order = np.lexsort((self._second[rows], self._longest[rows]))
-        found: NDArray[Any] = rows[order]
-        return found
+        return np.asarray(rows[np.lexsort((self._second[rows], self._longest[rows]))])
 
 
 def _keys(lengths: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -184,12 +184,9 @@ def _learn_bytes(config: BytesConfig, counts: Counts) -> Learned:
             found[to_letters(unit)] += units.pop(unit)
     merges = config.vocab - SPECIALS - len(BYTE_LETTERS)
     codes = tuple(learn_codes(each, merges) for each in letters)
-    return Learned(codes, _pair(list(map(_byte_vocabulary, codes))))
-
-
-def _byte_vocabulary(codes: Codes) -> Vocabulary:
-    made = (left + right for left, right in codes.merges)
-    return Vocabulary.of(dict.fromkeys((*BYTE_LETTERS, *made)))
+    # All bytes, then the result of each merge.
+    tokens = [dict.fromkeys((*BYTE_LETTERS, *map("".join, each.merges))) for each in codes]
+    return Learned(codes, _pair(list(map(Vocabulary.of, tokens))))
 
 
 def _grouped(counts: Counts, joint: bool) -> Counts:
@@ -201,7 +198,6 @@ def _pair(vocabularies: list[Vocabulary]) -> Vocabularies:
 
 
 def _copies(counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it was counted, many to a line."""
     for word, count in counts.items():
         many, rest = divmod(count, COPIES)
         if many:

@@ -72,7 +72,6 @@ class Loader(Iterator[list[Batch]]):
         return found
 
     def close(self) -> None:
-        """Ends the threads and drops what was made ahead; `position` stays."""
         self._closed = True
         self._pending.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -147,7 +146,6 @@ class Synthetic:
 
     @property
     def vocab(self) -> int:
-        """Number of ids: the special ones and one per symbol."""
         return SPECIALS + self.symbols
 
     def batch(self, index: int) -> Batch:

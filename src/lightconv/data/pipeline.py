@@ -1,11 +1,7 @@
 """From text to ids and back: learned once, kept with the model.
 
-    pipeline = Pipeline.load(folder)
-    ids = pipeline.encode(0, ["Guten Morgen ."])        # no end of sentence: batches add it
-    pipeline.decode(1, model_output)                    # plain text
-
-With `kind="bytes"` and no word steps any text is restored exactly; see `words` and `subword` for
-the losses of other settings.
+With `kind="bytes"` and no word steps any text is restored exactly; `words` and `subword` tell what
+other settings lose.
 """
 
 import json
@@ -19,19 +15,17 @@ from lightconv.config.text import read_plain
 from lightconv.data.config import PipelineConfig
 from lightconv.data.subword import (
     BYTE_LETTERS,
-    PAIR_CODES,
-    SHARED_CODES,
     BytePieces,
     Codes,
     WholeWords,
     WordPieces,
+    codes_files,
+    load_codes,
 )
 from lightconv.data.vocabulary import (
     BOS,
     EOS,
     PAD,
-    PAIR_FILES,
-    SHARED_FILE,
     SPECIALS,
     UNK,
     Vocabularies,
@@ -91,20 +85,14 @@ class Pipeline:
         return self._ids[side].segmenter.join(self._vocabularies[side].decode(shown))
 
     def vocabularies(self) -> Vocabularies:
-        """Those of source and target; the same object twice if they are shared."""
         return self._vocabularies
 
     def files(self) -> dict[str, bytes]:
         """Names and contents of its files, vocabularies included."""
         table = {"format": FORMAT, "version": VERSION, "pipeline": to_dict(self.config)}
         text = json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False)
-        names = PAIR_CODES if len(self.codes) == 2 else (SHARED_CODES,)
-        codes = zip(names, self.codes, strict=False)
-        return {
-            PIPELINE_FILE: f"{text}\n".encode(),
-            **{name: each.to_text().encode() for name, each in codes},
-            **self._vocabularies.files(),
-        }
+        files = {PIPELINE_FILE: f"{text}\n".encode()}
+        return files | codes_files(self.codes) | self._vocabularies.files()
 
     def save(self, folder: str | Path) -> None:
         """Writes its files into a folder that has none of them yet."""
@@ -125,7 +113,7 @@ class Pipeline:
             raise ValueError(f"there is no folder {folder}, expected one with {PIPELINE_FILE}")
         if config is None:
             config = _read_config(folder)
-        codes = [] if config.subword.kind == "words" else _read_codes(folder)
+        codes = [] if config.subword.kind == "words" else load_codes(folder)
         vocabularies = load_vocabularies(folder)
         try:
             return cls(config, codes, vocabularies)
@@ -160,12 +148,11 @@ def _segmenter(config: PipelineConfig, codes: Sequence[Codes], side: int) -> Who
 
 
 def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabularies) -> None:
-    """Raises ValueError if the parts do not belong together."""
     kind, sides = config.subword.kind, len(config.sides)
     if bool(codes) != (kind != "words") or len(codes) > sides:
         raise ValueError(f"{len(codes)} files of codes, but {sides} sides with kind='{kind}'")
     if sides == 1 and vocabularies.source is not vocabularies.target:
-        raise ValueError(f"{' and '.join(PAIR_FILES)} found, expected {SHARED_FILE} for one side")
+        raise ValueError("vocabularies of source and target, expected one for the only side")
     if kind != "bytes":
         return
     for place, vocabulary in enumerate(vocabularies):
@@ -192,13 +179,3 @@ def _read_config(folder: Path) -> PipelineConfig:
         return from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _read_codes(folder: Path) -> list[Codes]:
-    if (folder / SHARED_CODES).exists():
-        return [Codes.load(inside(folder, SHARED_CODES))]
-    if not any((folder / name).exists() for name in PAIR_CODES):
-        raise ValueError(
-            f"{folder} has no codes, expected {SHARED_CODES} or {' and '.join(PAIR_CODES)}"
-        )
-    return [Codes.load(inside(folder, name)) for name in PAIR_CODES]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +118,6 @@ def check_free(out: Path, *, overwrite: bool) -> None:
 
 
 def work_folder(out: Path) -> Path:
-    """The folder in which the prepared folder `out` is made."""
     return out.absolute().with_name(f".{out.absolute().name}.prepare")
 
 
@@ -242,11 +241,11 @@ class _Stages:
         function = partial(_make_words, steps, filters, split != TRAIN)
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("wb")) for path in paths]
-            for part in spread(function, chain(begin, items), processes):
-                for file, lines in zip(files, part.lines, strict=True):
-                    file.write(lines)
-                read += part.read
-                dropped += part.dropped
+            for count, reasons, blocks in spread(function, chain(begin, items), processes):
+                for file, block in zip(files, blocks, strict=True):
+                    file.write(block)
+                read += count
+                dropped += reasons
                 self.display.show(f"reading {split}", read, self.corpus.examples.get(split))
         for path in paths:
             sync(path)
@@ -256,7 +255,6 @@ class _Stages:
         return found
 
     def _learn(self) -> dict[str, Any]:
-        """Learns codes and vocabularies from the words of training."""
         examples = self.work.stages[f"text of {TRAIN}"]["kept"]
         codes = self.corpus.codes if self.origin.codes is not None else None
         learned = learn(
@@ -276,7 +274,6 @@ class _Stages:
         return {"sizes": sizes, "digest": mark}
 
     def _to_ids(self, split: str) -> dict[str, Any]:
-        """Writes the store of a split."""
         text, vocabulary = self.work.stages[f"text of {split}"], self.work.stages["vocabulary"]
         # Filters that count words have been applied to the words already.
         filtered = split == TRAIN and self.origin.filters.unit == "tokens"
@@ -286,15 +283,14 @@ class _Stages:
         lengths, unknown = [np.zeros(0, np.int64) for _ in self.sides], [0 for _ in self.sides]
         dropped, done = Counter(text["dropped"]), 0
         with StoreWriter(self.work.result, split, vocabulary["sizes"]) as writer:
-            for part in spread(function, blocks, processes):
-                if len(part.sizes[0]):
-                    ends = [np.cumsum(sizes)[:-1] for sizes in part.sizes]
-                    writer.append(*map(np.split, part.ids, ends))
-                for side, sizes in enumerate(part.sizes):
-                    lengths[side] = count_lengths(lengths[side], sizes)
-                    unknown[side] += part.unknown[side]
-                dropped += part.dropped
-                done += len(part.sizes[0]) + part.dropped.total()
+            for reasons, ids, sizes in spread(function, blocks, processes):
+                if len(sizes[0]):
+                    writer.append(*map(np.split, ids, (np.cumsum(each)[:-1] for each in sizes)))
+                for side in range(len(sizes)):
+                    lengths[side] = count_lengths(lengths[side], sizes[side])
+                    unknown[side] += int((ids[side] == UNK).sum())
+                dropped += reasons
+                done += len(sizes[0]) + reasons.total()
                 self.display.show(f"encoding {split}", done, text["kept"])
         self.display.end()
         edges = find_edges(lengths)
@@ -311,7 +307,6 @@ class _Stages:
         return {"statistics": found, "digest": writer.digest}
 
     def _describe(self) -> None:
-        """Writes contents, statistics and manifest."""
         splits, statistics = {}, {}
         for split in self.corpus.splits:
             found = self.work.stages[f"ids of {split}"]
@@ -327,28 +322,18 @@ class _Stages:
 
 
 def _check_kept(split: str, found: dict[str, Any]) -> None:
-    """Raises ValueError with the counts if nothing is left of a split."""
-    if found["kept"]:
-        return
     if not found["read"]:
         raise ValueError(
             f"split {split!r} has no examples, expected at least one. Give more text, or --valid "
             "for files of your own"
         )
-    dropped = found["dropped"]
-    reasons = ", ".join(f"{each} {dropped[each]:,}" for each in REASONS if each in dropped)
-    raise ValueError(
-        f"nothing is left of split {split!r} after filtering: {found['read']:,} examples read, "
-        f"dropped: {reasons}. Change the filters with --set filters.min_len, max_len or max_ratio"
-    )
-
-
-class _Words(NamedTuple):
-    """Lines of words of each side, then perhaps those of plain text."""
-
-    read: int
-    dropped: Counter[str]
-    lines: list[bytes]
+    if not found["kept"]:
+        reasons = ", ".join(f"{each} {count:,}" for each, count in found["dropped"].items())
+        raise ValueError(
+            f"nothing is left of split {split!r} after filtering: {found['read']:,} examples read, "
+            f"dropped: {reasons}. Change the filters with --set filters.min_len, max_len or "
+            "max_ratio"
+        )
 
 
 def _make_words(
@@ -356,7 +341,8 @@ def _make_words(
     filters: FilterConfig | None,
     plain: bool,
     examples: list[Example],
-) -> _Words:
+) -> tuple[int, Counter[str], list[bytes]]:
+    """Number of examples read, reasons of those left out, and lines: words, then plain text."""
     for example in examples:
         if len(example) != len(sides):
             raise ValueError(f"an example has {len(example)} texts, expected {len(sides)}")
@@ -374,7 +360,7 @@ def _make_words(
         words = [list(compress(column, kept)) for column in words]
     columns = words + texts if plain else words
     lines = ["".join(f"{text}\n" for text in column).encode() for column in columns]
-    return _Words(len(examples), dropped, lines)
+    return len(examples), dropped, lines
 
 
 @lru_cache(maxsize=4)  # tokenisers take their time to be made
@@ -382,18 +368,10 @@ def _steps(config: SideConfig) -> Steps:
     return Steps(config)
 
 
-class _Ids(NamedTuple):
-    """For each side all ids, the length of each sentence, and the number of unknown tokens."""
-
-    ids: list[NDArray[np.uint32]]
-    sizes: list[NDArray[np.int64]]
-    unknown: list[int]
-    dropped: Counter[str]
-
-
 def _make_ids(
     folder: str, digest: str, filters: FilterConfig | None, block: tuple[bytes, ...]
-) -> _Ids:
+) -> tuple[Counter[str], list[NDArray[np.uint32]], list[NDArray[np.int64]]]:
+    """Reasons of the examples left out; for each side all ids, and the length of each sentence."""
     pipeline = _load(folder, digest)
     rows = [
         pipeline.encode(side, text.decode().split("\n")[:-1]) for side, text in enumerate(block)
@@ -405,7 +383,7 @@ def _make_ids(
         kept, dropped = apply_filters(filters, sizes)
         ids = [all_[np.repeat(kept, size)] for all_, size in zip(ids, sizes, strict=True)]
         sizes = [size[kept] for size in sizes]
-    return _Ids(ids, sizes, [int((all_ == UNK).sum()) for all_ in ids], dropped)
+    return dropped, ids, sizes
 
 
 @lru_cache(maxsize=1)

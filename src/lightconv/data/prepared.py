@@ -1,13 +1,7 @@
-"""A prepared folder: what `lightconv prepare` writes for training, evaluation and decoding.
-
-data = Prepared.open("data/debian")
-data.task, data.pipeline, data.vocab_sizes
-data.store("train")             # ids
-data.references("valid")        # plain text, one line for each example
-"""
+"""A prepared folder: what `lightconv prepare` writes for training, evaluation and decoding."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -94,12 +88,8 @@ class Prepared:
         """
         return cls(Path(folder), _read(Path(folder)))
 
-    def __repr__(self) -> str:
-        return f"Prepared({str(self.folder)!r}, {self.task.corpus}: {', '.join(self.splits)})"
-
     @cached_property
     def pipeline(self) -> Pipeline:
-        """From text to ids and back."""
         try:
             pipeline = Pipeline.load(self.folder)
         except ValueError as error:
@@ -108,20 +98,18 @@ class Prepared:
             raise damaged(self.folder / PIPELINE_FILE, f"not the one of {PREPARED_FILE}")
         found = pipeline.vocabularies().sizes()
         if found != self.vocab_sizes:
-            expected = _numbers(self.vocab_sizes)
-            raise damaged(self.folder, f"{_numbers(found)} tokens, expected {expected}")
+            raise damaged(self.folder, f"{found} tokens, expected {self.vocab_sizes}")
         return pipeline
 
     def store(self, split: str) -> Store:
-        """The ids of a split, memory-mapped."""
-        self._check_split(split)
+        if split not in self._stores:
+            names = ", ".join(self.splits)
+            raise ValueError(f"{self.folder} has the splits {names}, no {split[:40]!r}")
         return self._stores[split]
 
     def texts(self, split: str, side: str) -> Iterator[str]:
         """Plain text of one side of validation or test: line i is that of example i."""
-        self._check_split(split)
-        if side not in self.sides:
-            raise ValueError(f"{self.folder} has the sides {' and '.join(self.sides)}, no {side!r}")
+        self.store(split).column(side)  # ValueError if there is none
         path = text_file(self.folder, split, side)
         if not path.exists():
             raise ValueError(f"{self.folder} has no plain text of {split}, only its ids")
@@ -167,28 +155,18 @@ class Prepared:
         path = store.column(store.sides[0]).paths[0]
         expected, sizes = self.contents.splits[split], tuple(self.contents.vocabulary.values())
         if store.sides != self.sides or store.vocab != sizes:
-            found = _numbers(store.vocab)
-            raise damaged(path, f"ids of another vocabulary ({found}), expected {_numbers(sizes)}")
+            raise damaged(path, f"ids of another vocabulary {store.vocab}, expected {sizes}")
         if (len(store), store.digest) != (expected.examples, expected.digest):
-            raise damaged(
-                path, f"{len(store)} examples of another preparation, expected {expected.examples}"
-            )
+            found = f"{len(store)} examples of another preparation"
+            raise damaged(path, f"{found}, expected {expected.examples}")
         return store
-
-    def _check_split(self, split: str) -> None:
-        if split not in self.contents.splits:
-            raise ValueError(
-                f"{self.folder} has the splits {', '.join(self.splits)}, no {split[:40]!r}"
-            )
 
 
 def text_file(folder: Path, split: str, side: str) -> Path:
-    """The file of the plain text of one side of a split."""
     return folder / f"{split}.{side}.txt"
 
 
 def write_contents(folder: Path, contents: Contents, statistics: Mapping[str, Any]) -> None:
-    """Writes prepared.json and statistics.json."""
     table = {"format": FORMAT, "version": VERSION, **to_dict(contents)}
     for name, data in ((PREPARED_FILE, table), (STATISTICS_FILE, statistics)):
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
@@ -202,10 +180,7 @@ def is_prepared(folder: Path) -> bool:
 
 def _read(folder: Path) -> Contents:
     if not is_prepared(folder):
-        if folder.is_dir():
-            found = f"has no {PREPARED_FILE}"
-        else:
-            found = "is a file" if folder.exists() else "does not exist"
+        found = f"has no {PREPARED_FILE}" if folder.exists() else "does not exist"
         raise ValueError(
             f"{folder} {found}, expected a prepared folder. Run `lightconv prepare` to make it"
         )
@@ -223,7 +198,3 @@ def _read(folder: Path) -> Contents:
     except ValueError as error:
         raise damaged(path, str(error)) from None
     return contents
-
-
-def _numbers(sizes: Iterable[int]) -> str:
-    return " and ".join(map(str, sizes))

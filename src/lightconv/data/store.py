@@ -69,7 +69,6 @@ class Header(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads and checks the header of an untrusted file, and the size of the file."""
         with path.open("rb") as file:
             data = file.read(HEADER_BYTES)
         magic = _MAGICS[path.suffix]
@@ -96,7 +95,6 @@ def file_name(split: str, side: str, suffix: str) -> str:
 
 
 def damaged(path: Path, found: str) -> ValueError:
-    """The error for a file that cannot be used."""
     return ValueError(f"prepared data ({path}): {found}. Run `lightconv prepare` again")
 
 
@@ -154,7 +152,6 @@ class Column:
         return tokens, sizes
 
     def verify(self) -> None:
-        """Reads both files and compares them with the digests in their headers."""
         for path, header in zip(self.paths, self.headers, strict=True):
             with path.open("rb") as file:
                 file.seek(HEADER_BYTES)
@@ -218,7 +215,6 @@ class Store:
         return tuple(found)
 
     def column(self, side: str) -> Column:
-        """The sentences of one side."""
         if side not in self.sides:
             raise ValueError(f"{self} has the sides {', '.join(self.sides)}, no {side!r}")
         return self._columns[self.sides.index(side)]
@@ -291,7 +287,6 @@ class StoreWriter:
         self.examples += len(sides[0])
 
     def close(self) -> None:
-        """Writes the headers: the split can be opened."""
         payloads = {key: file.digest.digest() for key, file in self._files.items()}
         split = _split_digest(payloads.values())
         for (side, suffix), file in self._files.items():
@@ -302,7 +297,6 @@ class StoreWriter:
         self.digest = split.hex()
 
     def abort(self) -> None:
-        """Removes the files."""
         for file in self._files.values():
             file.remove()
 
@@ -333,8 +327,6 @@ class StoreWriter:
 
 
 class _File:
-    """A file with room for its header, and the digest of its payload."""
-
     def __init__(self, path: Path, item: int) -> None:
         self.path = path
         self.item = item

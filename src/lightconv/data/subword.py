@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightconv.data.text import lines_of
+from lightconv.files import inside
 
 # A token with this end is continued by the next one.
 CONTINUES = "@@"
@@ -67,6 +68,20 @@ class Codes:
                 )
             merges.append((pair[1], pair[2]))
         return cls(tuple(merges), "0.1" if version == "0.1" else "0.2")
+
+
+def codes_files(codes: Sequence[Codes]) -> dict[str, bytes]:
+    names = PAIR_CODES if len(codes) == 2 else (SHARED_CODES,)
+    return {name: each.to_text().encode() for name, each in zip(names, codes, strict=False)}
+
+
+def load_codes(folder: Path) -> list[Codes]:
+    names = (SHARED_CODES,) if (folder / SHARED_CODES).exists() else PAIR_CODES
+    if not any((folder / name).exists() for name in names):
+        raise ValueError(
+            f"{folder} has no codes, expected {SHARED_CODES} or {' and '.join(PAIR_CODES)}"
+        )
+    return [Codes.load(inside(folder, name)) for name in names]
 
 
 class WholeWords:

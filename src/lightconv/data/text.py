@@ -1,8 +1,4 @@
-"""Lines of text files: UTF-8, split at newlines only, plain or compressed.
-
-Byte order marks and carriage returns are dropped and counted in `Notes`; anything else that is not
-text is a ValueError that names file, line, byte and remedy.
-"""
+"""Lines of text files: UTF-8, split at newlines only, plain or compressed."""
 
 import bz2
 import gzip
@@ -24,8 +20,6 @@ COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": 
 
 
 class ByteLines(Protocol):
-    """A file that is open for reading."""
-
     def readline(self, size: int, /) -> bytes: ...
 
 
@@ -59,10 +53,7 @@ def read_lines(path: str | Path, notes: Notes | None = None) -> Iterator[str]:
 def read_parallel(
     paths: Sequence[str | Path], notes: Notes | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ.
-
-    `check_parallel` finds that out beforehand.
-    """
+    """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ."""
     return _zip([read_lines(path, notes) for path in paths], paths)
 
 

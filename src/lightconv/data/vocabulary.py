@@ -1,8 +1,4 @@
-"""Vocabularies: a text file with one token per line, in the order of the ids; free of torch.
-
-The first four tokens are special, in the order of the original implementation, so that its models
-keep their ids.
-"""
+"""Vocabularies: a text file with one token per line, in the order of the ids; free of torch."""
 
 import io
 import warnings
@@ -13,6 +9,7 @@ from typing import NamedTuple
 from lightconv.data.text import Notes, lines_of
 from lightconv.files import inside
 
+# In the order of the original implementation, so that its models keep their ids.
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 SPECIALS = len(SPECIAL_TOKENS)
@@ -30,16 +27,12 @@ class Vocabulary:
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(tokens)
-        if len(self.tokens) < SPECIALS:
-            raise ValueError(
-                f"a vocabulary begins with {' '.join(SPECIAL_TOKENS)}, got {len(self)} tokens"
-            )
-        for place, (found, special) in enumerate(zip(self.tokens, SPECIAL_TOKENS, strict=False)):
-            if found != special:
-                raise ValueError(f"token {place} must be {special!r}, got {found!r}")
+        if self.tokens[:SPECIALS] != SPECIAL_TOKENS:
+            got, expected = " ".join(self.tokens[:SPECIALS])[:80], " ".join(SPECIAL_TOKENS)
+            raise ValueError(f"the first tokens must be {expected}, got {got!r}")
         for place, token in enumerate(self.tokens):
             if not token or "\n" in token:
-                raise ValueError(f"token {place} must be one line of text, got {token!r}")
+                raise ValueError(f"token {place} must be a line that is not empty, got {token!r}")
         self._ids = {token: place for place, token in enumerate(self.tokens)}
 
     @classmethod
@@ -56,15 +49,11 @@ class Vocabulary:
     def __hash__(self) -> int:
         return hash(self.tokens)
 
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} tokens)"
-
     def encode(self, tokens: Iterable[str]) -> list[int]:
         """The id of each token; `UNK` for an unknown one."""
         return [self._ids.get(token, UNK) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id, special ones included."""
         found = []
         for place in ids:
             if not 0 <= place < len(self.tokens):
@@ -73,24 +62,17 @@ class Vocabulary:
         return found
 
     def sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target, if both use this vocabulary."""
         return len(self), len(self)
 
     def files(self) -> dict[str, bytes]:
-        """Names and contents of its files in a model folder."""
         return {SHARED_FILE: self._to_bytes()}
 
     def save(self, path: str | Path) -> None:
-        """Writes one token per line, UTF-8."""
         Path(path).write_bytes(self._to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
-        """Reads a file of `save`."""
         lines = _read(Path(path))
-        for number, token in enumerate(lines, 1):
-            if not token:
-                raise ValueError(f"{path}, line {number}: empty, expected one token per line")
         try:
             return cls(lines)
         except ValueError as error:
@@ -137,11 +119,9 @@ class Vocabularies(NamedTuple):
     target: Vocabulary
 
     def sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target."""
         return len(self.source), len(self.target)
 
     def files(self) -> dict[str, bytes]:
-        """Names and contents of their files in a model folder."""
         if self.source is self.target:
             return self.source.files()
         return {name: each._to_bytes() for name, each in zip(PAIR_FILES, self, strict=True)}
@@ -150,16 +130,15 @@ class Vocabularies(NamedTuple):
 def load_vocabularies(folder: str | Path) -> Vocabularies:
     """Source and target of a model folder."""
     folder = Path(folder)
-    if (folder / SHARED_FILE).exists():
-        shared = Vocabulary.load(inside(folder, SHARED_FILE))
-        return Vocabularies(shared, shared)
-    missing = [name for name in PAIR_FILES if not (folder / name).exists()]
+    names = (SHARED_FILE,) if (folder / SHARED_FILE).exists() else PAIR_FILES
+    missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise ValueError(
             f"{folder} has no vocabulary: {' and '.join(missing)} missing, expected {SHARED_FILE} "
             f"or {' and '.join(PAIR_FILES)}"
         )
-    return Vocabularies(*(Vocabulary.load(inside(folder, name)) for name in PAIR_FILES))
+    found = [Vocabulary.load(inside(folder, name)) for name in names]
+    return Vocabularies(found[0], found[-1])
 
 
 def _read(path: Path) -> list[str]:

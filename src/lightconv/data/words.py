@@ -83,7 +83,6 @@ def _import(step: str) -> Any:
 
 
 def _truncate(most: int, text: str) -> str:
-    """The first words, with the spaces between them as they are."""
     if len(text) < 2 * most:  # too short for more words
         return text
     end = 0
