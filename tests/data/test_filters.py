@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightconv.data.filters import REASONS, before_tokens, count_reasons, find_reasons
 
 from lightconv.config import ConfigError, from_dict
 from lightconv.data.config import FilterConfig
-from lightconv.data.filters import REASONS, before_tokens, count_reasons, find_reasons
 
 
 def rule(config: FilterConfig, lengths: tuple[int, ...]) -> str | None:

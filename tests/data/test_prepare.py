@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lightconv.data.origin import PrepareConfig
 
 from lightconv.data.config import (
     BPEConfig,
@@ -16,7 +17,6 @@ from lightconv.data.config import (
     WordsConfig,
 )
 from lightconv.data.corpus import Example
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
 from tests.data.examples import (

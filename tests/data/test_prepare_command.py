@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightconv.data.origin import PrepareConfig
 
 from lightconv import cli
 from lightconv.commands.prepare import _parser
@@ -25,7 +26,6 @@ from lightconv.data.config import (
     SideConfig,
     WordsConfig,
 )
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepared import Prepared
 from tests.corpora.packing import lines, write_folder
 

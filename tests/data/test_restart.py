@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightconv.data.origin import PrepareConfig
 
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data import work
@@ -20,7 +21,6 @@ from lightconv.data.config import (
     FilterConfig,
 )
 from lightconv.data.corpus import Corpus, Example
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from tests.data.examples import (
     BYTES,

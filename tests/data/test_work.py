@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from lightconv.data.config import FilterConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.origin import Origin
 from lightconv.data.work import Work
+
+from lightconv.data.config import FilterConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
 
 ORIGIN = Origin(
     task=TaskConfig(kind="language_model", corpus="own", metric="perplexity"),

@@ -12,6 +12,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lightconv.files import inside, sync
+from lightconv.files import inside, lock, sync
 
 # Sides of an example: a pair, or one text for language modelling.
 PAIR = ("source", "target")
@@ -230,11 +231,14 @@ class Store:
 
 def _find_sides(folder: Path, split: str) -> tuple[str, ...]:
     for sides in (PAIR, TEXT):
-        names = (file_name(split, side, suffix) for side in sides for suffix in SUFFIXES)
-        if any((folder / name).exists() for name in names):
+        names = [file_name(split, side, suffix) for side in sides for suffix in SUFFIXES]
+        missing = [name for name in names if not (folder / name).exists()]
+        if not missing:
             return sides
-    missing = f"split {split!r} in {folder}" if folder.is_dir() else f"folder {folder}"
-    raise ValueError(f"there is no {missing}. Run `lightconv prepare` to make it")
+        if len(missing) < len(names):
+            raise damaged(folder, f"no {missing[0]}, expected it beside the others of its split")
+    place = f"split {split!r} in {folder}" if folder.is_dir() else f"folder {folder}"
+    raise ValueError(f"there is no {place}. Run `lightconv prepare` to make it")
 
 
 class StoreWriter:
@@ -243,8 +247,8 @@ class StoreWriter:
         with StoreWriter(folder, "train", {"source": 8848, "target": 6632}) as writer:
             writer.append([[5, 6, 7], [8]], [[9], [4, 4]])
 
-    The headers are written last: a block that ends with an exception leaves nothing, a killed
-    process files that cannot be opened. `prepare` keeps other processes away.
+    Files have temporary names until all of them are complete and on disk: a block that ends with an
+    exception leaves nothing, a killed process at worst files that are never opened.
 
     vocab  number of ids of each side
     """
@@ -265,9 +269,12 @@ class StoreWriter:
         self.digest: str | None = None
         self._tokens = dict.fromkeys(vocab, 0)
         self._files: dict[tuple[str, str], _File] = {}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for side, suffix in product(vocab, SUFFIXES):
-            path = self.folder / file_name(split, side, suffix)
+        keys = list(product(vocab, SUFFIXES))
+        paths = [self.folder / file_name(split, side, suffix) for side, suffix in keys]
+        busy = f"{paths[0]}: another process is writing it, expected to be the only one"
+        self._lock = ExitStack()
+        self._lock.enter_context(lock(_temporary(paths[0]), busy, inherited=True))
+        for (side, suffix), path in zip(keys, paths, strict=True):
             self._files[side, suffix] = _File(path, _item_bytes(suffix, vocab[side]))
         for side in vocab:
             self._files[side, ".idx"].write(np.zeros(1, dtype=np.uint64))
@@ -287,18 +294,27 @@ class StoreWriter:
         self.examples += len(sides[0])
 
     def close(self) -> None:
+        if not self._files:
+            return
         payloads = {key: file.digest.digest() for key, file in self._files.items()}
         split = _split_digest(payloads.values())
-        for (side, suffix), file in self._files.items():
-            counts = (self.examples, self._tokens[side], self.vocab[side])
-            header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
-            file.finish(header.pack())
-        sync(self.folder)
+        try:
+            for (side, suffix), file in self._files.items():
+                counts = (self.examples, self._tokens[side], self.vocab[side])
+                header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
+                file.finish(header.pack())
+            for file in self._files.values():
+                file.temporary.replace(file.path)
+            sync(self.folder)
+        finally:
+            self.abort()
         self.digest = split.hex()
 
     def abort(self) -> None:
         for file in self._files.values():
             file.remove()
+        self._files = {}
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -328,10 +344,10 @@ class StoreWriter:
 
 class _File:
     def __init__(self, path: Path, item: int) -> None:
-        self.path = path
+        self.path, self.temporary = path, _temporary(path)
         self.item = item
         self.digest = hashlib.sha256()
-        self._file = path.open("wb")
+        self._file = self.temporary.open("wb")
         self._file.write(bytes(HEADER_BYTES))
 
     def write(self, items: NDArray[Any]) -> None:
@@ -343,8 +359,12 @@ class _File:
         self._file.seek(0)
         self._file.write(header)
         self._file.close()
-        sync(self.path)
+        sync(self.temporary)
 
     def remove(self) -> None:
         self._file.close()
-        self.path.unlink()
+        self.temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
