@@ -2,27 +2,34 @@
 PYTHON ?= python3
 BIN = .venv/bin
 TASK ?= translation
+TESTS ?= tests
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: test test-slow check demo bench sanitize clean
+.PHONY: help test test-slow check documents demo bench sanitize clean
+.DEFAULT_GOAL := help
 
-test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-test-slow: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow
+test: check  ## Run ruff, mypy and the tests: everything that CI runs (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
 
-check: .venv/ready
+test-slow: .venv/ready  ## Run the slow tests: full matrices, many kills (an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow $(TESTS)
+
+check: .venv/ready  ## Run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# TASK=translation, lm or summary; the page is runs/demo-TASK/report.html. Without the test tools,
-# unless they are there already.
-demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)
+documents: .venv/ready  ## Run every command and example of the documents
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_documents.py tests/test_readme.py tests/test_architecture.py
+
+# The page is runs/demo-TASK/report.html. Without the test tools, unless they are there already.
+demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)  ## Train a small model, show it on a page: TASK=translation, lm, summary
 	$(BIN)/lightconv demo --task $(TASK)
 
-bench: .venv/ready
+bench: .venv/ready  ## Run all benchmarks and write their tables into docs (an hour on a quiet machine)
 	$(BIN)/python -m benchmarks.ops --write docs
 	$(BIN)/python -m benchmarks.ops --reuse --write docs
 	$(BIN)/python -m benchmarks.train --write docs
@@ -32,7 +39,7 @@ bench: .venv/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.generate --write docs
 
-sanitize: .venv/ready
+sanitize: .venv/ready  ## Run the C++ kernels under ASan, UBSan and TSan (minutes)
 	$(BIN)/python -m tests.sanitize
 
 BUILT_FROM = pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
@@ -50,5 +57,5 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 	$(INSTALL) '.[plot,rouge]'
 	touch $@
 
-clean:
+clean:  ## Remove .venv and all that was built
 	rm -rf .venv build dist src/*.egg-info src/lightconv/ops/_kernels*

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.mixers.attend import attend, attend_band
+from lightconv.mixers.attention import attend, attend_band
 from lightconv.ops import band
 
 
@@ -22,7 +22,7 @@ def unfold_dynamicconv(x: Tensor, logits: Tensor) -> Tensor:
 
 def band_dynamicconv(x: Tensor, logits: Tensor) -> Tensor:
     """The paper's band matrix: x [B, T, D], logits [B, T, H, K]."""
-    return band.dynamicconv(x, logits, logits.shape[-1] - 1, softmax=True)
+    return band.convolve(x, logits, logits.shape[-1] - 1, softmax=True)
 
 
 def unfold_lightconv(x: Tensor, logits: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def unfold_lightconv(x: Tensor, logits: Tensor) -> Tensor:
 
 def band_lightconv(x: Tensor, logits: Tensor) -> Tensor:
     """The paper's band matrix: x [B, T, D], logits [H, K]."""
-    return band.lightconv(x, logits.softmax(-1), logits.shape[-1] - 1)
+    return band.convolve(x, logits.softmax(-1), logits.shape[-1] - 1)
 
 
 def conv1d_lightconv(x: Tensor, logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ Before anything is timed, every formulation is compared with the kernel; a diffe
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -24,7 +25,8 @@ from benchmarks import formulations as peers
 from benchmarks.limits import Probe, measure_limits
 from benchmarks.measure import interleave, machine, peak_bytes, reuse_memory
 from lightconv import ops
-from lightconv.ops import library, native
+from lightconv.ops import cpu, library
+from lightconv.ops.check import PLAIN
 
 TOKENS, D, H = 8192, 1024, 16
 STEP_US = 15  # what a step may cost beyond its arithmetic
@@ -135,9 +137,10 @@ def forward_share(probe: Probe, rounds: int) -> Row:
     for operator in ("dynamicconv", "lightconv"):
         x, weight = (t.detach() for t in inputs(operator, T, K))
         fresh = sides(operator, T, K)["lightconv"][1]
-        again = native.forward_into(
-            torch.empty_like(x), x, weight, K - 1, softmax=weight.dim() == 4
-        )
+        out = torch.empty_like(x)
+        problem = cpu.make_problem(x, weight, K - 1, weight.dim() == 4, PLAIN)
+        problem.out = out.data_ptr()
+        again = functools.partial(library.call, "lightconv_forward", problem)
         calls = {"fresh": lambda f=fresh, a=x, b=weight: f(a, b), "copy": probe.copy}
         seconds = interleave({**calls, "again": again, "fma": probe.fma}, 3 * rounds)
         limits = probe.limits(seconds["copy"], seconds["fma"])

@@ -85,7 +85,7 @@ def overhead(shares: Mapping[str, float]) -> float:
 def _watch(clocks: Clocks) -> Iterator[None]:
     inner, choose = program.run, ops.topk_logprobs
 
-    def run(engine: int, task: program.Run) -> int:
+    def run(engine: int, task: program.Task) -> int:
         begin = time.perf_counter()
         try:
             return _run(inner, engine, task, clocks)
@@ -106,7 +106,7 @@ def _watch(clocks: Clocks) -> Iterator[None]:
         yield
 
 
-def _run(inner: Any, engine: int, task: program.Run, clocks: Clocks) -> int:
+def _run(inner: Any, engine: int, task: program.Task, clocks: Clocks) -> int:
     """A program, its clocks on; that of a decoder in two pieces, the second is its output."""
     if task.begins is not None:
         return int(inner(engine, _part(task, 0, task.count, clocks.encoder)))
@@ -117,8 +117,8 @@ def _run(inner: Any, engine: int, task: program.Run, clocks: Clocks) -> int:
     return unknown
 
 
-def _part(task: program.Run, first: int, count: int, clock: torch.Tensor) -> program.Run:
-    part = program.Run.from_buffer_copy(task)
+def _part(task: program.Task, first: int, count: int, clock: torch.Tensor) -> program.Task:
+    part = program.Task.from_buffer_copy(task)
     assert task.program is not None
     part.program = task.program + first * sizeof(program.Instruction)
     part.count, part.nanoseconds = count, clock.data_ptr()

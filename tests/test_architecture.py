@@ -1,41 +1,59 @@
-"""ARCHITECTURE.md and the tree are the same: levels, packages, files."""
+"""ARCHITECTURE.md and the tree agree: reading path, levels, files; nothing stands twice."""
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from tests.test_levels import LEVELS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "lightconv"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+HEADINGS = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 PACKAGES = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
 
 
-def test_every_part_has_a_level_and_every_package_a_section() -> None:
-    parts = re.findall(r"^    (\S.*?)  ", SECTIONS["Levels"], re.MULTILINE)
-    named = {name for part in parts for name in part.split(", ")}
-    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__", "printing"}
-    assert named == {*PACKAGES, *modules}
-    assert set(PACKAGES) <= set(SECTIONS)
+def test_no_section_stands_twice() -> None:
+    assert sorted(HEADINGS) == sorted(set(HEADINGS))
+    assert set(PACKAGES) <= set(HEADINGS)
+
+
+def test_the_levels_are_those_that_are_tested() -> None:
+    """In the order of tests/test_levels.py, each part once."""
+    lines = re.findall(r"^    (\S.*?)  +\S", SECTIONS["Levels"], re.MULTILINE)
+    named = [set(line.split(", ")) for line in lines]
+    assert named == [level - {"__main__"} for level in LEVELS if level != {"__main__"}]
+
+
+def test_the_reading_path_exists_and_fits_an_afternoon() -> None:
+    paths = re.findall(
+        r"^\| `([\w/]+\.py)` \|", SECTIONS["Read these, in this order"], re.MULTILINE
+    )
+    assert len(paths) == len(set(paths))
+    assert 25 <= len(paths) <= 40
+    lines = sum(len((SOURCE / path).read_text().splitlines()) for path in paths)
+    assert lines <= 6500
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_section_names_the_files_of_its_package(package: str) -> None:
-    """All of them and no others; a folder with a / behind it stands for all that is in it."""
+    """All of them once and no others; a folder with a / behind it stands for all that is in it."""
     folder = SOURCE / package
     files = [
         path
         for path in folder.rglob("*")
-        if path.suffix in (".py", ".h", ".cpp") and path.name != "__init__.py"
+        if path.suffix in (".py", ".h", ".cpp", ".j2") and path.name != "__init__.py"
     ]
-    named = re.findall(r"`([\w/]+\.(?:py|h|cpp)|\w+/)`", SECTIONS[package])
-    wrong = [
-        name
-        for name in named
-        if not (folder / name).exists() and Path(name).name not in {path.name for path in files}
-    ]
+    named = re.findall(r"`([\w/.]+\.(?:py|h|cpp|j2)|\w+/)`", SECTIONS[package])
+    known = {path.name for path in files}
+    wrong = [n for n in named if not (folder / n).exists() and Path(n).name not in known]
     assert not wrong, "no such file"
+    rows = re.findall(r"^\| (`.*?`) \|", SECTIONS[package], re.MULTILINE)
+    first = [name for row in rows for name in re.findall(r"`([\w/.]+)`", row)]
+    assert len(first) == len(set(first)), "a file stands in two rows"
     shown = {Path(name).name for name in named if not name.endswith("/")}
     whole = {name[:-1] for name in named if name.endswith("/")} - {"csrc"}
     missing = [path for path in files if path.name not in shown and path.parent.name not in whole]
@@ -43,7 +61,5 @@ def test_a_section_names_the_files_of_its_package(package: str) -> None:
 
 
 def test_the_figure_is_well_formed_and_shown() -> None:
-    from xml.etree import ElementTree
-
     ElementTree.parse(ROOT / "docs" / "architecture.svg")
     assert "](docs/architecture.svg)" in PAGE

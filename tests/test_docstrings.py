@@ -1,4 +1,4 @@
-"""Every public name explains itself: a sentence, and shapes wherever it takes or gives tensors."""
+"""Public names explain themselves: a sentence, and shapes wherever they take or give tensors."""
 
 import ast
 import inspect
@@ -7,17 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
-MODULES = ("lightconv", *(f"lightconv.{name}" for name in ("ops", "mixers", "models", "decode")))
-MORE = tuple(f"lightconv.{name}" for name in ("data", "evaluate", "train", "paper", "config"))
-NAMES = [
-    (module, name)
-    for module in (*MODULES, *MORE)
-    for name in import_module(module).__all__
-    if not name.startswith("_")
-]
+PACKAGES = ("ops", "mixers", "models", "decode", "data", "evaluate", "train", "paper", "config")
 
 
 def parts(found: Any) -> Iterator[tuple[str, Any]]:
@@ -31,21 +22,24 @@ def parts(found: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{found.__name__}.{name}", getattr(found, name)
 
 
-@pytest.mark.parametrize(("module", "name"), NAMES, ids=[".".join(each) for each in NAMES])
-def test_a_public_name_explains_itself(module: str, name: str) -> None:
-    found = getattr(import_module(module), name)
-    if inspect.isclass(found):
-        own = found.__dict__.get("__doc__") or ""
-        assert own and not own.startswith(f"{name}("), "a class without a docstring"
-    for what, part in parts(found):
-        text = inspect.getdoc(part)  # a method may leave it to the one it overrides
-        assert text, what
-        if "Tensor" in " ".join(map(str, getattr(part, "__annotations__", {}).values())):
-            assert "[" in text, f"{what} says no shapes"
+def test_public_names_explain_themselves() -> None:
+    silent = []
+    for module in ("lightconv", *(f"lightconv.{package}" for package in PACKAGES)):
+        for name in import_module(module).__all__:
+            found = getattr(import_module(module), name)
+            if inspect.isclass(found):
+                own = found.__dict__.get("__doc__") or ""
+                if not own or own.startswith(f"{name}("):
+                    silent.append(f"{module}.{name}: no docstring")
+            elif inspect.isfunction(found) and not inspect.getdoc(found):
+                silent.append(f"{module}.{name}: no docstring")
+            for what, part in parts(found):
+                takes = " ".join(map(str, getattr(part, "__annotations__", {}).values()))
+                # A method may leave its description to the one it overrides.
+                if "Tensor" in takes and "[" not in (inspect.getdoc(part) or ""):
+                    silent.append(f"{module}.{what}: no shapes")
+    assert not silent
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        path for path in SOURCE.rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
-    assert not silent
+    assert all(ast.get_docstring(ast.parse(path.read_text())) for path in SOURCE.rglob("*.py"))

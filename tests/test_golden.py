@@ -308,13 +308,13 @@ def test_a_run_resumed_in_the_middle(name: str, stored: Any, tmp_path: Path) -> 
     for folder in ("resumed", "parts"):
         shutil.copytree(GOLDEN / "middle" / name, tmp_path / folder)
     shorter = ["--allow-changes", "--set", f"train.max_steps={steps - 15}"]
-    for changes in (shorter, shorter[:1]):
+    parts = (shorter, shorter[:1]) if processes == 1 else ()  # several take seconds to start
+    for changes in parts:
         run(*words, "--out", tmp_path / "parts", *changes)
     run(*words, "--out", tmp_path / "resumed")
     resumed = final_model(tmp_path / "resumed")
-    # The models themselves may be averages, of other checkpoints where there are more of them.
-    last = f"checkpoints/step-{steps:08}/model.safetensors"
-    assert len({digest_parameters(tmp_path / x / last) for x in ("resumed", "parts")}) == 1
+    if parts:
+        assert digest_parameters(final_model(tmp_path / "parts")) == digest_parameters(resumed)
     assert_near_parameters(resumed, final_model(GOLDEN / "end" / name))
     if describe_machine() == stored["machine"]:
         assert digest_parameters(resumed) == stored["final"][name]

@@ -19,7 +19,7 @@ import lightconv.train
         "lightconv.decode",
         "lightconv.models",
         "lightconv.train",
-        "lightconv.train.schedule",
+        "lightconv.train.config",
     ],
 )
 def test_importing_it_does_not_import_torch(module: str) -> None:

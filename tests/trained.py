@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from lightconv.config import to_dict
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
@@ -18,10 +15,7 @@ from lightconv.models import (
     Seq2SeqConfig,
 )
 from lightconv.recipe import Recipe
-from lightconv.train import InverseSqrtConfig, TrainConfig, run
-from lightconv.train.data import PreparedData
-from lightconv.train.folder import open_run
-from lightconv.train.signals import Stop
+from lightconv.train import InverseSqrtConfig, PreparedData, Run, TrainConfig
 
 TRAIN = TrainConfig(
     max_steps=120,
@@ -90,15 +84,5 @@ def _train(folder: Path, corpus: str, settings: Settings) -> Trained:
         pair_config(data.vocab_sizes) if pairs else text_config(data.vocab_sizes[0])
     )
     recipe = Recipe(about="a test", task=data.task, model=model, train=TRAIN, decode=DECODE)
-    open_run(found.run, recipe, overwrite=False, allow_changes=False)
-    with Stop(None) as stop:
-        run(
-            found.run,
-            PreparedData(found.data),
-            model,
-            TRAIN,
-            device=torch.device("cpu"),
-            stop=stop,
-            tables={"task": to_dict(recipe.task), "decode": to_dict(recipe.decode)},
-        )
+    Run.start(found.run, recipe).train(PreparedData(found.data))
     return found

@@ -4,7 +4,7 @@
     layer = DynamicConv(512, kernel=31, heads=8, causal=True)
     y = layer(x)                                    # x, y: [B, T, 512]
 
-Names are loaded when they are first used, so that `lightconv --help` need not wait for torch.
+Names are loaded on first use, so that `lightconv --help` does not wait for torch.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightconv.decode.text import load
     from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
-    from lightconv.ops.explain import explain
+    from lightconv.ops.functional import explain
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _HOMES = {
     "LightConv": "lightconv.mixers",
     "reorder": "lightconv.mixers",
     "load": "lightconv.decode.text",
-    "explain": "lightconv.ops.explain",
+    "explain": "lightconv.ops.functional",
 }
 _MODULES = ("mixers", "models", "ops")
 

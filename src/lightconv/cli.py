@@ -17,21 +17,21 @@ from lightconv.processes import EXIT_INPUT, EXIT_INTERRUPT, PARENT, exit_code, w
 COMMANDS = {
     "list": ("recipes:list_recipes", "list the paper's models by name"),
     "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
-    "prepare": ("prepare:main", "make token data of a corpus or of your own text"),
-    "train": ("train:main", "train a recipe, or go on with a run"),
-    "average": ("average:main", "make a model of a run's checkpoints"),
+    "prepare": ("prepare:main", "prepare a corpus or your own text for training"),
+    "train": ("train:main", "train a recipe, or resume a run"),
+    "average": ("average:main", "average checkpoints of a run into a model"),
     "plot": ("plot:main", "draw the curves of runs"),
     "translate": ("translate:translate", "translate text, line by line"),
     "summarize": ("translate:summarize", "summarise text, one article per line"),
-    "generate": ("translate:generate", "go on with text"),
-    "interactive": ("translate:interactive", "answer what is typed"),
-    "score": ("score:main", "say how likely a model finds given text"),
+    "generate": ("translate:generate", "continue text"),
+    "interactive": ("translate:interactive", "translate or continue what is typed"),
+    "score": ("score:main", "print the log-probability of given text"),
     "evaluate": ("evaluate:main", "score a model, or texts, with a signature"),
     "tune": ("tune:main", "choose length penalty and checkpoints"),
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
-    "import": ("import_checkpoint:main", "make a model folder of a fairseq checkpoint"),
-    "selftest": ("selftest:main", "check what is promised about failures"),
+    "import": ("import_checkpoint:main", "convert a fairseq checkpoint into a model folder"),
+    "selftest": ("selftest:main", "check resume, damage and kernels on this machine"),
     "doctor": ("doctor:main", "show which kernels run on this machine, and why"),
 }
 # Commands that `lightconv table` starts; not listed.
@@ -43,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    if PARENT in os.environ:
-        watch_parent(int(os.environ[PARENT]))
     try:
+        if PARENT in os.environ:
+            watch_parent(int(os.environ[PARENT]))
         code = _run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPT
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         _drop_output()
         return 0
     except Exception as error:

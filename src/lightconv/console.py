@@ -1,13 +1,16 @@
-"""Text for people: tables, notes and progress. Rich on a terminal, plain lines elsewhere."""
+"""Text for people: tables, notes and progress."""
 
 import difflib
 import re
+import shutil
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -17,6 +20,8 @@ Rows = Sequence[Sequence[str]]
 # Seconds between two lines about the same work, and between two redraws of a live line.
 PAUSE = 10.0
 BLINK = 0.2
+# Characters that a wrapped column keeps on a narrow terminal.
+NARROWEST = 16
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -62,10 +67,8 @@ def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Seque
 
     right  names of the columns that are aligned to the right
     """
-    if sys.stdout.isatty():
-        _print_rich(groups, header, right)
-    else:
-        print(aligned(groups, header, right))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(aligned(groups, header, right, width))
 
 
 def print_rows(rows: Rows) -> None:
@@ -74,22 +77,41 @@ def print_rows(rows: Rows) -> None:
     sys.stdout.flush()
 
 
-def aligned(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> str:
-    """Plain text; all parts share their column widths."""
+def aligned(
+    groups: Mapping[str, Rows],
+    header: Sequence[str],
+    right: Sequence[str],
+    width: int | None = None,
+) -> str:
+    """Plain text; all parts share their column widths.
+
+    width  of the terminal: the widest left-aligned column is wrapped to fit
+    """
     rows = [header, *(row for part in groups.values() for row in part)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - (width or sys.maxsize)
+    left = [place for place, name in enumerate(header) if name not in right]
+    if excess > 0 and left:
+        widest = max(left, key=widths.__getitem__)
+        widths[widest] = max(widths[widest] - excess, NARROWEST)
 
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
-            for cell, width, name in zip(row, widths, header, strict=True)
+    def lines(row: Sequence[str]) -> Iterator[str]:
+        wrapped = [
+            textwrap.wrap(cell, size) if len(cell) > size else [cell]
+            for cell, size in zip(row, widths, strict=True)
         ]
-        return "  ".join(cells).rstrip()
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            cells = [
+                f"{cell:>{size}}" if name in right else f"{cell:<{size}}"
+                for cell, size, name in zip(parts, widths, header, strict=True)
+            ]
+            yield "  ".join(cells).rstrip()
 
     parts = []
     for title, part in groups.items():
         top = [title, ""] if title else []
-        parts.append("\n".join([*top, *([line(header)] if any(header) else []), *map(line, part)]))
+        body = [header, *part] if any(header) else part
+        parts.append("\n".join([*top, *(line for row in body for line in lines(row))]))
     return "\n\n".join(parts)
 
 
@@ -101,32 +123,6 @@ def markdown(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[
         lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *part)]
         parts.append("\n".join([f"### {title}", "", *lines]))
     return "\n\n".join(parts)
-
-
-def _print_rich(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
-    """A table that is too wide for the terminal folds the text of its left-aligned columns."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    rows = [header, *(row for part in groups.values() for row in part)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    fits = sum(widths) + 2 * len(widths) <= console.width
-    for title, part in groups.items():
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(header))
-        for name, width in zip(header, widths, strict=True):
-            side: Literal["right", "left"] = "right" if name in right else "left"
-            fixed = width if fits or side == "right" else None
-            table.add_column(
-                name, justify=side, width=fixed, no_wrap=fixed is not None, overflow="fold"
-            )
-        for row in part:
-            table.add_row(*map(Text, row))
-        if title:
-            console.print(Text(title, style="bold"))
-        console.print(table)
-        console.print()
 
 
 class Display:

@@ -1,8 +1,8 @@
 """Processes that end with their parent, and an ordered pool of workers.
 
 Each worker of the pool has its own pipe and shares no lock or queue with another, so the death of
-one is noticed within a second and blocks nobody. A pool of `concurrent.futures` can wait forever
-when a worker dies while it holds the lock of the queue.
+one is noticed within a second. A `ProcessPoolExecutor` can wait forever if a worker dies while it
+holds the lock of the queue.
 """
 
 import gc
@@ -15,11 +15,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -91,65 +92,70 @@ def spread(function: Callable[[T], R], items: Iterable[T], processes: int = 1) -
         yield from map(function, items)
         return
     team: list[_Worker] = []
-    found: dict[int, tuple[bool, Any]] = {}
-    wanted = 0
-    try:
-        for number, item in enumerate(items):
-            while len(team) < processes:  # all at once: they take a moment to start
-                team.append(_Worker())
-            least = min(team, key=lambda worker: len(worker.busy))
-            least.give(number, pickle.dumps((function, item)))
-            if number - wanted >= AHEAD * processes - 1:
-                yield _take(team, found, wanted)
-                wanted += 1
-        while found or any(worker.busy for worker in team):
-            yield _take(team, found, wanted)
-            wanted += 1
-    finally:
-        for worker in team:
-            worker.end()
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    pending: deque[Future[R]] = deque()
+
+    def call(item: T) -> R:
+        worker = idle.get()
+        try:
+            return worker.call(function, item)
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(processes) as threads:
+        try:
+            for item in items:
+                while len(team) < processes:  # all at once: they take a moment to start
+                    team.append(_Worker())
+                    idle.put(team[-1])
+                pending.append(threads.submit(call, item))
+                if len(pending) == AHEAD * processes:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for worker in team:
+                worker.end()
 
 
 class _Worker:
-    """A worker process; it answers the numbers in `busy` in order."""
+    """A worker process with its own pipe; one thread at a time calls it."""
 
     def __init__(self) -> None:
         # Not forked: a copy of a process with threads may hang.
         context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.busy: deque[int] = deque()
+        self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
         # Otherwise the first start would start the tracker, which unblocks SIGINT.
         resource_tracker.ensure_running()
-        with _uninterrupted():
+        # A worker inherits the blocked SIGINT and leaves Ctrl-C to its parent.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
-    def give(self, number: int, message: bytes) -> None:
-        """A piece of work; the process takes it from the pipe also while it does another."""
+    def call(self, function: Callable[[T], R], item: T) -> R:
+        message = pickle.dumps((function, item))
         try:
-            self.pipe.send_bytes(message)
-        except OSError:
-            raise self._died() from None
-        self.busy.append(number)
-
-    def answer(self) -> tuple[int, tuple[bool, Any]]:
-        """(number, (succeeded, result or error)) of the oldest item."""
-        try:
-            data = self.pipe.recv_bytes()
+            self._pipe.send_bytes(message)
+            # Its exit is watched too, since another process may hold a copy of its end of the pipe.
+            while not self._pipe.poll(PATIENCE):
+                if not self._process.is_alive() and not self._pipe.poll():
+                    raise EOFError
+            succeeded, value = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._died() from None
-        return self.busy.popleft(), pickle.loads(data)
-
-    def check(self) -> None:
-        """Raises ChildProcessError if the process has died without an answer."""
-        if not self._process.is_alive() and not self.pipe.poll():
-            raise self._died()
+        if not succeeded:
+            raise value
+        result: R = value
+        return result
 
     def end(self) -> None:
         self._process.kill()
         self._process.join(10 * PATIENCE)
-        self.pipe.close()
 
     def _died(self) -> ChildProcessError:
         self._process.join(PATIENCE)
@@ -160,65 +166,24 @@ class _Worker:
                 how = signal.Signals(-code).name
         return ChildProcessError(
             f"a worker process died ({how}), expected it to finish. If memory ran out, use fewer "
-            "--processes; a script needs `if __name__ == '__main__':` around what it does"
+            "--processes; a script needs `if __name__ == '__main__':` around its code"
         )
-
-
-def _take(team: list[_Worker], found: dict[int, tuple[bool, Any]], wanted: int) -> Any:
-    """Waits for the result numbered `wanted`; results of others are kept in `found`."""
-    while wanted not in found:
-        ready = wait([worker.pipe for worker in team], PATIENCE)
-        for worker in team:
-            if worker.pipe in ready:
-                number, answer = worker.answer()
-                found[number] = answer
-            elif not ready:
-                worker.check()
-    went_well, value = found.pop(wanted)
-    if not went_well:
-        raise value
-    return value
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Blocks SIGINT, also for a process started in the block: its parent handles Ctrl-C."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(pipe: Connection, parent: int) -> None:
     """Answers messages until the process is killed."""
     # Lists of words and ids are many and never cyclic: frequent collections only cost time.
     gc.set_threshold(200_000)
-    messages: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, parent, messages), daemon=True).start()
-    while True:
-        message = messages.get()
-        try:
-            function, item = pickle.loads(message)
-            answer = pickle.dumps((True, function(item)))
-        except Exception as error:
-            answer = pickle.dumps((False, _portable(error)))
-        with suppress(OSError):  # the parent is gone; the receiver ends this process
+    watch_parent(parent)
+    with suppress(EOFError, OSError):  # the parent is gone
+        while True:
+            message = pipe.recv_bytes()
+            try:
+                function, item = pickle.loads(message)
+                answer = pickle.dumps((True, function(item)))
+            except Exception as error:
+                answer = pickle.dumps((False, _portable(error)))
             pipe.send_bytes(answer)
-
-
-def _receive(pipe: Connection, parent: int, messages: "SimpleQueue[bytes]") -> None:
-    """Queues messages so that the parent never blocks; ends the process with its parent.
-
-    The parent itself is checked, since another process may hold a copy of its end of the pipe.
-    """
-    while os.getppid() == parent:
-        try:
-            if pipe.poll(PATIENCE):
-                messages.put(pipe.recv_bytes())
-        except (EOFError, OSError):
-            break
-    os._exit(1)
 
 
 def _portable(error: Exception) -> Exception:

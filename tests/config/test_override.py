@@ -26,11 +26,15 @@ FIRST, SECOND = MODEL.encoder
 TRAIN = TRANSLATION.train
 
 
-def with_model(**changes: object) -> Recipe:
+def model(**changes: object) -> Recipe:
     return replace(TRANSLATION, model=replace(MODEL, **changes))
 
 
-def with_train(**changes: object) -> Recipe:
+def task(**changes: object) -> Recipe:
+    return replace(TRANSLATION, task=replace(TRANSLATION.task, **changes))
+
+
+def train(**changes: object) -> Recipe:
     return replace(TRANSLATION, train=replace(TRAIN, **changes))
 
 
@@ -38,82 +42,64 @@ def with_train(**changes: object) -> Recipe:
     "settings, expected",
     [
         ([], TRANSLATION),
-        (["model.dim=256"], with_model(dim=256)),
-        ([" model.dim = 1_024 "], with_model(dim=1024)),
-        (["train.clip_norm=1"], with_train(clip_norm=1.0)),
-        (["train.clip_norm=1e-1"], with_train(clip_norm=0.1)),
-        (["model.pre_norm=true"], with_model(pre_norm=True)),
+        (["model.dim=256"], model(dim=256)),
+        ([" model.dim = 1_024 "], model(dim=1024)),
+        (["train.clip_norm=1"], train(clip_norm=1.0)),
+        (["train.clip_norm=1e-1"], train(clip_norm=0.1)),
+        (["model.pre_norm=true"], model(pre_norm=True)),
         (["about=all = mine "], replace(TRANSLATION, about="all = mine")),
         (['about="two words\\n"'], replace(TRANSLATION, about="two words\n")),
         (["about='"], replace(TRANSLATION, about="'")),
         (["about="], replace(TRANSLATION, about="")),
         (["about=none"], replace(TRANSLATION, about="none")),
         (["about=3"], replace(TRANSLATION, about="3")),
-        (["model.share_embeddings=decoder"], with_model(share_embeddings="decoder")),
-        (["model.share_embeddings=none"], with_model(share_embeddings="none")),
-        (['train.precision="bf16"'], with_train(precision="bf16")),
-        (
-            ["task.source_lang=none"],
-            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang=None)),
-        ),
-        (
-            ["task.source_lang='none'"],
-            replace(TRANSLATION, task=replace(TRANSLATION.task, source_lang="none")),
-        ),
-        (
-            ["model.encoder.0.kernel=5"],
-            with_model(encoder=(replace(FIRST, kernel=5), SECOND)),
-        ),
+        (["model.share_embeddings=decoder"], model(share_embeddings="decoder")),
+        (["model.share_embeddings=none"], model(share_embeddings="none")),
+        (['train.precision="bf16"'], train(precision="bf16")),
+        (["task.source_lang=none"], task(source_lang=None)),
+        (["task.source_lang='none'"], task(source_lang="none")),
+        (["model.encoder.0.kernel=5"], model(encoder=(replace(FIRST, kernel=5), SECOND))),
         (
             ["model.encoder.*.heads=8", "model.encoder.1.window=5"],
-            with_model(encoder=(replace(FIRST, heads=8), AttentionConfig(heads=8, window=5))),
+            model(encoder=(replace(FIRST, heads=8), AttentionConfig(heads=8, window=5))),
         ),
         (
             ["model.encoder.*={kind='conv', kernel=3}"],
-            with_model(encoder=(ConvConfig(kernel=3), ConvConfig(kernel=3))),
+            model(encoder=(ConvConfig(kernel=3), ConvConfig(kernel=3))),
         ),
         (
             ["model.encoder=[{kind='average', ffn_dim=3}]", "model.encoder.0.ffn_dim=4"],
-            with_model(encoder=(AverageConfig(ffn_dim=4),)),
+            model(encoder=(AverageConfig(ffn_dim=4),)),
         ),
         (
             ["train.optimizer={kind='nesterov', momentum=0.5}"],
-            with_train(optimizer=NesterovConfig(momentum=0.5)),
+            train(optimizer=NesterovConfig(momentum=0.5)),
         ),
         (
             ["train.optimizer.betas=[0.8, 0.9]"],
-            with_train(optimizer=AdamConfig(betas=(0.8, 0.9), weight_decay=1e-4)),
+            train(optimizer=AdamConfig(betas=(0.8, 0.9), weight_decay=1e-4)),
         ),
         (
             ["train.optimizer.betas.1=0.9"],
-            with_train(optimizer=AdamConfig(betas=(0.9, 0.9), weight_decay=1e-4)),
+            train(optimizer=AdamConfig(betas=(0.9, 0.9), weight_decay=1e-4)),
         ),
         # Another kind: the fields of both stay.
-        (
-            ["train.optimizer.kind=nesterov"],
-            with_train(optimizer=NesterovConfig(weight_decay=1e-4)),
-        ),
-        (
-            ["train.optimizer.kind=adam"],
-            TRANSLATION,
-        ),
+        (["train.optimizer.kind=nesterov"], train(optimizer=NesterovConfig(weight_decay=1e-4))),
+        (["train.optimizer.kind=adam"], TRANSLATION),
         (
             ["train.schedule.kind=cosine", "train.schedule.period=7"],
-            with_train(schedule=CosineConfig(peak=5e-4, warmup=4000, period=7)),
+            train(schedule=CosineConfig(peak=5e-4, warmup=4000, period=7)),
         ),
         (
             ["model.decoder.*.kind='dynamicconv'"],
-            with_model(decoder=(DynamicConvConfig(kernel=7, heads=4, normalize="none"),)),
+            model(decoder=(DynamicConvConfig(kernel=7, heads=4, normalize="none"),)),
         ),
         (
             ["model.encoder.1.kind=lightconv", "model.encoder.1.kernel=3"],
-            with_model(encoder=(FIRST, LightConvConfig(kernel=3, heads=4))),
+            model(encoder=(FIRST, LightConvConfig(kernel=3, heads=4))),
         ),
         # A part that was absent.
-        (
-            ["model.adaptive.cutoffs=[10, 20]"],
-            with_model(adaptive=AdaptiveConfig(cutoffs=(10, 20))),
-        ),
+        (["model.adaptive.cutoffs=[10, 20]"], model(adaptive=AdaptiveConfig(cutoffs=(10, 20)))),
         # Names with dots in them.
         (
             ["sources.model.encoder.0=a guess", 'sources.model="1"'],
@@ -131,14 +117,14 @@ def with_train(**changes: object) -> Recipe:
                 "model.encoder.*.heads=3",
                 "model.decoder.0.heads=6",
             ],
-            with_model(
+            model(
                 dim=6,
                 source_heads=3,
                 encoder=(replace(FIRST, heads=3), AttentionConfig(heads=3)),
                 decoder=(LightConvConfig(kernel=7, heads=6, normalize="none"),),
             ),
         ),
-        (["model.dim=x", "model.dim=8"], with_model(dim=8)),
+        (["model.dim=x", "model.dim=8"], model(dim=8)),
     ],
     ids=str,
 )
@@ -152,8 +138,7 @@ def test_the_model_of_a_recipe_changes_its_kind() -> None:
         "model.vocab=9",
         "model.layers=[{kind='conv',kernel=3}]",
     ]
-    model = override(TRANSLATION, settings).model
-    assert model == LanguageModelConfig(
+    assert override(TRANSLATION, settings).model == LanguageModelConfig(
         dim=512,
         ffn_dim=1024,
         layers=(ConvConfig(kernel=3),),
@@ -176,14 +161,14 @@ def test_parts_and_the_original_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        (["model.dim"], "'model.dim' is no setting, expected path=value"),
-        (["=3"], "'=3' is no setting, expected path=value"),
-        (["model..dim=3"], "'model..dim=3' is no setting"),
-        ([""], "'' is no setting"),
-        (["model.dimm=3"], "unknown field model.dimm=3. Did you mean 'dim'? Known: kind, dim, ffn"),
-        (["modle.dim=3"], "unknown field modle=3. Did you mean 'model'? Known: about, task, model"),
-        (["max_steps=3"], "unknown field max_steps=3. Did you mean 'train.max_steps'?"),
-        (["zzz=x"], "unknown field zzz='x'. Known: about, task, model, train, decode, sources"),
+        (["model.dim"], "'model.dim' is not a setting, expected path=value"),
+        (["=3"], "'=3' is not a setting, expected path=value"),
+        (["model..dim=3"], "'model..dim=3' is not a setting"),
+        ([""], "'' is not a setting"),
+        (["model.dimm=3"], "unknown field model.dimm=3; did you mean 'dim'?"),
+        (["modle.dim=3"], "unknown field modle=3; did you mean 'model'?"),
+        (["max_steps=3"], "unknown field max_steps=3; did you mean 'train.max_steps'?"),
+        (["zzz=x"], "unknown field zzz='x'; known: about, task, model, train, decode, sources"),
         (
             ["train.optimizer.momentum=0.9"],
             "unknown field train.optimizer.momentum=0.9 of train.optimizer.kind='adam', "
@@ -204,7 +189,7 @@ def test_parts_and_the_original_stay_as_they_are() -> None:
         (["model.encoder=[]", "model.encoder.*=3"], "model.encoder has no place '*', expected not"),
         (["model.encoder=3", "model.encoder.0=3"], "model.encoder=3 must be a list"),
         (["model=3", "model.dim=3"], "model=3 must be a table"),
-        (["model={}", "model.dim=3"], "model.kind is missing. Known: seq2seq, language_model"),
+        (["model={}", "model.dim=3"], "model.kind is missing; known: seq2seq, language_model"),
         (["model={kind='seq2seq'}", "model.encoder.0=3"], "model.encoder is missing, set it befo"),
         (["sources=3", "sources.a=3"], "sources=3 must be a table"),
         (["model.dim.x=3"], "model.dim is a whole number, it has no 'x' in it"),
@@ -216,9 +201,9 @@ def test_parts_and_the_original_stay_as_they_are() -> None:
         (["model.pre_norm=True"], "model.pre_norm='True' must be true or false"),
         (["model.encoder=[{"], "model.encoder='[{' must be a list"),
         (["train.precision=fp8"], "train.precision='fp8' must be one of fp32, bf16, fp16"),
-        (["train.optimizer.kind=sgd"], "unknown train.optimizer.kind='sgd'. Known: adam, nesterov"),
+        (["train.optimizer.kind=sgd"], "unknown train.optimizer.kind='sgd'; known: adam, nesterov"),
         (["model.adaptive.factor=2"], "model.adaptive.cutoffs is missing, expected a list"),
-        (["model.adaptive.kind=x"], "unknown field model.adaptive.kind='x'. Known: cutoffs, fact"),
+        (["model.adaptive.kind=x"], "unknown field model.adaptive.kind='x'; known: cutoffs, fact"),
         (["model.dim=510"], "model.encoder.0.heads=4 does not divide model.dim=510"),
         (["train.max_steps=0"], "train.max_steps=0 must be at least 1"),
     ],
@@ -230,7 +215,7 @@ def test_mistakes(settings: list[str], message: str) -> None:
 
 
 def test_the_class_itself_stays() -> None:
-    with pytest.raises(ConfigError, match=r"^kind='language_model' must be 'seq2seq'$"):
+    with pytest.raises(ConfigError, match=r"^unknown kind='language_model'; known: seq2seq$"):
         override(MODEL, ["kind=language_model"])
 
 

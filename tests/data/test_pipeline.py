@@ -225,7 +225,7 @@ def test_parts_that_do_not_belong_together() -> None:
         (
             '{"format": "lightconv-pipeline", "version": 1, "pipeline": '
             '{"sides": [{"lang": "de", "lowercas": true}], "subword": {"kind": "words"}}}',
-            r"unknown field pipeline\.sides\.0\.lowercas=true\. Did you mean 'lowercase'",
+            r"unknown field pipeline\.sides\.0\.lowercas=true; did you mean 'lowercase'",
         ),
     ],
 )

@@ -175,7 +175,7 @@ MISTAKES = [
     ),
     (
         "--text train.en --out x --set filter.max_len=9",
-        "unknown field filter=9. Did you mean 'filters'?",
+        "unknown field filter=9; did you mean 'filters'?",
     ),
     ("--text train.en --out dev.en/x", "dev.en/x cannot be made: "),
     ("--text train.en --out dev.en", "dev.en exists. Choose another folder"),

@@ -1,6 +1,5 @@
 """Steps from text to words: what the Moses scripts are known to print, and the way back."""
 
-import pickle
 import random
 import subprocess
 import sys
@@ -158,12 +157,6 @@ def test_long_texts_keep_their_first_words(most: int, text: str, kept: str) -> N
 
 def test_truncation_counts_moses_words() -> None:
     assert Steps(replace(MOSES, truncate=3)).apply("Hello, world!") == "Hello , world"
-
-
-def test_steps_travel_to_other_processes() -> None:
-    steps = Steps(MOSES)
-    steps.apply("a")
-    assert pickle.loads(pickle.dumps(steps)).apply("It's.") == "It &apos;s ."
 
 
 @pytest.mark.parametrize(

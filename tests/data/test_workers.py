@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightconv.data import workers
+from lightconv import processes as workers
 from lightconv.processes import chunked, spread
 
 

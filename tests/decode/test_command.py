@@ -209,7 +209,7 @@ def test_long_lines(run: Run, copies: Trained) -> None:
         (["--n-best", "4"], "n_best=4 must not be above beam=3"),
         (["--n-best", "0"], "n_best=0 must be at least 1"),
         (["--set", "max_len_ratio=0", "--set", "min_len=9"], "min_len=9 must not be above"),
-        (["--set", "alfa=1"], "Did you mean 'alpha'"),
+        (["--set", "alfa=1"], "did you mean 'alpha'"),
         (["--max-source", "0"], "max_source=0 must be at least 1"),
         (["--set", "min_len=90"], "line 1: at least 90 tokens, and at most 7, expected room"),
         (["--set", "min_len_ratio=9"], "line 1: at least 18 tokens, and at most 7"),

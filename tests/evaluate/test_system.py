@@ -267,7 +267,7 @@ def test_mistakes_are_one_line(
     assert "train, valid, test, no 'dev'" in refused(copies.model, *data, "--split", "dev")
     assert "--beam 0" in refused(copies.model, *data, "--beam", "0")
     assert "--limit 0" in refused(copies.model, *data, "--limit", "0")
-    assert "Did you mean 'alpha'" in refused(copies.model, *data, "--set", "alfa=1")
+    assert "did you mean 'alpha'" in refused(copies.model, *data, "--set", "alfa=1")
     assert "unknown metric 'blue'" in refused(copies.model, *data, "--metric", "blue")
     assert "holds pairs of source and target" in refused(texts.model, *data)
     assert "is a language model" in refused(

@@ -21,8 +21,7 @@ from lightconv.evaluate.system import evaluate_pairs, search_split
 from lightconv.evaluate.tune.grid import Trial, best_trial, choose_metric, tune_search
 from lightconv.evaluate.tune.numbers import parse_counts, parse_grid, parse_numbers
 from lightconv.models.folder import ModelFolder
-from lightconv.train.average import average
-from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.checkpoints import Checkpoints, average
 from tests.trained import DECODE, Trained
 
 ALPHAS = (0.0, 0.5, 3.0)

@@ -18,7 +18,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from lightconv.models.adaptive import AdaptiveEmbedding, AdaptiveOutput
+from lightconv.models.embedding import AdaptiveEmbedding, AdaptiveOutput
 from lightconv.models.folder import build
 
 # 2019: v0.6. v0.9: `args`. v0.12: `cfg`. cuda: 2019 with kernels [H, K]. newest: 2025.

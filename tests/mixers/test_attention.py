@@ -1,4 +1,4 @@
-"""Attention against its definition: softmax(Q K^T / sqrt(R)) V with an explicit mask."""
+"""Attention and averaged attention against their definitions, pair by pair of positions."""
 
 import math
 
@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightconv.mixers import Attention
-from lightconv.mixers.attend import attend, key_mask
+from lightconv.mixers import Attention, Average
+from lightconv.mixers.attention import attend, key_mask
 
-from .examples import DIM, noise
+from .examples import DIM, Example, noise
 
 
 def visible(length: int, causal: bool, window: int | None, padding: Tensor) -> Tensor:
@@ -29,6 +29,15 @@ def visible(length: int, causal: bool, window: int | None, padding: Tensor) -> T
                     near = -(window - 1 - window // 2) <= back <= window // 2
                 mask[b, t, s] = near and not padding[b, s]
     return mask
+
+
+def pad(length: int, padded: bool) -> Tensor:
+    """[3, length]: none, at the end, at the start; none at all unless `padded`."""
+    padding = torch.zeros(3, length, dtype=torch.bool)
+    if padded:
+        padding[1, length // 2 :] = True
+        padding[2, : length // 3] = True
+    return padding
 
 
 def definition(mixer: Attention, x: Tensor, padding: Tensor) -> Tensor:
@@ -55,10 +64,7 @@ def test_equals_definition(causal: bool, window: int | None, padded: bool) -> No
     # Around the shortest block of 16 queries, and several blocks.
     for length in (1, 2, 6, 15, 16, 17, 32, 33, 41):
         x = noise(3, length, DIM)
-        padding = torch.zeros(3, length, dtype=torch.bool)
-        if padded:
-            padding[1, length // 2 :] = True
-            padding[2, : length // 3] = True
+        padding = pad(length, padded)
         expected = definition(mixer, x, padding)
         out = mixer(x, padding) if padded else mixer(x)
         torch.testing.assert_close(out[~padding], expected[~padding], atol=1e-10, rtol=1e-10)
@@ -133,23 +139,11 @@ def test_plain_causal_attention_needs_no_mask() -> None:
     assert largest.elements <= 3 * T * DIM
 
 
-def test_dropout_acts_in_training_only() -> None:
-    torch.manual_seed(0)
-    mixer = Attention(DIM, heads=2, dropout=0.5)
-    x = noise(2, 6, DIM, dtype=torch.float32)
-    assert not torch.equal(mixer(x), mixer(x))
-    mixer.eval()
-    assert torch.equal(mixer(x), mixer(x))
-
-
 @pytest.mark.parametrize("sizes", [[5], [4, 1], [1] * 5, [2, 0, 3]])
 def test_beyond_max_len(sizes: list[int]) -> None:
     mixer = Attention(DIM, heads=2, causal=True)
     state = mixer.start(1, 4)
-    with (
-        torch.no_grad(),
-        pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"),
-    ):
+    with torch.no_grad(), pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"):
         for size in sizes:
             _, state = mixer.step(torch.zeros(1, size, DIM), state)
 
@@ -170,3 +164,52 @@ def test_attend_serves_source_target_attention() -> None:
     for b, length in ((0, 5), (1, 2)):
         weights = (q[b] @ k[b, :length].T / math.sqrt(DIM)).softmax(-1)
         torch.testing.assert_close(out[b], weights @ v[b, :length])
+
+
+# --- averaged attention ---------------------------------------------------------------------------
+
+
+def average_definition(mixer: Average, x: Tensor, padding: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            times = range(t + 1) if mixer.causal else range(x.shape[1])
+            seen = [x[b, s] for s in times if not padding[b, s]]
+            if padding[b, t]:
+                continue
+            mean = torch.stack(seen).mean(0)
+            hidden = (mixer.hidden.weight @ mean + mixer.hidden.bias).clamp(min=0.0)
+            g = mixer.output.weight @ hidden + mixer.output.bias
+            gates = mixer.gate.weight @ torch.cat([x[b, t], g]) + mixer.gate.bias
+            i, f = (1 / (1 + torch.exp(-gates))).split(mixer.dim)
+            out[b, t] = i * x[b, t] + f * g
+    return out
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_average_equals_definition(causal: bool, padded: bool) -> None:
+    mixer = Example("average", {"ffn_dim": 12}).build(causal)
+    assert isinstance(mixer, Average)
+    for length in (1, 2, 7):
+        x = noise(3, length, DIM)
+        padding = pad(length, padded)
+        out = mixer(x, padding) if padded else mixer(x)
+        expected = average_definition(mixer, x, padding)
+        torch.testing.assert_close(out[~padding], expected[~padding], atol=1e-12, rtol=1e-12)
+
+
+def test_average_of_half_precision_sums_in_float32() -> None:
+    # 4,000 ones: a bfloat16 sum would stop at 256, and the mean with it.
+    mixer = Average(DIM, ffn_dim=4, causal=True).bfloat16().eval()
+    state = mixer.start(1, 4000)
+    assert state.tensors[0].dtype == torch.float32
+    ones = torch.ones(1, 4000, DIM, dtype=torch.bfloat16)
+    with torch.no_grad():
+        whole = mixer(ones)
+        assert torch.equal(whole[:, 0], whole[:, -1])
+        for chunk in ones.split(400, dim=1):
+            out, state = mixer.step(chunk, state)
+    assert (state.tensors[0] == 4000.0).all()
+    assert torch.equal(out[:, -1], whole[:, -1])
+    assert mixer.double().start(1, 9).tensors[0].dtype == torch.float64

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.models import AdaptiveConfig, LanguageModelConfig, LightConvConfig
-from lightconv.models.adaptive import (
+from lightconv.models.embedding import (
     AdaptiveEmbedding,
     AdaptiveOutput,
+    TokenEmbedding,
     Transposed,
     build_embedding,
 )
-from lightconv.models.embedding import TokenEmbedding
 
 PAD = 1
 VOCAB, DIM = 23, 16

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import ops
-from lightconv.mixers.attend import attend
+from lightconv.mixers.attention import attend
 from lightconv.models import (
     AttentionConfig,
     DynamicConvConfig,

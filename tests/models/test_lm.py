@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lightconv.decode import beam_search
-from lightconv.models.adaptive import AdaptiveOutput
-from lightconv.models.embedding import add_positions
+from lightconv.models.embedding import AdaptiveOutput, add_positions
 
 from .examples import ADAPTIVE, EOS, PAD, VOCAB, language_model, tokens
 

@@ -370,18 +370,34 @@ def test_bits(seed: int, first: int) -> None:
 # --- errors, registration, a missing Triton -------------------------------------------------------
 
 
-def test_wrong_inputs() -> None:
-    x, weight = torch.zeros(2, 5, 6), torch.zeros(2, 5, 2, 3)
-    with pytest.raises(ValueError, match="dynamicconv: left must be at least 0"):
-        gpu.dynamicconv(x, weight, -1, False, None, 0.0, None)
-    with pytest.raises(ValueError, match="lightconv: weight must have shape"):
-        gpu.lightconv(x, weight, 1, None, 0.0, None)
-    with pytest.raises(ValueError, match="dynamicconv: grad must be like x"):
-        gpu.dynamicconv_backward(x[1:], x, weight, 1, False, None, 0.0, None, True, True)
-    with pytest.raises(ValueError, match=r"lightconv: .* needs a seed"):
-        gpu.lightconv_backward(x, x, weight[0, 0], 1, None, 0.5, None, True, True)
-    with pytest.raises(ValueError, match="cu_seqlens must run from 0 to the packed length 5"):
-        gpu.dynamicconv(x[:1], weight[:1], 1, False, torch.tensor([0]), 0.0, None)
+X, WEIGHT = torch.zeros(2, 5, 6), torch.zeros(2, 5, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "kernel, arguments, message",
+    [
+        ("dynamicconv", (X, WEIGHT, -1, False, None, 0.0, None), "dynamicconv: left must be"),
+        ("lightconv", (X, WEIGHT, 1, None, 0.0, None), "lightconv: weight must have shape"),
+        (
+            "dynamicconv_backward",
+            (X[1:], X, WEIGHT, 1, False, None, 0.0, None, True, True),
+            "grad must be like x",
+        ),
+        (
+            "lightconv_backward",
+            (X, X, WEIGHT[0, 0], 1, None, 0.5, None, True, True),
+            "lightconv: .* needs a seed",
+        ),
+        (
+            "dynamicconv",
+            (X[:1], WEIGHT[:1], 1, False, torch.tensor([0]), 0.0, None),
+            "cu_seqlens must run from 0 to the packed length 5",
+        ),
+    ],
+)
+def test_wrong_inputs(kernel: str, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gpu.KERNELS[kernel](*arguments)
 
 
 @pytest.mark.parametrize("key", ["CUDA", "CPU"])
@@ -415,7 +431,7 @@ def test_available() -> None:
 def test_missing_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     assert gpu.available() == (False, "triton is not installed: pip install lightconv[gpu]")
-    guarded = gpu._guard("lightconv", gpu.lightconv)
+    guarded = gpu._guard("lightconv")
     arguments = (torch.randn(1, 3, 2), torch.randn(1, 2), 1, None, 0.0, None)
     gpu._fallback_reason.cache_clear()
     monkeypatch.setenv("LIGHTCONV_REQUIRE_NATIVE", "1")

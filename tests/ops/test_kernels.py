@@ -1,4 +1,4 @@
-"""The C++ kernels against the formulas in float64: outputs and all gradients."""
+"""The C++ kernels and the band matrix against the formulas in float64, with all gradients."""
 
 import ctypes
 from collections.abc import Callable
@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from lightconv.ops.band import band_matrix
 
 from .cases import (
     FEW_SHAPES,
@@ -35,15 +37,19 @@ every_op = pytest.mark.parametrize("op", OPS)
 few_shapes = pytest.mark.parametrize("shape", FEW_SHAPES, ids=name_of)
 
 
-def check(op: str, inputs: Inputs, left: int, about: str = "", floor: float = 0.0) -> None:
-    assert_close(run(op, inputs, left), run_exact(op, inputs, left), inputs, about, floor)
+def check(
+    op: str, inputs: Inputs, left: int, about: str = "", floor: float = 0.0, backend: str = "auto"
+) -> None:
+    found = run(op, inputs, left, backend=backend)
+    assert_close(found, run_exact(op, inputs, left), inputs, about, floor)
 
 
+@pytest.mark.parametrize("backend", ["auto", "band"])
 @pytest.mark.parametrize("dtype", [f64, f32], ids=name_of)
 @pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 @every_op
-def test_formula(op: str, shape: Shape, dtype: torch.dtype) -> None:
-    check(op, make_inputs(op, shape, dtype), shape.left)
+def test_formula(op: str, shape: Shape, dtype: torch.dtype, backend: str) -> None:
+    check(op, make_inputs(op, shape, dtype), shape.left, backend=backend)
 
 
 @every_op
@@ -202,3 +208,51 @@ def test_one_channel_with_a_stride(op: str) -> None:
     inputs = make_inputs(op, Shape(2, 9, 1, 1, 3, 1))
     strided = Inputs(inputs.x.repeat(1, 1, 7)[..., ::7], *inputs[1:])
     check(op, strided, 1)
+
+
+# --- the band matrix ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("T", "K", "left"),
+    [(T, K, left) for T in (0, 1, 4, 7) for K in (1, 2, 5, 9) for left in (0, 1, 4, 5, 8, 12, 40)],
+)
+def test_every_entry_of_the_band(T: int, K: int, left: int) -> None:
+    weight = torch.randn(2, 3, T, K)
+    band = band_matrix(weight, left)
+    assert band.shape == (2, 3, T, T)
+    for t in range(T):
+        for s in range(T):
+            j = s - t + left
+            expected = weight[..., t, j] if 0 <= j < K else torch.zeros(2, 3)
+            assert torch.equal(band[..., t, s], expected), f"row {t}, column {s}"
+
+
+@pytest.mark.parametrize("weight_dtype", [None, f32], ids=["like-x", "weight-f32"])
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
+@few_shapes
+@every_op
+def test_band_in_half_precision(
+    op: str, shape: Shape, dtype: torch.dtype, weight_dtype: torch.dtype | None
+) -> None:
+    """Roundings of the weights to half precision and of the product, relative to the largest."""
+    inputs = make_inputs(op, shape, dtype, weight_dtype)
+    found = run(op, inputs, shape.left, backend="band")
+    for a, b in zip(found, run_exact(op, inputs, shape.left), strict=True):
+        assert (a.double() - b).abs().max() <= 4 * torch.finfo(dtype).eps * b.abs().max()
+
+
+@every_op
+def test_band_of_sliced_inputs(op: str) -> None:
+    inputs = make_inputs(op, Shape(2, 7, 2, 3, 4, 2))
+    wide = torch.randn(2, 7, 11, dtype=f64)[..., 2:8]
+    inputs = inputs._replace(x=wide, grad=wide.sum(-1, keepdim=True).expand_as(wide))
+    check(op, inputs, 2, backend="band")
+
+
+@pytest.mark.parametrize("options", [{"dropconnect": 0.1}, {"cu_seqlens": torch.tensor([0, 7])}])
+@every_op
+def test_options_of_the_band(op: str, options: dict[str, object]) -> None:
+    inputs = make_inputs(op, Shape(1, 7, 2, 3, 4, 2))
+    with pytest.raises(ValueError, match="'band' supports neither cu_seqlens nor dropconnect"):
+        run(op, inputs, 2, backend="band", **options)

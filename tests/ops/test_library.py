@@ -24,7 +24,7 @@ import pytest
 import torch
 
 import lightconv
-from lightconv import ops
+from lightconv import files, ops
 from lightconv.ops import build, library, reference
 
 SETTINGS = ("LIGHTCONV_CACHE", "LIGHTCONV_ISA", "LIGHTCONV_NATIVE", "LIGHTCONV_REQUIRE_NATIVE")
@@ -58,7 +58,7 @@ def difference() -> float:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 9, 6).double(), torch.randn(2, 9, 2, 4).double()
     results = []
-    for function in (ops.dynamicconv, reference.dynamicconv):
+    for function in (ops.dynamicconv, reference.convolve):
         leaf = x.clone().requires_grad_()
         out = function(leaf, weight, 3)
         results.append(torch.cat([out, *torch.autograd.grad(out.square().sum(), leaf)]))
@@ -145,7 +145,7 @@ def check_formulas(outcome: Outcome, *words: str) -> None:
 def test_built_once_into_the_cache(start: Start, stub: Path, tmp_path: Path) -> None:
     first = start(CXX=str(stub)).result()
     check_right(first)
-    assert "compiling the CPU kernels, once" in first.said
+    assert "compiling the CPU kernels once" in first.said
     assert str(tmp_path / "cache") in first.said
     second = start(CXX="/nonexistent").result()  # needs no compiler any more
     check_right(second)
@@ -215,7 +215,7 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nobody)
     with pytest.raises(OSError, match="home directory"):
-        library.cache_folder()
+        files.cache_folder()
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "flipped", "foreign"])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.ops import program
-from lightconv.ops.topk import topk_logprobs
+from lightconv.ops.vocabulary import topk_logprobs
 
 # Rows around the blocks of the kernels, outputs and inputs around panels and groups of four.
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 130, 245]
@@ -26,7 +26,7 @@ def whole(vector: Tensor, columns: int) -> Tensor:
 
 def run(instructions: list[program.Instruction], workspace: Tensor, rows: int) -> None:
     array = (program.Instruction * len(instructions))(*instructions)
-    task = program.Run(
+    task = program.Task(
         program=ctypes.addressof(array),
         count=len(instructions),
         rows=rows,
@@ -64,7 +64,7 @@ def linear(op: str, x: Tensor, O: int, **fields: Any) -> tuple[program.Instructi
 
 
 def test_structs_are_those_of_the_library(kernels: Any) -> None:
-    for name, struct in (("instruction", program.Instruction), ("run", program.Run)):
+    for name, struct in (("instruction", program.Instruction), ("run", program.Task)):
         size = getattr(kernels, f"lightconv_{name}_bytes")
         size.restype = ctypes.c_int64
         assert size() == ctypes.sizeof(struct)

@@ -20,9 +20,8 @@ from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig
 from lightconv.models.folder import ModelFolder, build
 from lightconv.models.tensors import parameters
-from lightconv.train.average import average, main
 from lightconv.train.checkpoint import DamagedError
-from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.checkpoints import Checkpoints, average, main
 from lightconv.train.config import InverseSqrtConfig, TrainConfig
 
 LAYERS = (LightConvConfig(kernel=3, heads=2), DynamicConvConfig(kernel=5, heads=2))

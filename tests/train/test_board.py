@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.train.board import Board
+from lightconv.train.log import Board
 
 
 def test_entries_become_curves(tmp_path: Path) -> None:

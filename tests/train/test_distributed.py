@@ -16,7 +16,7 @@ from lightconv.train import Group
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.distributed import join, meet, pieces
 from lightconv.train.launch import Place
-from lightconv.train.runner import find_checkpoint
+from lightconv.train.run import find_checkpoint
 from tests.train.rank_cases import exchange, out_of_memory, overflow
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightconv.train.ema import EMA
+from lightconv.train.optim import EMA
 
 
 def test_it_is_its_formula() -> None:

@@ -27,8 +27,7 @@ from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.log import Log, read_log
 from lightconv.train.loop import Loop
-from lightconv.train.loss import Model
-from lightconv.train.precision import FIRST_SCALE
+from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Trainer
 from tests.train.examples import fingerprint, prepare, small_config, train_config

@@ -10,7 +10,7 @@ from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
 from lightconv.selftest.guards import SmallDevice
 from lightconv.train import Trainer
-from lightconv.train.memory import halve, is_out_of_memory, positions
+from lightconv.train.guard import halve, is_out_of_memory, positions
 from tests.train.examples import DATA, model_config, train_config
 
 STILL = {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightconv.models import Seq2Seq
 from lightconv.train import Group, Trainer
-from lightconv.train.precision import FIRST_SCALE, GROW_EVERY, LARGEST_SCALE, LossScale, autocast
+from lightconv.train.optim import FIRST_SCALE, GROW_EVERY, LARGEST_SCALE, LossScale, autocast
 from tests.train.examples import DATA, model_config, train_config
 
 CPU = torch.device("cpu")

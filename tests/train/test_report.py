@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
+from lightconv.train.progress import Progress, Window
 
 from lightconv.data import Position
 from lightconv.train import Outcome
-from lightconv.train.estimate import Memory
-from lightconv.train.progress import Progress, Window
-from lightconv.train.report import memory_rows, plan_rows, summary_rows
+from lightconv.train.estimate import Memory, memory_rows, plan_rows, summary_rows
 from lightconv.train.trainer import Record
 from tests.train.examples import train_config
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import torch
 
-from lightconv.train.seeds import derive, set_seed
+from lightconv.train.optim import derive, set_seed
 
 
 def test_seeds_differ_and_fit() -> None:

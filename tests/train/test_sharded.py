@@ -14,7 +14,7 @@ from lightconv.models.tensors import parameters
 from lightconv.selftest.ranks import RankServer
 from lightconv.selftest.together import difference, updates, without_key_biases
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.loss import batch_loss, empty_batch
+from lightconv.train.optim import batch_loss, empty_batch
 from tests.train.examples import lm_config, model_config, prepare
 from tests.train.rank_cases import whole_run
 

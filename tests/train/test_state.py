@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.models.tensors import parameters
+from lightconv.train.checkpoint import flatten_optimizer, restore_model, restore_optimizer
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.state import flatten_optimizer, restore_model, restore_optimizer
 
 Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -25,7 +25,7 @@ def examine() -> dict[str, object]:
     """Everything the report shows, as plain values."""
     import torch
 
-    from lightconv.ops.explain import explain_all
+    from lightconv.ops.functional import explain_all
     from lightconv.ops.library import native
     from lightconv.ops.memory import POOL
     from lightconv.train.allocator import most_kept

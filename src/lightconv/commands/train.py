@@ -5,15 +5,15 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.config import to_dict
 from lightconv.console import print_rows, read_duration, tell
 from lightconv.device import choose_device
 from lightconv.paper.find import find_recipe
 from lightconv.processes import EXIT_DIVERGED, exit_code
 from lightconv.recipe import Recipe
+from lightconv.train.estimate import Rows, estimate, memory_rows, plan_rows, summary_rows
 from lightconv.train.launch import (
     Place,
     check_processes,
@@ -21,7 +21,7 @@ from lightconv.train.launch import (
     is_restarted,
     launch,
 )
-from lightconv.train.report import Rows, memory_rows, plan_rows, summary_rows
+from lightconv.train.run import Run
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,6 @@ def main(argv: Sequence[str]) -> int:
     # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.paper.params import total
     from lightconv.train.allocator import most_kept
-    from lightconv.train.estimate import estimate
 
     device = choose_device(
         options.device, *(() if place is None else (place.local_rank, place.local_size))
@@ -82,18 +81,16 @@ def _train(
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData, check_vocabulary
-    from lightconv.train.distributed import Replicas, join
-    from lightconv.train.folder import model_folder, open_run
+    from lightconv.train.distributed import join
     from lightconv.train.guard import DivergenceError
-    from lightconv.train.runner import run
     from lightconv.train.signals import Stop
 
     first = place is None or place.rank == 0
-    kind: type[Replicas] = Replicas
+    shard: dict[str, Any] = {}
     if options.shard:
         from lightconv.train.sharded import Shards
 
-        kind = Shards
+        shard = {"kind": Shards}
 
     def code_of(error: BaseException) -> int:
         return EXIT_DIVERGED if isinstance(error, DivergenceError) else exit_code(error)
@@ -102,7 +99,7 @@ def _train(
         with (
             Stop(max_seconds, quiet=not first, hard=True) as stop,
             join(
-                place, device, os.environ, kind=kind, stop=lambda: stop.code, exit_code=code_of
+                place, device, os.environ, stop=lambda: stop.code, exit_code=code_of, **shard
             ) as group,
         ):
             data = PreparedData(options.data)
@@ -110,9 +107,9 @@ def _train(
             if place is None or place.local_rank == 0:
                 data.verify()
             effective = data.tokens_per_update(recipe.train)
-            metric = find_metric(options, recipe)
+            metric = _find_metric(options, recipe)
             if first:
-                open_run(
+                Run.start(
                     options.out,
                     recipe,
                     overwrite=options.overwrite and not is_restarted(os.environ),
@@ -122,16 +119,13 @@ def _train(
                 _warn(recipe, device)
                 _warn_idle(recipe, effective[1], group.size)
             group.agree(0)  # the folder is there
-            outcome = run(
-                options.out,
+            run = Run.open(options.out)
+            outcome = run.train(
                 data,
-                recipe.model,
-                recipe.train,
                 device=device,
                 stop=stop,
                 group=group,
                 metric=metric,
-                tables={"task": to_dict(recipe.task), "decode": to_dict(recipe.decode)},
                 tensorboard=options.tensorboard,
             )
     except DivergenceError as error:
@@ -140,34 +134,20 @@ def _train(
     if first and outcome.code:
         tell(
             f"stopped at step {outcome.step:,}, saved as {outcome.checkpoint}. The same command "
-            "goes on from there"
+            "resumes the run"
         )
     elif first:
-        print_rows(summary_rows(outcome, model_folder(options.out)))
+        print_rows(summary_rows(outcome, run.model_path))
     return outcome.code
 
 
-def find_metric(options: argparse.Namespace, recipe: Recipe) -> "Metric | None":
-    """What validation measures besides the loss; ValueError if the run was begun with another."""
-    from lightconv.train.log import LOG_FILE, read_log
+def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "Metric | None":
+    if options.metric is None:
+        return None
+    from lightconv.evaluate.validation import validation_metric
     from lightconv.train.loop import Metric
 
-    found = None
-    if options.metric is not None:
-        from lightconv.evaluate.validation import validation_metric
-
-        found = Metric(*validation_metric(options.data, recipe.decode, options.metric))
-    path = options.out / LOG_FILE
-    log = read_log(path) if path.exists() and not options.overwrite else []
-    before = [list(entry.get("metric", {})) for entry in log if entry.get("kind") == "valid"]
-    now = [] if found is None else [found.name]
-    if before and before[-1] != now:
-        # Which checkpoint is best is decided by one measure only.
-        raise ValueError(
-            f"{options.out} was begun with {' '.join(before[-1]) or 'no --metric'}, expected the "
-            f"same, got {' '.join(now) or 'no --metric'}. Set it back, or choose another folder"
-        )
-    return found
+    return Metric(*validation_metric(options.data, recipe.decode, options.metric))
 
 
 def check_smoothing(recipe: Recipe) -> None:

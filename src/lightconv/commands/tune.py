@@ -12,8 +12,9 @@ from lightconv.config import from_dict, override, to_dict
 from lightconv.console import print_groups
 from lightconv.data.prepared import Prepared
 from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import RUN_MODEL, FolderSettings, read_settings
+from lightconv.decode.options import FolderSettings, read_settings
 from lightconv.models.folder import ModelFolder
+from lightconv.train.run import Run, is_run
 
 if TYPE_CHECKING:
     import torch
@@ -35,12 +36,12 @@ def main(argv: Sequence[str]) -> int:
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit {options.limit}, expected at least 1")
     folder: Path = options.model
-    is_run = (folder / "checkpoints").is_dir()
-    if options.counts and not is_run:
+    of_run = is_run(folder)
+    if options.counts and not of_run:
         raise ValueError(f"--counts: {folder} is no run, expected one with checkpoints")
     prepared = Prepared.open(options.data)
     prepared.store(options.split)
-    settings = _run_settings(folder) if is_run else read_settings(folder)
+    settings = _run_settings(folder) if of_run else read_settings(folder)
     for name, values in options.grid:
         for value in values:
             override(settings.decode, [f"{name}={value}"])
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
     device = choose_device(options.device)
     check_kind(settings, prepared)
-    if not is_run and not settings.pairs:
+    if not of_run and not settings.pairs:
         raise ValueError(
             f"{folder} is a language model, whose search is not scored, expected a run: of its "
             "checkpoints the number to average can be chosen"
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     _metric_name(prepared, options)  # an unknown measure is an error before anything is searched
     trials: list[Trial] = []
     told: list[str] = []
-    for steps, model in _models(folder, options.counts, device, is_run):
+    for steps, model in _models(folder, options.counts, device, of_run):
         label = f"the last {len(steps)} of the checkpoints" if steps else str(folder)
         print(f"trying {label}", file=sys.stderr, flush=True)
         trials += [
@@ -71,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     _print(trials, best, options)
     if not options.dry_run:
         table = _record(best, prepared, options)
-        if is_run:
+        if of_run:
             _write_model(folder, best, table)
         else:
             ModelFolder(folder).set_tables({"decode": to_dict(best.config), "tuned": table})
@@ -118,15 +119,16 @@ def _try(
 
 
 def _models(
-    folder: Path, counts: Sequence[int], device: "torch.device", is_run: bool
+    folder: Path, counts: Sequence[int], device: "torch.device", of_run: bool
 ) -> "Iterator[tuple[tuple[int, ...], Model]]":
     """The model, or for each number of checkpoints their steps and their average."""
     from lightconv.models.folder import load
 
-    if not is_run:
+    if not of_run:
         yield (), load(read_settings(folder).folder, device)
         return
-    known = _regular(folder)
+    run = Run.open(folder)
+    known = run.regular_steps()
     wanted = [count for count in counts or COUNTS if count <= len(known)]
     if not wanted:
         raise ValueError(
@@ -135,39 +137,15 @@ def _models(
         )
     for count in wanted:
         steps = known[-count:]
-        yield tuple(steps), average_model(folder, steps).to(device).eval()
-
-
-def average_model(run: Path, steps: Sequence[int]) -> "Model":
-    """The mean of a run's checkpoints of these steps."""
-    from lightconv.commands.average import read_run
-    from lightconv.models.folder import build_empty
-    from lightconv.models.tensors import fill
-    from lightconv.train.average import average
-    from lightconv.train.checkpoints import FOLDER, Checkpoints
-
-    folders = Checkpoints(run / FOLDER, writer=False).folders()
-    model = build_empty(read_run(run)[0])
-    fill(model, average([folders[step] for step in steps]))
-    return model
-
-
-def _regular(run: Path) -> list[int]:
-    from lightconv.commands.average import read_run
-    from lightconv.train.checkpoints import FOLDER, Checkpoints
-    from lightconv.train.folder import is_regular
-
-    config = read_run(run)[1]
-    steps = Checkpoints(run / FOLDER, writer=False).steps()
-    return [step for step in sorted(steps) if is_regular(step, config)]
+        yield tuple(steps), run.average(steps).to(device)
 
 
 def _run_settings(run: Path) -> FolderSettings:
     """What the recipe of a run says, as a model folder of it would."""
-    from lightconv.commands.average import read_run
     from lightconv.models.config import Seq2SeqConfig
 
-    config, _, tables = read_run(run)
+    found = Run.open(run)
+    config, tables = found.model_config, found.recipe_tables
     decode: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
     task = tables.get("task", {})
     return FolderSettings(
@@ -179,17 +157,11 @@ def _run_settings(run: Path) -> FolderSettings:
     )
 
 
-def _write_model(run: Path, best: "Trial", table: dict[str, Any]) -> None:
+def _write_model(folder: Path, best: "Trial", table: dict[str, Any]) -> None:
     """RUN/model with the averaged checkpoints, and the search, that were best."""
-    from lightconv.commands.average import read_run
-    from lightconv.files import inside
-    from lightconv.models.folder import save
-    from lightconv.train.data import MODEL_FILES
-
-    tables = read_run(run)[2] | {"decode": to_dict(best.config), "tuned": table}
-    files = {name: inside(run, name) for name in MODEL_FILES if (run / name).exists()}
-    out = run / RUN_MODEL
-    save(average_model(run, best.averaged), out, files=files, tables=tables, overwrite=True)
+    run = Run.open(folder)
+    tables = {"decode": to_dict(best.config), "tuned": table}
+    run.export(run.average(best.averaged), tables=tables, overwrite=True)
 
 
 def _record(best: "Trial", prepared: Prepared, options: argparse.Namespace) -> dict[str, Any]:

@@ -4,18 +4,26 @@ A field may be int, float, str, bool, a Literal, a dataclass, a union of datacla
 their ClassVar `kind`, a tuple of these, dict[str, str], or any of them | None with None as default.
 """
 
-from lightconv.config.check import (
+from lightconv.config.override import override
+from lightconv.config.text import (
+    differences,
+    parse_json,
+    parse_toml,
+    read,
+    read_plain,
+    to_json,
+    to_toml,
+)
+from lightconv.config.values import (
+    ConfigError,
     check_counts,
     check_from_zero,
     check_names,
     check_positive,
     check_shares,
+    from_dict,
+    to_dict,
 )
-from lightconv.config.difference import differences
-from lightconv.config.errors import ConfigError
-from lightconv.config.override import override
-from lightconv.config.plain import from_dict, to_dict
-from lightconv.config.text import parse_json, parse_toml, read, read_plain, to_json, to_toml
 
 __all__ = [
     "ConfigError",

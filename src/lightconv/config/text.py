@@ -1,28 +1,30 @@
-"""Configurations as JSON and TOML text, and the files that hold them."""
+"""Configurations as JSON and TOML text, the files that hold them, and their differences."""
 
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tomli_w
 
-from lightconv.config.errors import ConfigError, show
-from lightconv.config.plain import from_dict, to_dict
+from lightconv.config.values import ConfigError, from_dict, join, show, to_dict
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
 
-# Fifty times the largest recipe; more is not a configuration.
+# Fifty times the largest recipe; a longer file is not a configuration.
 LARGEST_FILE = 256 * 1024
+SUFFIXES = (".json", ".toml")
 # tomllib needs quadratic time for a key of many parts, a.a.a.a: minutes for a file of that size.
 MOST_DOTS = 256
 STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*""")
+# Unequal to every value of a configuration.
+ABSENT = object()
 
 
 def to_json(config: object) -> str:
@@ -37,12 +39,12 @@ def to_toml(config: object) -> str:
 
 def parse_json(text: str, cls: "TypeForm[T]") -> T:
     """The configuration that JSON text describes."""
-    return from_dict(cls, _load_json(text))
+    return from_dict(cls, parse_plain(text, ".json"))
 
 
 def parse_toml(text: str, cls: "TypeForm[T]") -> T:
     """The configuration that TOML text describes."""
-    return from_dict(cls, load_toml(text))
+    return from_dict(cls, parse_plain(text, ".toml"))
 
 
 def read(path: str | PathLike[str], cls: "TypeForm[T]") -> T:
@@ -57,32 +59,22 @@ def read(path: str | PathLike[str], cls: "TypeForm[T]") -> T:
 def read_plain(path: str | PathLike[str]) -> Any:
     """The plain values in a file, JSON or TOML by its suffix."""
     path = Path(path)
-    suffix = path.suffix.lower()
     try:
-        if suffix not in LOADERS and path.is_file():
-            raise ConfigError(f"suffix {suffix!r}, expected one of {', '.join(LOADERS)}")
         text = _read_text(path)
-        return LOADERS[suffix](text)
-    except ConfigError as error:
+        if path.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        return parse_plain(text, path.suffix.lower())
+    except OSError as error:
+        raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
+    except ValueError as error:  # a ConfigError, bytes that are not UTF-8, or a NUL in the name
         raise ConfigError(f"{path}: {error}") from error
 
 
 def _read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except FileNotFoundError:
-        raise ConfigError("no such file") from None
-    except IsADirectoryError:
-        raise ConfigError("is a folder, expected a file") from None
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL in the name
-        raise ConfigError(f"cannot be read: {error}") from error
+    with path.open("rb") as file:
+        data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
-        raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is no configuration")
-    if not data.strip():
-        raise ConfigError("is empty, expected a configuration")
+        raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is not a configuration")
     try:
         return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
     except UnicodeDecodeError as error:
@@ -92,44 +84,25 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _check_length(text: str) -> None:
+def parse_plain(text: str, suffix: str) -> Any:
+    """The plain values of JSON or TOML text."""
     if len(text) > LARGEST_FILE:
-        raise ConfigError(f"longer than {LARGEST_FILE} characters, so it is no configuration")
-
-
-def _load_json(text: str) -> Any:
-    _check_length(text)
+        raise ConfigError(f"longer than {LARGEST_FILE} characters, so it is not a configuration")
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_int=_parse_int,
-            parse_constant=_refuse_constant,
-        )
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(f"not JSON: {error.msg} ({where})") from error
-    except RecursionError:
-        raise ConfigError("nested too deeply to be a configuration") from None
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """The plain values of TOML text."""
-    _check_length(text)
-    rest = STRINGS_AND_COMMENTS.sub("", text)
-    if any(line.count(".") > MOST_DOTS for line in rest.split("\n")):
-        raise ConfigError(f"a line with more than {MOST_DOTS} dots, so it is no configuration")
-    try:
+        if suffix == ".json":
+            return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        rest = STRINGS_AND_COMMENTS.sub("", text)
+        if any(line.count(".") > MOST_DOTS for line in rest.split("\n")):
+            raise ConfigError(f"more than {MOST_DOTS} dots in a line, so it is not a configuration")
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}") from error
+    except ConfigError:
+        raise
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"not {suffix[1:].upper()}: {error}") from error
     except RecursionError:
         raise ConfigError("nested too deeply to be a configuration") from None
     except ValueError:  # the only other one: Python refuses to read thousands of digits
         raise ConfigError("a whole number in it has more than 64 bits") from None
-
-
-LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".toml": load_toml}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,14 +114,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parse_int(digits: str) -> int:
-    if len(digits) > 20:
-        raise ConfigError(f"{digits[:20]}... is a whole number of more than 64 bits")
-    return int(digits)
-
-
 def _refuse_constant(name: str) -> float:
-    raise ConfigError(f"{name} is no number for a configuration")
+    raise ConfigError(f"{name} is not a finite number")
 
 
 def _sections(table: dict[str, Any], header: str) -> list[str]:
@@ -171,7 +138,7 @@ def write_value(value: Any) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
         items = [write_value(item) for item in value]
-        if any(isinstance(item, dict) for item in value):
+        if _holds_tables(value):
             return "\n".join(["[", *(f"    {item}," for item in items), "]"])
         return f"[{', '.join(items)}]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
@@ -179,3 +146,26 @@ def write_value(value: Any) -> str:
 
 def _key(name: str) -> str:
     return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+
+
+def _holds_tables(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+def differences(a: object, b: object) -> list[str]:
+    """One line `path: old -> new` for each field that is not the same; none if a == b."""
+    return list(_compare(to_dict(a), to_dict(b), ""))
+
+
+def _compare(a: Any, b: Any, where: str) -> Iterator[str]:
+    if _holds_tables(a) or _holds_tables(b):  # layers: place by place
+        a, b = (dict(enumerate(side if isinstance(side, list) else [])) for side in (a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in {**a, **b}:
+            yield from _compare(a.get(name, ABSENT), b.get(name, ABSENT), join(where, name))
+    elif a != b and not all(side is None or side is ABSENT for side in (a, b)):
+        old, new = (
+            "absent" if side is ABSENT else "none" if side is None else write_value(side)
+            for side in (a, b)
+        )
+        yield f"{where}: {old} -> {new}"

@@ -134,7 +134,7 @@ class Column:
         return found
 
     def bounds(self, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the ids of some sentences begin and end: rows [n] int -> [n], [n]."""
+        """Begins and ends of the ids of some sentences: rows [n] int -> [n], [n]."""
         begins = self.offsets[rows].astype(np.int64)
         ends = self.offsets[rows + 1].astype(np.int64)
         wrong = (begins < 0) | (ends < begins) | (ends > len(self.tokens))

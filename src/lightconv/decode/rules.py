@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.ops.check import accumulate_dtype
-from lightconv.ops.topk import topk
+from lightconv.ops.vocabulary import topk
 
 Lengths = int | Sequence[int] | Tensor
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from lightconv.config import to_dict
-from lightconv.config.plain import from_dict
+from lightconv.config import from_dict, to_dict
 from lightconv.data.corpus import SENTENCE_BREAK
 from lightconv.data.pipeline import Pipeline
 from lightconv.decode.alignment import align

@@ -1,4 +1,4 @@
-"""The layers that move information along time, all with one interface: [B, T, D] -> [B, T, D]."""
+"""Mixers, the layers that move information along time: [B, T, D] -> [B, T, D]."""
 
 from lightconv.mixers.attention import Attention
 from lightconv.mixers.average import Average

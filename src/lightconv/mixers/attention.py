@@ -1,19 +1,27 @@
-"""Self-attention (Vaswani et al., 2017), over everything or inside a window."""
+"""Self-attention (Vaswani et al., 2017) over all positions or in a window, and its functions."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.mixers.attend import attend, attend_band, causal_mask, key_mask
-from lightconv.mixers.base import Mixer, linear, records_gradients
-from lightconv.mixers.check import check_count, check_heads, check_input, check_probability
+from lightconv.mixers.base import (
+    Mixer,
+    check_count,
+    check_heads,
+    check_input,
+    check_probability,
+    linear,
+)
+
+# Windowed attention runs in blocks of queries as long as the window, but not shorter than this.
+SHORTEST_BLOCK = 16
 
 
 class Attention(Mixer):
     """softmax(Q K^T / sqrt(R)) V per head, with projections: [B, T, D] -> [B, T, D].
 
-    With `window`, a position sees that many: the last ones including itself when causal,
-    otherwise window // 2 back and the rest ahead, like a kernel of that width.
+    With `window`, a position sees that many: the last ones including itself if causal, otherwise
+    window // 2 back and the rest ahead, like a kernel of that width.
     """
 
     settings = ("heads", "causal", "window", "dropout")
@@ -41,7 +49,7 @@ class Attention(Mixer):
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
         check_input(self.dim, x, padding)
         if padding is not None:
-            # A weight of zero does not silence NaN (0 * NaN), so nothing of it may come in.
+            # 0 * NaN is NaN: a weight of zero would not keep out what stands at padding.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         q, k, v = self.in_proj(x).chunk(3, dim=-1)
         dropout = self.dropout if self.training else 0.0
@@ -77,7 +85,7 @@ class Attention(Mixer):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         past_k, past_v = tensors
         q, k, v = (each.to(past_k.dtype) for each in self.in_proj(x).chunk(3, dim=-1))
-        if records_gradients(k, past_k):
+        if torch.is_grad_enabled() and (k.requires_grad or past_k.requires_grad):
             past_k, past_v = past_k.clone(), past_v.clone()
         advance = self._advance_all if self.window is None else self._advance_window
         return self.out_proj(advance(q, k, v, past_k, past_v, position=position)), (past_k, past_v)
@@ -110,7 +118,7 @@ class Attention(Mixer):
     ) -> Tensor:
         n, slots = q.shape[1], past_k.shape[1]
         if n == 1:
-            # The order of the keys means nothing to attention: the ring is read as it lies.
+            # Attention does not depend on the order of the keys: the ring is read as it is.
             slot = position % slots
             past_k[:, slot : slot + 1] = k
             past_v[:, slot : slot + 1] = v
@@ -122,7 +130,101 @@ class Attention(Mixer):
         newest = (position + n) % slots
         past_k.copy_(recent_k[:, n:].roll(newest, dims=1))
         past_v.copy_(recent_v[:, n:].roll(newest, dims=1))
-        # recent begins at time position - slots, one before the first query's window.
+        # `recent` begins at time position - slots, one before the first query's window.
         times = torch.arange(n + slots - 1, device=q.device) + (position - slots + 1)
         real = (times >= 0).unsqueeze(0)
         return attend_band(q, recent_k[:, 1:], recent_v[:, 1:], real, self.heads, left=slots - 1)
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Scaled dot-product attention without projections.
+
+    q       [B, T, D]
+    k, v    [B, S, D]
+    mask    bool, broadcast to [B, H, T, S]: True if the query sees the key
+    returns [B, T, D]
+    """
+    R = q.shape[-1] // heads
+    q, k, v = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
+    return out.transpose(1, 2).flatten(-2)
+
+
+def attention_weights(q: Tensor, k: Tensor, heads: int, *, mask: Tensor | None = None) -> Tensor:
+    """Weights [B, H, T, S] of `attend`, with the same arguments."""
+    R = q.shape[-1] // heads
+    q, k = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k))
+    scores = q @ k.transpose(-2, -1) / R**0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights: Tensor = scores.softmax(-1)
+    return weights
+
+
+def attend_band(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor, heads: int, *, left: int, dropout: float = 0.0
+) -> Tensor:
+    """Attention in a band: query t sees keys t .. t + W - 1, of which t + left is its own position.
+
+    q       [B, T, D]
+    k, v    [B, T+W-1, D]
+    real    [B or 1, T+W-1] bool: False if there is no key
+    returns [B, T, D]
+
+    Blocks of C queries share C + W - 1 keys: memory grows with T * (C + W), never with T * T.
+    """
+    B, T = q.shape[:2]
+    if T == 0:
+        return q
+    W = k.shape[1] - T + 1
+    C = max(W, SHORTEST_BLOCK)
+    if torch.compiler.is_compiling():
+        # One graph for every length: no choice by T, at least two blocks.
+        blocks = T // C + 2
+    else:
+        C = min(C, T)
+        blocks = (T + C - 1) // C
+    extra = blocks * C - T
+    q = F.pad(q, (0, 0, 0, extra)).reshape(B * blocks, C, q.shape[2])
+    k, v = (
+        F.pad(each, (0, 0, 0, extra)).unfold(1, C + W - 1, C).transpose(2, 3).flatten(0, 1)
+        for each in (k, v)
+    )
+    real = F.pad(real, (0, extra)).unfold(1, C + W - 1, C)
+    reach = torch.arange(C + W - 1, device=q.device) - torch.arange(C, device=q.device)[:, None]
+    band = (reach >= 0) & (reach < W)
+    # A position always sees itself, so that no row of the softmax is empty.
+    mask = band & (real.unsqueeze(2) | (reach == left))
+    mask = mask.expand(B, -1, -1, -1).flatten(0, 1).unsqueeze(1)
+    out = attend(q, k, v, heads, mask=mask, dropout=dropout)
+    # By index: a compiler that traces T cannot prove that a slice of T lies inside the blocks.
+    kept = torch.arange(T, device=q.device)
+    return out.reshape(B, blocks * C, q.shape[2]).index_select(1, kept)
+
+
+def key_mask(padding: Tensor) -> Tensor:
+    """Mask of `attend` from padding [B, S] -> [B, 1, 1, S].
+
+    A row of padding alone sees everything: an empty softmax would be NaN.
+    """
+    return (~padding | padding.all(1, keepdim=True))[:, None, None]
+
+
+def causal_mask(padding: Tensor) -> Tensor:
+    """Causal mask of `attend` from padding [B, T] -> [B, 1, T, T]; each position sees itself."""
+    T = padding.shape[1]
+    past = torch.ones(T, T, dtype=torch.bool, device=padding.device).tril()
+    itself = torch.eye(T, dtype=torch.bool, device=padding.device)
+    return (past & (~padding[:, None] | itself)).unsqueeze(1)

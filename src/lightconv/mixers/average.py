@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from lightconv import ops
-from lightconv.mixers.base import Mixer, linear
-from lightconv.mixers.check import check_count, check_input, check_probability
+from lightconv.mixers.base import Mixer, check_count, check_input, check_probability, linear
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -63,7 +62,7 @@ class Average(Mixer):
         return out, (total + x.to(total.dtype).sum(1),)
 
     def _feed_forward(self, mean: Tensor, dropout: float) -> Tensor:
-        """mean [B, T or 1, D] -> the same; one row is enough when all positions share the mean."""
+        """mean [B, T or 1, D] -> the same; one row is enough if all positions share the mean."""
         g: Tensor = self.output(ops.dropout(self.hidden(mean).relu(), dropout))
         return g
 

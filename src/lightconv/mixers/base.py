@@ -1,15 +1,13 @@
-"""The slot of a layer that moves information along time, and what it remembers while it streams."""
+"""The mixer: the slot of a layer that moves information along time, with a state for streams."""
 
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.check import check_count, check_input
-
 
 class State(NamedTuple):
-    """What a causal mixer keeps of the past.
+    """The past of a causal mixer.
 
     tensors  batch first, allocated once by `start`; their meaning is the mixer's own
     position the time of the next input; all rows advance together
@@ -22,10 +20,10 @@ class State(NamedTuple):
 class Mixer(nn.Module):
     """Moves information along time: [B, T, D] -> [B, T, D].
 
-    A mixer writes `forward`, `allocate` and `advance`; `start` and `step` are the same for all.
+    A subclass defines `forward`, `allocate` and `advance`; `start` and `step` are the same for all.
     """
 
-    settings: tuple[str, ...] = ("causal",)  # the constructor's keywords, for print(mixer)
+    settings: tuple[str, ...] = ("causal",)  # keywords of the constructor, for print(mixer)
 
     def __init__(self, dim: int, causal: bool) -> None:
         super().__init__()
@@ -34,11 +32,11 @@ class Mixer(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """The whole sequence.
+        """Mixes whole sequences.
 
         x       [B, T, D]
-        padding [B, T] bool, True where there is nothing
-        returns [B, T, D]; what it holds at padding has no meaning
+        padding [B, T] bool, True at padding
+        returns [B, T, D], undefined at padding
         """
         raise NotImplementedError
 
@@ -60,7 +58,7 @@ class Mixer(nn.Module):
         return State(self.allocate(batch, max_len, device, dtype or like.dtype), 0)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next n positions: what `forward` gives them, without any dropout.
+        """The next n positions, equal to those of `forward` without dropout.
 
         x       [B, n, D]: one position or a chunk of any length
         returns [B, n, D] and the state to pass next time
@@ -106,11 +104,11 @@ S = TypeVar("S")
 
 
 def reorder(state: S, rows: Tensor) -> S:
-    """The states of those rows: permuted, repeated or left out.
+    """The states of those rows, which may be permuted, repeated or omitted.
 
     state   a State, or tuples, lists and dicts of them, or anything with a method `reorder(rows)`
     rows    [B'] int64
-    returns the same structure with batch B'; every tensor that steps write is a copy
+    returns the same structure with batch B'; every tensor that steps overwrite is a copy
     """
     return cast(S, _select(state, rows))
 
@@ -128,7 +126,7 @@ def _select(node: Any, rows: Tensor) -> Any:
         return type(node)(_select(value, rows) for value in node)
     if node is None or isinstance(node, (int, torch.SymInt)):
         return node
-    # A leaf passed through unseen would keep the rows of other sequences.
+    # A leaf passed through unchanged would keep the rows of other sequences.
     raise ValueError(
         "state must be made of tensors, integers, None, tuples, lists and dicts, "
         f"got {type(node).__name__}"
@@ -143,6 +141,37 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def records_gradients(*tensors: Tensor) -> bool:
-    """Whether autograd watches any of them, so that none may be overwritten."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def check_count(name: str, value: int) -> None:
+    """Raises ValueError unless value is an integer of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an integer of at least 1")
+
+
+def check_heads(dim: int, heads: int) -> None:
+    """Raises ValueError unless heads divides dim."""
+    check_count("heads", heads)
+    if dim % heads != 0:
+        raise ValueError(f"heads={heads} does not divide dim={dim}")
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raises ValueError unless 0 <= value < 1."""
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name}={value!r} must be in [0, 1)")
+
+
+def check_input(dim: int, x: Tensor, padding: Tensor | None = None) -> None:
+    """Raises ValueError unless x is [B, T, dim] and padding a bool [B, T]."""
+    if x.dim() != 3 or x.shape[2] != dim:
+        raise ValueError(f"x must have shape [B, T, D] with D={dim}, got {list(x.shape)}")
+    if padding is None:
+        return
+    if padding.dtype != torch.bool:
+        raise ValueError(f"padding must be bool, True at padding, got {padding.dtype}")
+    if padding.shape != x.shape[:2]:
+        raise ValueError(
+            f"padding must have shape [B, T] = {list(x.shape[:2])}, got {list(padding.shape)}"
+        )

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Mixer
-from lightconv.mixers.check import check_count, check_input
+from lightconv.mixers.base import Mixer, check_count, check_input
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -39,7 +38,7 @@ class Conv(Mixer):
     def allocate(
         self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """The K - 1 inputs before the next one, oldest first: [B, K-1, D]."""
+        """The last K - 1 inputs, oldest first: [B, K-1, D]."""
         return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
 
     def advance(

@@ -1,4 +1,4 @@
-"""The ten ways to normalise a kernel (appendix A of the paper): functions over the last dimension.
+"""Ten normalisations of a kernel (appendix A of the paper): functions over the last dimension.
 
 Each takes weights [..., K] and returns [..., K], in float32 when the input is narrower than that.
 """

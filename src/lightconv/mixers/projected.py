@@ -1,16 +1,17 @@
-"""What the two convolutions of the paper share: project, gate, mask, convolve, project."""
+"""Common part of the two convolutions of the paper: project, gate, mask, convolve, project."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.mixers.base import Mixer, linear
-from lightconv.mixers.check import (
+from lightconv.console import suggest
+from lightconv.mixers.base import (
+    Mixer,
     check_count,
     check_heads,
     check_input,
-    check_name,
     check_probability,
+    linear,
 )
 from lightconv.mixers.normalize import NORMALIZATIONS
 
@@ -18,8 +19,8 @@ from lightconv.mixers.normalize import NORMALIZATIONS
 class Projected(Mixer):
     """[B, T, D] -> in-projection -> [GLU] -> convolution -> out-projection -> [B, T, D].
 
-    A subclass writes `make_kernel`, `convolve` and `convolve_step`. left = K - 1 causal, K // 2
-    centred. DropConnect acts while training, and in `forward` only.
+    A subclass defines `make_kernel`, `convolve` and `convolve_step`. left = K - 1 causal, K // 2
+    centred. DropConnect acts in training, and in `forward` only.
     """
 
     settings = ("kernel", "heads", "causal", "glu", "normalize", "dropconnect")
@@ -38,8 +39,9 @@ class Projected(Mixer):
         super().__init__(dim, causal)
         check_count("kernel", kernel)
         check_heads(dim, heads)
-        check_name("normalize", normalize, NORMALIZATIONS)
         check_probability("dropconnect", dropconnect)
+        if normalize not in NORMALIZATIONS:
+            raise ValueError(f"unknown normalize={normalize!r}{suggest(normalize, NORMALIZATIONS)}")
         self.kernel = kernel
         self.heads = heads
         self.left = kernel - 1 if causal else kernel // 2
@@ -53,12 +55,12 @@ class Projected(Mixer):
     def forward(
         self, x: Tensor, padding: Tensor | None = None, cu_seqlens: Tensor | None = None
     ) -> Tensor:
-        """The whole sequence, or several without padding between them.
+        """Mixes whole sequences, or several packed without padding between them.
 
         x          [B, T, D]; [1, N, D] with cu_seqlens
-        padding    [B, T] bool, True where there is nothing
+        padding    [B, T] bool, True at padding
         cu_seqlens [S + 1] int32 or int64: sequence s is x[0, cu_seqlens[s] : cu_seqlens[s + 1]]
-        returns    [B, T, D]; what it holds at padding has no meaning
+        returns    [B, T, D], undefined at padding
         """
         check_input(self.dim, x, padding)
         x = self._project(x)
@@ -72,7 +74,7 @@ class Projected(Mixer):
     def allocate(
         self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """The K - 1 inputs of the convolution before the next one, a ring: [B, K-1, D]."""
+        """The last K - 1 inputs of the convolution, a ring: [B, K-1, D]."""
         return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
 
     def advance(
@@ -85,7 +87,7 @@ class Projected(Mixer):
         return self.out_proj(out), (window,)
 
     def make_kernel(self) -> None:
-        """The parameters the kernels come from, initialised."""
+        """Creates and initialises the parameters of the kernels."""
         raise NotImplementedError
 
     def convolve(self, x: Tensor, cu_seqlens: Tensor | None, dropconnect: float) -> Tensor:

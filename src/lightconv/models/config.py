@@ -1,7 +1,6 @@
-"""What a model is, as plain values: one mixer configuration per layer, readable without torch.
+"""Model configurations: one mixer configuration per layer, readable without torch.
 
-The fields of a mixer's configuration are the keyword arguments of its constructor, so a model is
-built without asking which mixer a layer holds.
+The fields of a mixer's configuration are the keyword arguments of its constructor.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +17,7 @@ Normalize = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """Self-attention, full or within a window."""
+    """Self-attention; `window` None sees everything."""
 
     kind: ClassVar[str] = "attention"
     heads: int
@@ -58,19 +57,10 @@ class LightConvConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicConvConfig:
+class DynamicConvConfig(LightConvConfig):
     """Dynamic convolution: the kernel is predicted from the current position."""
 
     kind: ClassVar[str] = "dynamicconv"
-    kernel: int
-    heads: int
-    glu: bool = False
-    normalize: Normalize = "softmax"
-    dropconnect: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "kernel", "heads")
-        check_shares(self, "dropconnect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +85,7 @@ MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
 
 
 def mixer_options(config: MixerConfig) -> dict[str, object]:
-    """The keyword arguments of the mixer that `config` describes."""
+    """Keyword arguments of the mixer."""
     return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
@@ -108,7 +98,7 @@ class AdaptiveConfig:
 
     cutoffs: tuple[int, ...]
     factor: int = 4
-    # Whether input and output read one matrix per band, and one projection per band.
+    # Input and output share the matrix, and the projection, of each band.
     tie_words: bool = True
     tie_projections: bool = False
     dropout: float = 0.0
@@ -143,7 +133,7 @@ class Seq2SeqConfig:
     activation_dropout: float = 0.0
     attention_dropout: float = 0.0
     pre_norm: bool = False
-    # Pre-norm layers leave their sum as it is; a norm of its own may end each stack.
+    # A norm after the last of the pre-norm layers.
     final_norm: bool = True
     pad: int = 1
 
@@ -168,6 +158,16 @@ class Seq2SeqConfig:
             )
         _check_adaptive(self.adaptive, self.dim, min(self.source_vocab, self.target_vocab))
 
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """Number of ids of source and target."""
+        return self.source_vocab, self.target_vocab
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.encoder) + len(self.decoder)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig:
@@ -178,7 +178,7 @@ class LanguageModelConfig:
     ffn_dim: int
     layers: tuple[MixerConfig, ...]
     vocab: int
-    # Whether the output reads the input's matrix; `adaptive` says it for each band instead.
+    # The output shares the matrix of the embedding; `adaptive` decides for each band instead.
     tie_output: bool = True
     adaptive: AdaptiveConfig | None = None
     dropout: float = 0.0
@@ -196,12 +196,21 @@ class LanguageModelConfig:
             raise ValueError(f"pad={self.pad} must be an id below vocab={self.vocab}")
         _check_adaptive(self.adaptive, self.dim, self.vocab)
 
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """Number of ids of source and target, which are one vocabulary here."""
+        return self.vocab, self.vocab
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
 
 ModelConfig = Seq2SeqConfig | LanguageModelConfig
 
 
 def _check_layers(name: str, layers: tuple[MixerConfig, ...], dim: int) -> None:
-    """What a mixer's own configuration cannot see: whether its heads divide the width."""
     if not layers:
         raise ValueError(f"{name} must have at least one layer")
     for place, layer in enumerate(layers):

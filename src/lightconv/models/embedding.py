@@ -1,19 +1,27 @@
-"""Tokens to vectors: a scaled embedding plus sinusoidal positions, and the way back to scores."""
+"""Embeddings and outputs: one matrix, or bands of falling width for a large vocabulary.
+
+Band i of an adaptive vocabulary, whose words are numbered by falling frequency, holds V_i words as
+a matrix [V_i, d_i] with d_i = D // factor ** i. After Grave et al. (2017) for the softmax, Baevski
+and Auli (2019) for the input.
+"""
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv import ops
-from lightconv.models.config import ModelConfig
+from lightconv.models.config import AdaptiveConfig, ModelConfig
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.vocabulary import linear_cross_entropy
 
 
 class Words(nn.Module):
-    """One matrix [V, D], N(0, 1/D); the row of `pad`, if it has one, is zero."""
+    """One matrix [V, D], N(0, 1/D); the row of `pad`, if any, is zero."""
 
     def __init__(self, vocab: int, dim: int, pad: int | None) -> None:
         super().__init__()
@@ -29,18 +37,15 @@ class Words(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens [...] int64 -> their rows [..., D]."""
-        # Reading padding teaches nothing: padding_idx leaves its row out of the gradient.
+        # padding_idx keeps the row of padding out of the gradient.
         return F.embedding(tokens, self.weight, padding_idx=self.pad)
 
 
 class TokenEmbedding(Words):
-    """One matrix [V, D], read as an embedding or as an output.
-
-    A model whose output is tied holds it in both places.
-    """
+    """One matrix [V, D] as an embedding and as an output; a tied model holds it in both places."""
 
     def output(self, *, tied: bool) -> "TokenEmbedding":
-        """The output beside this embedding: itself, or a matrix of its own."""
+        """The output that belongs to this embedding: itself if tied, else a new matrix."""
         vocab, dim = self.weight.shape
         return self if tied else TokenEmbedding(vocab, dim, self.pad)
 
@@ -49,7 +54,7 @@ class TokenEmbedding(Words):
         return super().forward(tokens) * math.sqrt(self.weight.shape[1])
 
     def scores(self, x: Tensor) -> Tensor:
-        """x [..., D] -> the logits of all words [..., V]."""
+        """x [..., D] -> logits [..., V]."""
         return F.linear(x, self.weight)
 
     def nll(self, x: Tensor, target: Tensor) -> Tensor:
@@ -57,11 +62,201 @@ class TokenEmbedding(Words):
         return token_nll(self.scores(x), target)
 
     def loss(self, x: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """x [n, D], target [n] int64 -> the smoothed loss and the plain one, summed: [] and [].
+        """x [n, D], target [n] int64 -> sums [] of the smoothed loss and of the plain one.
 
         Logits exist for a few positions at a time.
         """
         return linear_cross_entropy(x, self.weight, target, smoothing=smoothing)
+
+
+class Band(NamedTuple):
+    """Words from `first` to before `end`, as vectors of `width`."""
+
+    first: int
+    end: int
+    width: int
+
+
+class AdaptiveEmbedding(nn.Module):
+    """A matrix [V_i, d_i] and a projection d_i -> D per band; scaled by sqrt(D) on use."""
+
+    def __init__(self, vocab: int, dim: int, pad: int, config: AdaptiveConfig) -> None:
+        super().__init__()
+        self.dim = dim
+        self.pad = pad
+        self.config = config
+        self.bands = tuple(
+            Band(first, end, dim // config.factor**place)
+            for place, (first, end) in enumerate(pairwise((0, *config.cutoffs, vocab)))
+        )
+        self.words = nn.ModuleList(band_words(band, pad) for band in self.bands)
+        self.projections = nn.ModuleList(projection(band.width, dim) for band in self.bands)
+
+    def output(self, *, tied: bool) -> "AdaptiveOutput":
+        """The output of this embedding; if tied, it shares what the configuration says."""
+        return AdaptiveOutput(self, tied=tied)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] int64 -> [B, T, D]."""
+        which = band_of(tokens, self.bands)
+        parts: list[Tensor] = []
+        for place, (words, project) in enumerate(zip(self.words, self.projections, strict=True)):
+            # Every band reads every token and gives zeros for those of other bands: picking out its
+            # own would wait for the device and leave no static shape to compile for.
+            others = which != place
+            rows = words((tokens - self.bands[place].first).masked_fill(others, 0))
+            parts.append(project(rows.masked_fill(others[..., None], 0.0)))
+        return sum(parts[1:], parts[0]) * math.sqrt(self.dim)
+
+
+class AdaptiveOutput(nn.Module):
+    """p(word) = p(word | head), or p(band | head) * p(word | band) beyond band 0.
+
+    The head chooses among the words of band 0 and one class per further band. No biases.
+    """
+
+    def __init__(self, embedding: AdaptiveEmbedding, *, tied: bool) -> None:
+        super().__init__()
+        config, dim = embedding.config, embedding.dim
+        self.bands = embedding.bands
+        self.dropout = config.dropout
+        # Modules are shared, not parameters: parameters would part when a module moves to a device
+        # that cannot hold them in place.
+        self.words = (
+            embedding.words
+            if tied and config.tie_words
+            else nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
+        )
+        self.classes = projection(dim, len(self.bands) - 1)
+        self.projections = nn.ModuleList(
+            Transposed(original) if tied and config.tie_projections else projection(dim, band.width)
+            for band, original in zip(self.bands[1:], embedding.projections[1:], strict=True)
+        )
+
+    def scores(self, x: Tensor) -> Tensor:
+        """x [..., D] -> log-probabilities of all words [..., V], in float32 or wider."""
+        head, common = log_softmax(self._head(x)), self.bands[0].end
+        parts = [head[..., :common]]
+        for place in range(1, len(self.bands)):
+            inner = F.linear(self._project(x, place), matrix(self.words[place]))
+            parts.append(head[..., common + place - 1, None] + log_softmax(inner))
+        return torch.cat(parts, dim=-1)
+
+    def nll(self, x: Tensor, target: Tensor) -> Tensor:
+        """x [n, D], target [n] int64 -> -log p(target) [n], in float32 or wider."""
+
+        def score(inner: Tensor, place: int, words: Tensor) -> Tensor:
+            return token_nll(F.linear(inner, matrix(self.words[place])), words)
+
+        column, inside = self._split(x, target, score)
+        loss = token_nll(self._head(x), column)
+        for rows, part in inside:
+            loss = loss.index_add(0, rows, part)
+        return loss
+
+    def loss(self, x: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """x [n, D], target [n] int64 -> the sum [] of `nll`, with and without a gradient.
+
+        Logits exist for a few positions at a time. Nothing is smoothed: words outside the target's
+        band have no scores.
+        """
+        if smoothing != 0.0:
+            raise ValueError(
+                f"label_smoothing={smoothing} must be 0 with an adaptive output, which scores only "
+                "the words of the target's band"
+            )
+
+        def score(inner: Tensor, place: int, words: Tensor) -> Tensor:
+            return linear_cross_entropy(inner, matrix(self.words[place]), words)[0]
+
+        column, inside = self._split(x, target, score)
+        common, classes = matrix(self.words[0]), matrix(self.classes)
+        head, _ = linear_cross_entropy(x, common, column, more=classes)
+        total = sum((part for _, part in inside), head)
+        return total, total.detach()
+
+    def _split(
+        self, x: Tensor, target: Tensor, score: Callable[[Tensor, int, Tensor], Tensor]
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Column of the head per target [n]; per further band its rows and their scores.
+
+        A band's words are scored only where the target is one of them. A band without rows takes
+        part too: ranks can sum gradients of zero, but not of None.
+        """
+        which, column = band_of(target, self.bands), target
+        inside = []
+        for place, band in enumerate(self.bands[1:], start=1):
+            own = which == place
+            column = column.masked_fill(own, self.bands[0].end + place - 1)
+            rows = own.nonzero()[:, 0]
+            inner = self._project(x.index_select(0, rows), place)
+            words = target.index_select(0, rows) - band.first
+            inside.append((rows, score(inner, place, words)))
+        return column, inside
+
+    def _head(self, x: Tensor) -> Tensor:
+        """x [..., D] -> logits [..., V_0 + bands - 1]."""
+        return torch.cat([F.linear(x, matrix(self.words[0])), self.classes(x)], dim=-1)
+
+    def _project(self, x: Tensor, place: int) -> Tensor:
+        """x [..., D] -> [..., d_i]."""
+        x = self.projections[place - 1](x)
+        return ops.dropout(x, self.dropout) if self.training else x
+
+
+class Transposed(nn.Module):
+    """The transpose of an embedding's projection d -> D: [..., D] -> [..., d]."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self.original = original
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, matrix(self.original).t())
+
+
+Embedding = TokenEmbedding | AdaptiveEmbedding
+Output = TokenEmbedding | AdaptiveOutput
+
+
+def build_embedding(vocab: int, config: ModelConfig) -> Embedding:
+    """One matrix, or bands if the configuration is adaptive; `output()` is of the same kind."""
+    if config.adaptive is None:
+        return TokenEmbedding(vocab, config.dim, config.pad)
+    return AdaptiveEmbedding(vocab, config.dim, config.pad, config.adaptive)
+
+
+def band_of(tokens: Tensor, bands: tuple[Band, ...]) -> Tensor:
+    """Band of each token: [...] int64 -> [...] int64; an invalid id fails when it is looked up."""
+    which = torch.zeros_like(tokens)
+    for band in bands[1:]:
+        which = which + (tokens >= band.first)
+    return which
+
+
+def band_words(band: Band, pad: int) -> Words:
+    """Matrix [V_i, d_i] of a band."""
+    own = band.first <= pad < band.end
+    return Words(band.end - band.first, band.width, pad - band.first if own else None)
+
+
+def projection(inputs: int, outputs: int) -> nn.Linear:
+    """[..., inputs] -> [..., outputs]: xavier-uniform, no bias."""
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.xavier_uniform_(layer.weight)
+    return layer
+
+
+def matrix(module: nn.Module) -> Tensor:
+    """The weight of a module that has one."""
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-softmax over the last dimension, in float32 or wider."""
+    return logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
 
 
 def token_nll(logits: Tensor, target: Tensor) -> Tensor:
@@ -84,10 +279,10 @@ def sinusoids(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def add_positions(x: Tensor, padding: Tensor, pad: int, position: int = 0) -> Tensor:
-    """x [B, T, D] plus the sinusoid of each token's place in its sentence.
+    """x [B, T, D] plus the sinusoid of each token's position in its sentence.
 
     padding  [B, T] bool, on either side: only real tokens are counted, the first has pad + 1
-    position how many tokens of the sentence came before x
+    position number of tokens of the sentence before x
     """
     T, D = x.shape[1:]
     first = position + pad + 1
@@ -97,10 +292,10 @@ def add_positions(x: Tensor, padding: Tensor, pad: int, position: int = 0) -> Te
 
 
 def embed(embedding: nn.Module, tokens: Tensor, config: ModelConfig, position: int = 0) -> Tensor:
-    """What the first layer reads: words plus positions, then dropout.
+    """Input of the first layer: words plus positions, then dropout.
 
     tokens   [B, T] int64
-    position how many tokens of the sentence came before
+    position number of tokens of the sentence before
     returns  [B, T, D]
     """
     x = add_positions(embedding(tokens), tokens == config.pad, config.pad, position)

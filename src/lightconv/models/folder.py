@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from lightconv.config import from_dict, to_dict
-from lightconv.config.text import LARGEST_FILE, LOADERS
+from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.files import (
     MANIFEST_FILE,
     inside,
@@ -67,12 +66,9 @@ class ModelFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = _find(Path(path))
         file = inside(self.path, CONFIG_FILE)
-        if file.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"{file} is longer than {LARGEST_FILE} bytes, expected less")
+        data = read_plain(file)
         try:
-            self.config, self.tables = _parse(LOADERS[".json"](file.read_bytes().decode()))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: byte {error.start + 1} is not UTF-8") from None
+            self.config, self.tables = _parse(data)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
 
@@ -121,7 +117,7 @@ class ModelFolder:
         weights = self.file(WEIGHTS_FILE)
         check_no_pickle(weights)
         # Building a model costs time per layer, so the file must have tensors to fill them.
-        listed, layers = count_listed(weights), _count_layers(self.config)
+        listed, layers = count_listed(weights), self.config.depth
         if listed < layers:
             raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
         self.verify()
@@ -143,7 +139,7 @@ class ModelFolder:
         (self.path / MANIFEST_FILE).unlink(missing_ok=True)
         replace_file(self.path / CONFIG_FILE, _config_text(self.config, self.tables).encode())
         if verified:
-            _write_manifest(self.path)
+            write_manifest(self.path, skip=(CARD_FILE,))
 
     @classmethod
     def write(
@@ -177,7 +173,7 @@ class ModelFolder:
             for name, data in extra.items():
                 write_file(fresh / name, data)
             write_tensors(fresh / WEIGHTS_FILE, named)
-            _write_manifest(fresh)
+            write_manifest(fresh, skip=(CARD_FILE,))  # people may edit the card
         return cls(path)
 
 
@@ -298,11 +294,6 @@ def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) ->
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _write_manifest(folder: Path) -> None:
-    """Covers what the model computes with; people may edit its README."""
-    write_manifest(folder, skip=(CARD_FILE,))
-
-
 def _extra_files(
     config: ModelConfig,
     vocabulary: FolderVocabulary | None,
@@ -310,10 +301,10 @@ def _extra_files(
 ) -> dict[str, bytes]:
     extra: dict[str, bytes] = {}
     if vocabulary is not None:
-        if vocabulary.sizes() != _vocab_sizes(config):
+        if vocabulary.sizes() != config.vocab_sizes:
             raise ValueError(
                 f"vocabulary of {vocabulary.sizes()} tokens (source, target), but the model has "
-                f"{_vocab_sizes(config)}"
+                f"{config.vocab_sizes}"
             )
         extra |= vocabulary.files()
     for name, content in files.items():
@@ -322,18 +313,6 @@ def _extra_files(
             raise ValueError(f"a further file must not be called {name!r}")
         extra[name] = content if isinstance(content, bytes) else content.read_bytes()
     return extra
-
-
-def _vocab_sizes(config: ModelConfig) -> tuple[int, int]:
-    if isinstance(config, Seq2SeqConfig):
-        return config.source_vocab, config.target_vocab
-    return config.vocab, config.vocab
-
-
-def _count_layers(config: ModelConfig) -> int:
-    if isinstance(config, Seq2SeqConfig):
-        return len(config.encoder) + len(config.decoder)
-    return len(config.layers)
 
 
 def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:

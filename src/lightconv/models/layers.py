@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
-from lightconv.mixers.attend import attend, attention_weights, key_mask
+from lightconv.mixers.attention import attend, attention_weights, key_mask
 from lightconv.mixers.base import linear
 from lightconv.models.config import (
     LanguageModelConfig,
@@ -28,7 +28,7 @@ from lightconv.models.folder import load, save
 
 
 def build_mixer(config: MixerConfig, dim: int, *, causal: bool) -> Mixer:
-    """The mixer that `config` describes."""
+    """Mixer of one layer."""
     if config.kind not in MIXERS:
         raise ValueError(f"mixer kind must be one of {', '.join(MIXERS)}, got {config.kind!r}")
     return MIXERS[config.kind](dim, causal=causal, **mixer_options(config))
@@ -74,29 +74,27 @@ class SkipInit(TorchFunctionMode):
 
 
 class Residual(nn.Module):
-    """The frame of a sub-block: `close(x, module(open(x)))`."""
+    """Frame of a sub-block: `close(x, module(open(x)))`."""
 
-    def __init__(
-        self, dim: int, *, dropout: float, pre_norm: bool, input_dropout: float = 0.0
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, input_dropout: float = 0.0) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.dropout = dropout
+        self.norm = nn.LayerNorm(config.dim)
+        self.dropout = config.dropout
         self.input_dropout = input_dropout
-        self.pre_norm = pre_norm
+        self.pre_norm = config.pre_norm
 
     def open(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> what the module reads."""
+        """x [B, T, D] -> input of the module [B, T, D]."""
         inner = self.norm(x) if self.pre_norm else x
         return ops.dropout(inner, self.input_dropout) if self.training else inner
 
     def close(self, x: Tensor, inner: Tensor) -> Tensor:
-        """x [B, T, D] as it was before `open`, inner [B, T, D] from the module -> [B, T, D]."""
+        """x [B, T, D] as given to `open`, output of the module [B, T, D] -> [B, T, D]."""
         dropout = self.dropout if self.training else 0.0
         if self.pre_norm:
             return ops.dropout_add(x, inner, dropout)
         if not torch.is_grad_enabled():
-            # Nothing to keep for a backward pass, and small inputs: torch's own calls are lighter.
+            # Without a backward pass torch's own calls cost less for small inputs.
             out: Tensor = self.norm(ops.dropout_add(x, inner, dropout))
             return out
         norm = self.norm
@@ -113,7 +111,7 @@ class FeedForward(nn.Module):
         self.output = linear(ffn_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Not in place: the product is a view of a matrix, whose gradient autograd would copy twice.
+        # Not in place: the product is a view, whose gradient autograd would copy twice.
         x = F.relu(self.hidden(x))
         if self.training:
             x = ops.dropout(x, self.dropout)
@@ -122,7 +120,7 @@ class FeedForward(nn.Module):
 
 
 class SourceState(NamedTuple):
-    """The source as one layer attends to it: keys and values [B, S, D]; never written to."""
+    """Keys and values [B, S, D] of the source for one layer; never modified."""
 
     keys: Tensor
     values: Tensor
@@ -138,20 +136,19 @@ class SourceAttention(nn.Module):
         self.q_proj = linear(dim, dim)
         self.kv_proj = linear(dim, 2 * dim)
         self.out_proj = linear(dim, dim)
-        # The three start as one xavier-uniform matrix [3D, D], as in self-attention; they are cut
-        # in two because the keys and values come from elsewhere, and once per sentence.
+        # Initialised as one xavier-uniform matrix [3D, D], as in self-attention.
         bound = math.sqrt(6.0 / (4 * dim))
         nn.init.uniform_(self.q_proj.weight, -bound, bound)
         nn.init.uniform_(self.kv_proj.weight, -bound, bound)
 
     def start(self, memory: Tensor) -> SourceState:
-        """memory [B, S, D]: what `forward` needs of it, whatever the query."""
+        """memory [B, S, D] -> keys and values."""
         return SourceState(*self.kv_proj(memory).chunk(2, dim=-1))
 
     def forward(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
         """x [N, T, D], the source and its padding [B, S] bool -> [N, T, D].
 
-        N is B, or a multiple of it: then the first N / B rows read the first source, and so on.
+        N is a multiple of B: the first N / B rows read the first source, and so on.
         """
         dropout = self.dropout if self.training else 0.0
         q, mask = self._queries(x, source), key_mask(padding)
@@ -160,27 +157,27 @@ class SourceAttention(nn.Module):
         return out
 
     def weights(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
-        """Where `forward` looks, the mean of the heads: [N, T, S]; arguments as there."""
+        """Attention weights of `forward`, the mean of the heads: [N, T, S]."""
         q, mask = self._queries(x, source), key_mask(padding)
         mean = attention_weights(q, source.keys, self.heads, mask=mask).mean(1)
         return mean.view(*x.shape[:2], mean.shape[-1])
 
     def _queries(self, x: Tensor, source: SourceState) -> Tensor:
-        """x [N, T, D] -> [B, N / B * T, D]: queries know nothing of each other."""
+        """x [N, T, D] -> [B, N / B * T, D]: queries are independent of each other."""
         q: Tensor = self.q_proj(x)
         B = source.keys.shape[0]
         return q if q.shape[0] == B else q.view(B, -1, q.shape[2])
 
 
 class Layer(nn.Module):
-    """What every layer has: a mixer and a feed-forward network, each in its frame."""
+    """Base of all layers: a mixer and a feed-forward network, each in its frame."""
 
     def __init__(self, config: ModelConfig, mixer: MixerConfig, *, causal: bool) -> None:
         super().__init__()
         self.mixer = build_mixer(mixer, config.dim, causal=causal)
-        self.mixer_residual = mixer_residual(config)
+        self.mixer_residual = Residual(config, input_dropout=config.input_dropout)
         self.ffn = FeedForward(config.dim, config.ffn_dim, dropout=config.activation_dropout)
-        self.ffn_residual = residual(config)
+        self.ffn_residual = Residual(config)
 
     def mix(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
         """x [B, T, D], padding [B, T] bool -> [B, T, D]."""
@@ -194,7 +191,7 @@ class Layer(nn.Module):
         return block.close(x, mixed), state
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D], each position for itself."""
+        """x [B, T, D] -> [B, T, D]."""
         block = self.ffn_residual
         return block.close(x, self.ffn(block.open(x)))
 
@@ -227,7 +224,7 @@ class CausalLayer(Layer):
 
 
 class DecoderState(NamedTuple):
-    """What one decoder layer remembers of a sentence: its own past and the source."""
+    """State of one decoder layer: of its mixer, and of the source."""
 
     mixer: State
     source: SourceState
@@ -241,14 +238,14 @@ class DecoderLayer(Layer):
         self.source = SourceAttention(
             config.dim, heads=config.source_heads, dropout=config.attention_dropout
         )
-        self.source_residual = residual(config)
+        self.source_residual = Residual(config)
 
     def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
         """x [B, T, D], memory [B, S, D], its padding [B, S] bool -> [B, T, D]."""
         return self.feed_forward(self.read(self.mix(x), self.source.start(memory), padding))
 
     def start(self, memory: Tensor, max_len: int) -> DecoderState:
-        """memory [B, S, D]; `max_len` positions will be stepped at most."""
+        """State before the first of at most `max_len` positions; memory [B, S, D]."""
         past = self.mixer.start(memory.shape[0], max_len, device=memory.device, dtype=memory.dtype)
         return DecoderState(past, self.source.start(memory))
 
@@ -261,7 +258,7 @@ class DecoderLayer(Layer):
     def step_attending(
         self, x: Tensor, state: DecoderState, padding: Tensor
     ) -> tuple[Tensor, DecoderState, Tensor]:
-        """As `step`, and where it looked: [B, n, S]."""
+        """As `step`, and the attention weights [B, n, S]."""
         x, past = self.mix_step(x, state.mixer)
         weights = self.source.weights(self.source_residual.open(x), state.source, padding)
         x = self.feed_forward(self.read(x, state.source, padding))
@@ -273,27 +270,12 @@ class DecoderLayer(Layer):
         return block.close(x, self.source(block.open(x), source, padding))
 
 
-def residual(config: ModelConfig) -> Residual:
-    """The frame of a sub-block without a mixer."""
-    return Residual(config.dim, dropout=config.dropout, pre_norm=config.pre_norm)
-
-
-def mixer_residual(config: ModelConfig) -> Residual:
-    """The frame of a mixer, the one sub-block whose input has a dropout of its own."""
-    return Residual(
-        config.dim,
-        dropout=config.dropout,
-        pre_norm=config.pre_norm,
-        input_dropout=config.input_dropout,
-    )
-
-
 def final_norm(config: ModelConfig) -> nn.Module:
-    """What ends a stack: post-norm layers have normalised already."""
+    """Norm after the last layer; post-norm layers need none."""
     return nn.LayerNorm(config.dim) if config.pre_norm and config.final_norm else nn.Identity()
 
 
 def require_eval(model: nn.Module) -> None:
     """Raises ValueError in training mode."""
     if model.training:
-        raise ValueError("stepping knows no dropout: call eval() before start()")
+        raise ValueError("a model in training mode cannot step: call eval() before start()")

@@ -1,4 +1,4 @@
-"""The language model: whole texts (`forward`) or a few tokens at a time (`step`)."""
+"""Language model: whole texts (`forward`) or a few tokens at a time (`step`)."""
 
 from typing import NamedTuple
 
@@ -6,41 +6,40 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.mixers import State
-from lightconv.models.adaptive import Output, build_embedding
 from lightconv.models.config import LanguageModelConfig
-from lightconv.models.embedding import embed
+from lightconv.models.embedding import Output, build_embedding, embed
 from lightconv.models.layers import BaseModel, CausalLayer, final_norm, require_eval
 
 
 class LanguageModelState(NamedTuple):
-    """A model in the middle of N texts: a pytree, batch first in every tensor."""
+    """State after some tokens of N texts: a pytree, batch first."""
 
     layers: tuple[State, ...]
 
     @property
     def position(self) -> int:
-        """How many tokens came before."""
+        """Number of tokens stepped so far."""
         return self.layers[0].position
 
 
 class LanguageModel(BaseModel):
-    """Tokens to scores of the next one; the mixers are those of the configuration.
+    """Tokens -> scores of the next token.
 
-    Padding stands on the right only: no real position sees it, so none of it is masked.
+    Padding stands on the right, where no real position sees it, so nothing is masked.
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = build_embedding(config.vocab, config)
-        # An adaptive configuration says itself what is tied.
+        # An adaptive configuration decides itself what is tied.
         tied = config.tie_output or config.adaptive is not None
         self.output: Output = self.embedding.output(tied=tied)
         self.layers = nn.ModuleList(CausalLayer(config, mixer) for mixer in config.layers)
         self.norm = final_norm(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The scores of what follows every position.
+        """Scores of the token after every position.
 
         tokens  [B, T] int64, padded on the right
         returns [B, T, V]: logits, or log-probabilities of an adaptive output
@@ -48,7 +47,7 @@ class LanguageModel(BaseModel):
         return self.output.scores(self.features(tokens))
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the output reads: tokens [B, T] int64, padded on the right -> [B, T, D]."""
+        """Input of the output layer: tokens [B, T] int64, padded on the right -> [B, T, D]."""
         x = embed(self.embedding, tokens, self.config)
         for layer in self.layers:
             x = layer(x)
@@ -62,10 +61,7 @@ class LanguageModel(BaseModel):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> LanguageModelState:
-        """The state before the first token of `batch` texts of at most `max_len` tokens.
-
-        Device and dtype are those of the parameters unless given.
-        """
+        """State before the first token of `batch` texts of at most `max_len` tokens."""
         require_eval(self)
         return LanguageModelState(
             tuple(
@@ -75,12 +71,11 @@ class LanguageModel(BaseModel):
         )
 
     def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, LanguageModelState]:
-        """The next n tokens of N texts, none of them padding.
+        """Steps the next n tokens of N texts.
 
-        tokens  [N, n] int64
-        returns the scores [N, n, V] of what follows each, and the next state
-
-        The state given may be overwritten, unless gradients are being recorded.
+        tokens  [N, n] int64 without padding
+        returns scores [N, n, V] of the token after each, and the next state; the state given may
+                be overwritten unless gradients are recorded
         """
         x = embed(self.embedding, tokens, self.config, state.position)
         layers = []

@@ -1,4 +1,4 @@
-"""The encoder-decoder model: whole sentences (`forward`) or a few tokens at a time (`step`)."""
+"""Encoder-decoder model: whole sentences (`forward`) or a few tokens at a time (`step`)."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.mixers import reorder
-from lightconv.models.adaptive import Output, build_embedding
 from lightconv.models.config import Seq2SeqConfig
-from lightconv.models.embedding import embed
+from lightconv.models.embedding import Output, build_embedding, embed
 from lightconv.models.layers import (
     BaseModel,
     DecoderLayer,
@@ -20,17 +19,17 @@ from lightconv.models.layers import (
 
 
 class Memory(NamedTuple):
-    """The encoded source: output [B, S, D] and padding [B, S] bool."""
+    """Encoded source: output [B, S, D] and padding [B, S] bool."""
 
     output: Tensor
     padding: Tensor
 
 
 class Seq2SeqState(NamedTuple):
-    """A decoder in the middle of N outputs: a pytree, batch first in every tensor.
+    """State of the decoder after some tokens of N outputs: a pytree, batch first.
 
-    What belongs to the source, its padding among it, is there once for all outputs of a sentence:
-    B rows, where N is a multiple of B and the first N / B outputs are those of the first.
+    Tensors of the source have B rows, one per sentence: N is a multiple of B, and the first N / B
+    outputs belong to the first sentence.
     """
 
     layers: tuple[DecoderState, ...]
@@ -38,11 +37,11 @@ class Seq2SeqState(NamedTuple):
 
     @property
     def position(self) -> int:
-        """How many tokens came before."""
+        """Number of tokens stepped so far."""
         return self.layers[0].mixer.position
 
     def reorder(self, rows: Tensor) -> "Seq2SeqState":
-        """The state of those rows [N']; what is said of `mixers.reorder`."""
+        """State of those rows [N'], as `mixers.reorder`."""
         B, N = len(self.padding), len(self.layers[0].mixer.tensors[0])
         kept = _sources(rows // max(N // max(B, 1), 1), B)
         if kept is None:
@@ -56,7 +55,7 @@ class Seq2SeqState(NamedTuple):
 
 
 class Seq2Seq(BaseModel):
-    """Source and target tokens to scores; the mixers are those of the configuration."""
+    """Source and target tokens -> scores of the next target token."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class Seq2Seq(BaseModel):
         self.decoder_norm = final_norm(config)
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """The scores of every target position.
+        """Scores of every target position.
 
         source    [B, S] int64, padded on either side
         target_in [B, T] int64, begins with EOS, padded on the right
@@ -83,7 +82,7 @@ class Seq2Seq(BaseModel):
         return self.output.scores(self.features(source, target_in))
 
     def features(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """What the output reads at every target position: [B, T, D]; arguments as of `forward`."""
+        """Input of the output layer [B, T, D]; arguments as of `forward`."""
         memory = self.encode(source)
         x = embed(self.target_embedding, target_in, self.config)
         for layer in self.decoder:
@@ -92,7 +91,7 @@ class Seq2Seq(BaseModel):
         return out
 
     def encode(self, source: Tensor) -> Memory:
-        """source [B, S] int64, padded on either side."""
+        """source [B, S] int64, padded on either side -> output [B, S, D] and padding."""
         padding = source == self.config.pad
         x = embed(self.source_embedding, source, self.config)
         for layer in self.encoder:
@@ -100,18 +99,17 @@ class Seq2Seq(BaseModel):
         return Memory(self.encoder_norm(x), padding)
 
     def start(self, memory: Memory, max_len: int) -> Seq2SeqState:
-        """The state before the first token; `max_len` tokens will be stepped at most."""
+        """State before the first of at most `max_len` tokens."""
         require_eval(self)
         layers = tuple(_decoder(layer).start(memory.output, max_len) for layer in self.decoder)
         return Seq2SeqState(layers, memory.padding)
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
-        """The next n tokens of N sentences, none of them padding.
+        """Steps the next n tokens of N outputs.
 
-        tokens  [N, n] int64
-        returns the scores [N, n, V] of what follows each, and the next state
-
-        The state given may be overwritten, unless gradients are being recorded.
+        tokens  [N, n] int64 without padding
+        returns scores [N, n, V] of the token after each, and the next state; the state given may
+                be overwritten unless gradients are recorded
         """
         x = embed(self.target_embedding, tokens, self.config, state.position)
         layers = []
@@ -124,10 +122,7 @@ class Seq2Seq(BaseModel):
     def step_attending(
         self, tokens: Tensor, state: Seq2SeqState, layer: int = -1
     ) -> tuple[Tensor, Seq2SeqState, Tensor]:
-        """As `step`, and where that layer of the decoder looks in the source.
-
-        The third result is [N, n, S], the mean of the heads; every row sums to one.
-        """
+        """As `step`, and the attention weights [N, n, S] of a layer, the mean of its heads."""
         if not -len(self.decoder) <= layer < len(self.decoder):
             raise ValueError(f"layer={layer} must be one of {len(self.decoder)} decoder layers")
         chosen = self.decoder[layer]
@@ -144,9 +139,9 @@ class Seq2Seq(BaseModel):
 
 
 def _sources(wanted: Tensor, B: int) -> Tensor | None:
-    """Which of B sources to keep, when the rows of a state want these [N']; None: all as they are.
+    """Sources to keep for rows that read the sources `wanted` [N']; None keeps all B.
 
-    Neighbours that want the same one share it, if every source is wanted by as many.
+    Neighbours share a source if every source has the same number of rows.
     """
     kept, counts = torch.unique_consecutive(wanted, return_counts=True)
     if not bool((counts == counts[:1]).all()):

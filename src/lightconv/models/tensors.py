@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypedDict
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-# The format's name of each dtype; parameters of a model folder have one of the first four.
+# The format's name of each dtype.
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -26,7 +26,6 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-FLOATS = tuple(DTYPES.values())[:4]
 # The one name that the format reserves.
 RESERVED = "__metadata__"
 # A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
@@ -130,26 +129,27 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def read_weights(
     model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None
 ) -> None:
-    """Fills a model on the meta device, memory-mapped unless another device or dtype is asked for.
+    """Fills a model on the meta device; the tensors are memory-mapped unless converted."""
+    tensors = read_tensors(path)
+    compare(path, "its config.json", shapes(parameters(model)), shapes(tensors))
+    first, kind = next((name, tensor.dtype) for name, tensor in tensors.items())
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.dtype not in DTYPES:
+            raise ValueError(f"{path}: {name} has type {tensor.dtype}, expected floating point")
+        if tensor.dtype != kind:
+            raise ValueError(f"{path}: {name} has type {tensor.dtype}, but {first} has {kind}")
+    fill(model, {name: tensor.to(device, dtype) for name, tensor in tensors.items()})
 
-    All names and shapes are compared before the first number is read.
-    """
-    wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
-    try:
-        with safe_open(path, "pt") as file:
-            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            shapes = {name: tuple(part.get_shape()) for name, part in found.items()}
-            compare(path, "its config.json", wanted, shapes)
-            _check_dtypes(path, {name: part.get_dtype() for name, part in found.items()})
-            fill(model, {name: file.get_tensor(name).to(device, dtype) for name in wanted})
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Shape of each tensor."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def count_listed(path: Path) -> int:
@@ -178,17 +178,6 @@ def compare(where: object, by: str, wanted: Shapes, found: Shapes) -> None:
             raise ValueError(
                 f"{where}: {name} has shape {list(found[name])}, expected {list(shape)} by {by}"
             )
-
-
-def _check_dtypes(path: Path, found: Mapping[str, str]) -> None:
-    first, kind = next(iter(found.items()))
-    for name, dtype in found.items():
-        if dtype not in FLOATS:
-            raise ValueError(
-                f"{path}: {name} has type {dtype}, expected one of {', '.join(FLOATS)}"
-            )
-        if dtype != kind:
-            raise ValueError(f"{path}: {name} has type {dtype}, but {first} has {kind}")
 
 
 def _some(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from lightconv.ops.functional import (
     lightconv_step,
 )
 from lightconv.ops.residual import dropout, dropout_add, dropout_add_norm
-from lightconv.ops.topk import topk_logprobs
+from lightconv.ops.vocabulary import topk_logprobs
 
 __all__ = [
     "dropout",

@@ -1,20 +1,17 @@
 """The paper's own formulation (section 3): the kernels as a band matrix, then one matrix product.
 
-Fast for short sequences in plain PyTorch, T x T memory for long ones. Kept as a named backend, as
-a second definition to test against and as a peer to measure against.
+Fast for short sequences in plain PyTorch, T x T memory for long ones. A named backend, a second
+definition to test against and a baseline to measure against.
 """
 
 import torch
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype, check_dynamicconv, check_lightconv
+from lightconv.ops.check import accumulate_dtype
 
 
 def band_matrix(weight: Tensor, left: int) -> Tensor:
-    """Entry [.., t, t + j - left] is tap j of position t.
-
-    weight [..., T, K] -> [..., T, T].
-    """
+    """weight [..., T, K] -> [..., T, T]: entry [.., t, t + j - left] is tap j of position t."""
     T, K = weight.shape[-2:]
     wide = weight.new_zeros(*weight.shape[:-1], T + K - 1)
     # A diagonal band is a plain block when the rows are read one element longer than they are.
@@ -28,23 +25,14 @@ def band_matrix(weight: Tensor, left: int) -> Tensor:
     return inside
 
 
-def dynamicconv(x: Tensor, weight: Tensor, left: int, softmax: bool = False) -> Tensor:
-    """x [B, T, D], weight [B, T, H, K] -> [B, T, D]."""
-    check_dynamicconv(x, weight, left)
+def convolve(x: Tensor, weight: Tensor, left: int, softmax: bool = False) -> Tensor:
+    """x [B, T, D], weight [B, T, H, K] or [H, K], logits with `softmax` -> [B, T, D]."""
     if softmax:
         weight = weight.softmax(-1, dtype=accumulate_dtype(x.dtype))
-    return _multiply(x, weight.to(x.dtype).transpose(1, 2), left)
-
-
-def lightconv(x: Tensor, weight: Tensor, left: int) -> Tensor:
-    """x [B, T, D], weight [H, K] -> [B, T, D]."""
-    check_lightconv(x, weight, left)
-    return _multiply(x, weight.to(x.dtype)[None, :, None].expand(1, -1, x.shape[1], -1), left)
-
-
-def _multiply(x: Tensor, weight: Tensor, left: int) -> Tensor:
-    """weight [B or 1, H, T, K]."""
-    H = weight.shape[1]
-    heads = x.unflatten(-1, (H, x.shape[-1] // H)).transpose(1, 2)
-    out: Tensor = band_matrix(weight, left) @ heads
+    weight = weight.to(x.dtype)
+    if weight.dim() == 2:
+        weight = weight[None, None].expand(1, x.shape[1], -1, -1)
+    H = weight.shape[2]
+    heads = x.unflatten(-1, (H, x.shape[2] // H)).transpose(1, 2)
+    out: Tensor = band_matrix(weight.transpose(1, 2), left) @ heads
     return out.transpose(1, 2).flatten(-2)

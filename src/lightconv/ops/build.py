@@ -1,4 +1,4 @@
-"""Compiles the C++ kernels into one shared library. Standard library only: setup.py runs it too.
+"""Build of the C++ kernels into one shared library. Standard library only: setup.py runs it too.
 
 The sources know neither torch nor Python, so the library's name depends on their text and the
 machine's architecture alone: a new torch or Python needs no new build, a changed source does.
@@ -24,13 +24,13 @@ FLAGS = (
     "-fno-trapping-math",
     "-Wno-psabi",
 )
-# What clang neither knows nor needs: predictive commoning trades loads for moves in the tap loops.
+# GCC alone: its predictive commoning trades loads for moves in the tap loops.
 GCC_FLAGS = ("-fno-predictive-commoning",)
 _X86 = ("x86_64", "AMD64", "amd64")
 
 
 class BuildError(RuntimeError):
-    """The kernels could not be compiled; the message says why and what to do."""
+    """The kernels could not be compiled."""
 
 
 def instruction_sets() -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -47,7 +47,7 @@ def instruction_sets() -> dict[str, tuple[int, tuple[str, ...]]]:
 
 
 def library_name() -> str:
-    """The file name of the library these sources give on this kind of machine."""
+    """File name of the library that these sources give on this kind of machine."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -80,14 +80,15 @@ def kernel_commands(command: list[str], folder: str) -> dict[str, list[str]]:
 
 
 def build(target: Path) -> None:
-    """Compiles and links `target`; it appears whole or not at all, also beside another build."""
+    """Compiles and links `target`, which is replaced atomically."""
     if sys.platform == "win32":
-        raise BuildError("the kernels are not built on Windows; use WSL")
+        raise BuildError("the kernels cannot be built on Windows; use WSL")
     cxx = compiler()
-    welcome = () if "clang" in _version(cxx) else GCC_FLAGS
+    version = subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=False)
+    more = () if "clang" in version.stdout else GCC_FLAGS
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        commands = kernel_commands([*cxx, *FLAGS, *welcome], folder)
+        commands = kernel_commands([*cxx, *FLAGS, *more], folder)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             list(pool.map(_run, commands.values()))
         linked = f"{folder}/linked.so"
@@ -96,19 +97,14 @@ def build(target: Path) -> None:
         Path(linked).replace(target)
 
 
-def _version(cxx: list[str]) -> str:
-    done = subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
-
-
 def _seal(path: Path) -> None:
-    """Appends a checksum, which the loader of a library does not mind."""
+    """Appends a checksum, which the dynamic loader ignores."""
     data = path.read_bytes()
     path.write_bytes(data + hashlib.sha256(data).digest())
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether the file is there as `build` wrote it; loading a truncated one kills the process."""
+    """True if the file is as `build` wrote it; loading a truncated one kills the process."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""What the operators accept, said once: kernels, fake kernels and formulas call these checks."""
+"""Argument checks of the operators, shared by kernels, fake kernels and formulas."""
 
 import itertools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,8 +9,24 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
+class Extras(NamedTuple):
+    """Options of a convolution over whole sequences.
+
+    cu_seqlens  [S + 1] int32 or int64, the boundaries of packed sequences; None without packing
+    dropconnect probability of dropping a weight
+    seed        [] int64, needed if dropconnect > 0
+    """
+
+    cu_seqlens: Tensor | None = None
+    dropconnect: float = 0.0
+    seed: Tensor | None = None
+
+
+PLAIN = Extras()
+
+
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype sums and softmax run in: float64 for float64, float32 for everything else."""
+    """Dtype of sums and softmax: float64 for float64, float32 for every other dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -17,14 +34,40 @@ def _shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
 
-def require_tensor(name: str, value: object) -> None:
-    """Raises ValueError unless value is a tensor."""
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+def _check_device(op: str, x: Tensor, name: str, other: Tensor) -> None:
+    if other.device != x.device:
+        raise ValueError(f"{op}: x is on {x.device} but {name} is on {other.device}")
 
 
-def _check_common(op: str, x: Tensor, weight: Tensor, H: int, K: int) -> None:
-    D = x.shape[-1]
+def _check_drop(op: str, name: str, p: float, x: Tensor, seed: Tensor | None) -> None:
+    if not 0.0 <= p < 1.0:
+        raise ValueError(f"{op}: {name} must be in [0, 1), got {p}")
+    if p > 0.0:
+        if seed is None:
+            raise ValueError(f"{op}: {name}={p} needs a seed, got None")
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ValueError(
+                f"{op}: seed must be one int64, got {seed.dtype} of shape {_shape(seed)}"
+            )
+        _check_device(op, x, "seed", seed)
+
+
+def check_conv(op: str, x: Tensor, weight: Tensor, left: int, extras: Extras = PLAIN) -> None:
+    """x [B, T, D]; weight [B, T, H, K] if op is "dynamicconv", [H, K] if it is "lightconv"."""
+    if x.dim() != 3:
+        raise ValueError(f"{op}: x must have shape [B, T, D], got {_shape(x)}")
+    B, T, D = x.shape
+    shape = weight.shape
+    if op == "dynamicconv":
+        if len(shape) != 4:
+            raise ValueError(f"{op}: weight must have shape [B, T, H, K], got {_shape(weight)}")
+        if shape[0] != B or shape[1] != T:
+            raise ValueError(
+                f"{op}: weight {_shape(weight)} and x {_shape(x)} must agree in B and T"
+            )
+    elif len(shape) != 2:
+        raise ValueError(f"{op}: weight must have shape [H, K], got {_shape(weight)}")
+    H, K = shape[-2], shape[-1]
     if K < 1:
         raise ValueError(
             f"{op}: the kernel width K must be at least 1, got weight {_shape(weight)}"
@@ -41,37 +84,13 @@ def _check_common(op: str, x: Tensor, weight: Tensor, H: int, K: int) -> None:
             f"{op}: weight must be {x.dtype} like x or {accumulate_dtype(x.dtype)}, "
             f"got {weight.dtype}; convert one of them"
         )
-    if weight.device != x.device:
-        raise ValueError(f"{op}: x is on {x.device} but weight is on {weight.device}")
-
-
-def _check_drop(op: str, name: str, p: float, x: Tensor, seed: Tensor | None) -> None:
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"{op}: {name} must be in [0, 1), got {p}")
-    if p > 0.0:
-        if seed is None:
-            raise ValueError(f"{op}: {name}={p} needs a seed, got None")
-        if seed.dtype != torch.int64 or seed.numel() != 1:
-            raise ValueError(
-                f"{op}: seed must be one int64, got {seed.dtype} of shape {_shape(seed)}"
-            )
-        if seed.device != x.device:
-            raise ValueError(f"{op}: x is on {x.device} but seed is on {seed.device}")
-
-
-def _check_extras(
-    op: str,
-    x: Tensor,
-    left: int,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | None,
-) -> None:
+    _check_device(op, x, "weight", weight)
     if left < 0:
         raise ValueError(f"{op}: left must be at least 0, got {left}")
+    cu_seqlens, dropconnect, seed = extras
     _check_drop(op, "dropconnect", dropconnect, x, seed)
     if cu_seqlens is not None:
-        if x.shape[0] != 1:
+        if B != 1:
             raise ValueError(f"{op}: with cu_seqlens the batch must be 1, got x {_shape(x)}")
         if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
             raise ValueError(
@@ -79,54 +98,11 @@ def _check_extras(
             )
         if cu_seqlens.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"{op}: cu_seqlens must be int32 or int64, got {cu_seqlens.dtype}")
-        if cu_seqlens.device != x.device:
-            raise ValueError(f"{op}: x is on {x.device} but cu_seqlens is on {cu_seqlens.device}")
-
-
-def check_lightconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Tensor | None = None,
-) -> None:
-    """Raises ValueError unless x is [B, T, D], weight [H, K], H divides D, K >= 1, left >= 0."""
-    op = "lightconv"
-    require_tensor("x", x)
-    require_tensor("weight", weight)
-    if x.dim() != 3:
-        raise ValueError(f"{op}: x must have shape [B, T, D], got {_shape(x)}")
-    if weight.dim() != 2:
-        raise ValueError(f"{op}: weight must have shape [H, K], got {_shape(weight)}")
-    _check_common(op, x, weight, weight.shape[0], weight.shape[1])
-    _check_extras(op, x, left, cu_seqlens, dropconnect, seed)
-
-
-def check_dynamicconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Tensor | None = None,
-) -> None:
-    """Raises ValueError unless x is [B, T, D], weight [B, T, H, K], H divides D, K and left fit."""
-    op = "dynamicconv"
-    require_tensor("x", x)
-    require_tensor("weight", weight)
-    if x.dim() != 3:
-        raise ValueError(f"{op}: x must have shape [B, T, D], got {_shape(x)}")
-    if weight.dim() != 4:
-        raise ValueError(f"{op}: weight must have shape [B, T, H, K], got {_shape(weight)}")
-    if weight.shape[0] != x.shape[0] or weight.shape[1] != x.shape[1]:
-        raise ValueError(f"{op}: weight {_shape(weight)} and x {_shape(x)} must agree in B and T")
-    _check_common(op, x, weight, weight.shape[2], weight.shape[3])
-    _check_extras(op, x, left, cu_seqlens, dropconnect, seed)
+        _check_device(op, x, "cu_seqlens", cu_seqlens)
 
 
 def check_grad(grad: Tensor, x: Tensor) -> None:
-    """Raises ValueError unless grad could be the gradient of an output of x's shape."""
+    """grad and x [B, T, D], same dtype and device."""
     if grad.shape != x.shape or grad.dtype != x.dtype or grad.device != x.device:
         raise ValueError(
             f"grad must be like x, {x.dtype} {_shape(x)} on {x.device}, "
@@ -134,12 +110,25 @@ def check_grad(grad: Tensor, x: Tensor) -> None:
         )
 
 
-def check_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor) -> None:
-    """Raises ValueError unless window is [B, K-1, D] beside x [B, n, D], and position >= 0."""
-    if window.dim() != 3 or tuple(window.shape) != (x.shape[0], weight.shape[-1] - 1, x.shape[2]):
+def check_boundaries(cu_seqlens: Tensor, length: int) -> None:
+    """The values must rise from 0 to the packed length; reads them, which waits for a GPU."""
+    boundaries = cu_seqlens.tolist()
+    if boundaries[0] != 0 or boundaries[-1] != length:
         raise ValueError(
-            f"{op}: window must have shape [B, K-1, D] = "
-            f"{[x.shape[0], weight.shape[-1] - 1, x.shape[2]]}, got {_shape(window)}"
+            f"cu_seqlens must run from 0 to the packed length {length}, "
+            f"got {boundaries[0]} to {boundaries[-1]}"
+        )
+    if any(b < a for a, b in itertools.pairwise(boundaries)):
+        raise ValueError("cu_seqlens must not decrease")
+
+
+def check_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor) -> None:
+    """x [B, n, D], window [B, K-1, D], weight [B, n, H, K] or [H, K], position >= 0."""
+    check_conv(op.removesuffix("_step"), x, weight, 0)
+    wanted = [x.shape[0], weight.shape[-1] - 1, x.shape[2]]
+    if list(window.shape) != wanted:
+        raise ValueError(
+            f"{op}: window must have shape [B, K-1, D] = {wanted}, got {_shape(window)}"
         )
     if window.dtype != x.dtype or window.device != x.device:
         raise ValueError(
@@ -149,15 +138,29 @@ def check_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor
         raise ValueError(f"{op}: position must be at least 0, got {position}")
 
 
-def check_boundaries(op: str, boundaries: list[int], length: int) -> None:
-    """Raises ValueError unless the values of cu_seqlens rise from 0 to the packed length."""
-    if boundaries[0] != 0 or boundaries[-1] != length:
-        raise ValueError(
-            f"{op}: cu_seqlens must run from 0 to the packed length {length}, "
-            f"got {boundaries[0]} to {boundaries[-1]}"
-        )
-    if any(b < a for a, b in itertools.pairwise(boundaries)):
-        raise ValueError(f"{op}: cu_seqlens must not decrease")
+def fits_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor) -> bool:
+    """Quick test for the common step, whose tensors are all on the CPU and of one dtype.
+
+    x [B, n, D], window [B, K-1, D], weight [B, n, H, K] or [H, K]. Reading an attribute of a tensor
+    takes a tenth of a microsecond and slicing a shape half of one, in a call of ten.
+    """
+    dtype = x.dtype
+    if not (dtype in DTYPES and dtype == weight.dtype == window.dtype and x.dim() == 3):
+        return False
+    B, n, D = x.shape
+    shape = weight.shape
+    if op == "dynamicconv_step":
+        if len(shape) != 4:
+            return False
+        rows, columns, H, K = shape
+        if rows != B or columns != n:
+            return False
+    elif len(shape) == 2:
+        H, K = shape
+    else:
+        return False
+    fits = K > 0 and H > 0 and position >= 0 and D % H == 0 and window.shape == (B, K - 1, D)
+    return fits and x.is_cpu and window.is_cpu and weight.is_cpu
 
 
 def check_residual(
@@ -168,7 +171,7 @@ def check_residual(
     dropout: float,
     seed: Tensor | None,
 ) -> None:
-    """Raises ValueError unless x is like inner [..., D] and not narrower, weight and bias [D]."""
+    """x and inner [..., D], x not narrower than inner; weight and bias [D], or both None."""
     op = "residual"
     if inner.dim() < 1 or inner.dtype not in DTYPES:
         raise ValueError(
@@ -192,8 +195,7 @@ def check_residual(
             raise ValueError(f"{op}: {name} must have shape {[like.shape[-1]]}, got {_shape(each)}")
         if each.dtype not in (like.dtype, accumulate_dtype(like.dtype)):
             raise ValueError(f"{op}: {name} must be {like.dtype} like x, got {each.dtype}")
-        if each.device != like.device:
-            raise ValueError(f"{op}: x is on {like.device} but {name} is on {each.device}")
+        _check_device(op, like, name, each)
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
         raise ValueError(f"{op}: weight is {weight.dtype} but bias is {bias.dtype}")
     _check_drop(op, "dropout", dropout, inner, seed)

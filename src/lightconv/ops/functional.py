@@ -1,24 +1,23 @@
-"""The operators as people call them.
+"""The public operators, and `explain`, which names the kernel that runs.
 
 Four functions over whole sequences and two over a stream; one integer `left` says how far the
-kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the kernel of x's device
-(`lightconv.explain()` names it), "reference" the formula, "band" the paper's band matrix.
+kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the kernel of x's device,
+"reference" the formula, "band" the paper's band matrix.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lightconv.ops import band, gpu, native, reference, schema
-from lightconv.ops.check import accumulate_dtype, check_lightconv, require_tensor
+from lightconv.ops import band, cpu, gpu, library, reference, schema
+from lightconv.ops.check import Extras, accumulate_dtype, check_conv, check_step
 from lightconv.ops.random import as_seed
 
-# Which kernel runs is the dispatcher's choice, by device; formulas stand in where there is none.
-native.register(schema.LIBRARY)
+# The dispatcher chooses the kernel by device; the formula serves devices without one.
+cpu.register(schema.LIBRARY)
 gpu.register(schema.LIBRARY)
 
 BACKENDS = ("auto", "reference", "band")
+Options = tuple[Tensor | None, float, Tensor | int | None]  # cu_seqlens, dropconnect, seed
 
 
 def dynamicconv(
@@ -31,7 +30,7 @@ def dynamicconv(
     seed: Tensor | int | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """A kernel of its own for every position: out[t] = sum_j weight[t, j] * x[t + j - left].
+    """Convolution with a kernel per position: out[t] = sum_j weight[t, j] * x[t + j - left].
 
     x          [B, T, D]
     weight     [B, T, H, K]; channel c uses head c // (D / H)
@@ -41,7 +40,8 @@ def dynamicconv(
     `dropconnect` drops single weights (scaled by 1 / (1 - p)), by `seed` or a seed drawn from
     torch's generator.
     """
-    return _dynamicconv(x, weight, left, False, cu_seqlens, dropconnect, seed, backend)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, weight, left, False, options, backend)
 
 
 def dynamicconv_softmax(
@@ -60,30 +60,8 @@ def dynamicconv_softmax(
     logits  [B, T, H, K]
     returns [B, T, D]
     """
-    return _dynamicconv(x, logits, left, True, cu_seqlens, dropconnect, seed, backend)
-
-
-def _dynamicconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    softmax: bool,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | int | None,
-    backend: str,
-) -> Tensor:
-    x, weight = _autocast(x, weight)
-    seed = as_seed(seed, dropconnect, x.device)
-    if backend == "auto":
-        out: Tensor = torch.ops.lightconv.dynamicconv.default(
-            x, weight, left, softmax, cu_seqlens, dropconnect, seed
-        )
-        return out
-    if backend == "reference":
-        return reference.dynamicconv(x, weight, left, softmax, cu_seqlens, dropconnect, seed)
-    _check_band(backend, cu_seqlens, dropconnect)
-    return band.dynamicconv(x, weight, left, softmax)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, logits, left, True, options, backend)
 
 
 def lightconv(
@@ -96,24 +74,15 @@ def lightconv(
     seed: Tensor | int | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """One kernel per head for all positions: out[t] = sum_j weight[j] * x[t + j - left].
+    """Convolution with one kernel per head: out[t] = sum_j weight[j] * x[t + j - left].
 
     x          [B, T, D]
     weight     [H, K]; channel c uses head c // (D / H); H = D is a depthwise convolution
     cu_seqlens [S + 1], optional: x is [1, N, D], S sequences laid end to end without padding
     returns    [B, T, D]
     """
-    x, weight = _autocast(x, weight)
-    seed = as_seed(seed, dropconnect, x.device)
-    if backend == "auto":
-        out: Tensor = torch.ops.lightconv.lightconv.default(
-            x, weight, left, cu_seqlens, dropconnect, seed
-        )
-        return out
-    if backend == "reference":
-        return reference.lightconv(x, weight, left, cu_seqlens, dropconnect, seed)
-    _check_band(backend, cu_seqlens, dropconnect)
-    return band.lightconv(x, weight, left)
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, options, backend)
 
 
 def lightconv_softmax(
@@ -133,24 +102,40 @@ def lightconv_softmax(
     returns [B, T, D]
     """
     x, logits = _autocast(x, logits)
-    check_lightconv(x, logits, left)
+    check_conv("lightconv", x, logits, left)
     # H x K numbers: a softmax before the kernel costs nothing and stays in float32.
     weight = logits.softmax(-1, dtype=accumulate_dtype(x.dtype))
-    return lightconv(
-        x,
-        weight,
-        left,
-        cu_seqlens=cu_seqlens,
-        dropconnect=dropconnect,
-        seed=seed,
-        backend=backend,
-    )
+    options = (cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, options, backend)
+
+
+def _convolve(
+    op: str, x: Tensor, weight: Tensor, left: int, softmax: bool, options: Options, backend: str
+) -> Tensor:
+    x, weight = _autocast(x, weight)
+    cu_seqlens, dropconnect, seed = options
+    extras = Extras(cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device))
+    if backend == "auto":
+        out: Tensor
+        if op == "dynamicconv":
+            out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
+        else:
+            out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
+        return out
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    check_conv(op, x, weight, left, extras)
+    if backend == "reference":
+        return reference.convolve(x, weight, left, softmax, extras)
+    if cu_seqlens is not None or dropconnect > 0.0:
+        raise ValueError("backend 'band' supports neither cu_seqlens nor dropconnect; use 'auto'")
+    return band.convolve(x, weight, left, softmax)
 
 
 def dynamicconv_step(
     x: Tensor, window: Tensor, position: int, weight: Tensor, *, softmax: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The next n positions of a causal dynamicconv (left = K - 1), given the K - 1 inputs before.
+    """Next n positions of a causal dynamicconv (left = K - 1), given the K - 1 inputs before.
 
     x        [B, n, D]: one position or a chunk of any length
     window   [B, K-1, D]: a ring, time t in slot t % (K - 1); zeros at the start
@@ -160,16 +145,13 @@ def dynamicconv_step(
 
     The window is updated in place, unless gradients are being recorded.
     """
-    if _records_gradients(x, window, weight):
-        return reference.dynamicconv_step(x, window, position, weight, softmax)
-    op = _step_kernel("dynamicconv_step", x)
-    return op(x, window, position, weight, softmax), window
+    return _step("dynamicconv_step", x, window, position, weight, softmax)
 
 
 def lightconv_step(
     x: Tensor, window: Tensor, position: int, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The next n positions of a causal lightconv (left = K - 1), given the K - 1 inputs before.
+    """Next n positions of a causal lightconv (left = K - 1), given the K - 1 inputs before.
 
     x        [B, n, D]: one position or a chunk of any length
     window   [B, K-1, D]: a ring, time t in slot t % (K - 1); zeros at the start
@@ -179,46 +161,78 @@ def lightconv_step(
 
     The window is updated in place, unless gradients are being recorded.
     """
-    if _records_gradients(x, window, weight):
-        return reference.lightconv_step(x, window, position, weight)
-    op = _step_kernel("lightconv_step", x)
-    return op(x, window, position, weight), window
+    return _step("lightconv_step", x, window, position, weight)
 
 
-def _step_kernel(name: str, x: Tensor) -> Callable[..., Tensor]:
-    """The CPU kernel itself for an ordinary tensor; else the operator, which can be traced.
-
-    A step is a few microseconds of arithmetic, and the dispatcher would cost as much again.
-    """
+def _step(
+    op: str, x: Tensor, window: Tensor, position: int, weight: Tensor, *softmax: bool
+) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and (
+        x.requires_grad or window.requires_grad or weight.requires_grad
+    ):
+        check_step(op, x, window, position, weight)
+        return reference.step(x, window, position, weight, *softmax)
     if type(x) is Tensor and x.is_cpu and not torch.compiler.is_compiling():
-        return native.KERNELS[name]
-    kernel: Callable[..., Tensor] = getattr(torch.ops.lightconv, name).default
-    return kernel
-
-
-def _records_gradients(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        # Directly: the dispatcher would take as long as the few microseconds of arithmetic.
+        kernel = cpu.KERNELS[op]
+    else:
+        kernel = getattr(torch.ops.lightconv, op).default
+    return kernel(x, window, position, weight, *softmax), window
 
 
 def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Under autocast, x takes the autocast dtype; weight may stay in float32, which is finer."""
-    require_tensor("x", x)
-    require_tensor("weight", weight)
-    if x.dtype != torch.float64 and _is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
+        name, value = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+    kind = x.device.type
+    # A device without autocast (meta) must not be asked whether it is enabled.
+    if (
+        x.dtype != torch.float64
+        and torch.amp.is_autocast_available(kind)
+        and torch.is_autocast_enabled(kind)
+    ):
+        dtype = torch.get_autocast_dtype(kind)
         x = x.to(dtype)
         if weight.dtype != torch.float32:
             weight = weight.to(dtype)
     return x, weight
 
 
-def _is_autocast_enabled(kind: str) -> bool:
-    # Asking about a device that knows no autocast (meta) is an error in torch.
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+# --- the kernel that runs -------------------------------------------------------------------------
 
 
-def _check_band(backend: str, cu_seqlens: Tensor | None, dropconnect: float) -> None:
-    if backend != "band":
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if cu_seqlens is not None or dropconnect > 0.0:
-        raise ValueError("backend 'band' knows neither cu_seqlens nor dropconnect; use 'auto'")
+def explain(operator: str, device: str | torch.device = "cpu") -> str:
+    """One sentence: the kernel that `operator` runs on that device, and why.
+
+    >>> lightconv.explain("dynamicconv")
+    'dynamicconv on cpu runs C++ avx512: ...'
+    """
+    if operator not in schema.SCHEMAS:
+        raise ValueError(f"operator must be one of {', '.join(schema.SCHEMAS)}, got {operator!r}")
+    kind = torch.device(device).type
+    kernel, why = _kernel(operator, kind)
+    return f"{operator} on {kind} runs {kernel}: {why}"
+
+
+def explain_all() -> list[dict[str, str]]:
+    """A row for each operator on the CPU and, if there is one, on the GPU."""
+    kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    names = ("operator", "device", "kernel", "why")
+    return [
+        dict(zip(names, (operator, kind, *_kernel(operator, kind)), strict=True))
+        for operator in schema.SCHEMAS
+        for kind in kinds
+    ]
+
+
+def _kernel(operator: str, kind: str) -> tuple[str, str]:
+    if kind == "cpu":
+        found = library.native()
+        if found.library is not None:
+            return f"C++ {found.isa}", f"{torch.get_num_threads()} threads, any shape and dtype"
+        return "formula", found.reason
+    if kind == "cuda" and operator in gpu.KERNELS:
+        usable, reason = gpu.available()
+        return ("Triton" if usable else "formula"), reason
+    return "formula", f"no kernel of its own for {kind}"

@@ -1,33 +1,26 @@
 """The operators on CUDA: the Triton kernels of gpu_kernels.py, launched and registered.
 
-What is parallel, what is looped over and what stays in registers is said in gpu_kernels.py; how
-large the pieces are is decided in `choose_blocks` and nowhere else. Importing this module does not
-import Triton: the first CUDA call does. docs/gpu.md says what has been run and what has not.
+gpu_kernels.py describes what is parallel, what is looped over and what stays in registers;
+`choose_tile` alone decides the sizes of the tiles. Importing this module does not import Triton:
+the first CUDA call does. docs/gpu.md says what has been run and what has not.
 """
 
 import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightconv.ops.check import (
-    accumulate_dtype,
-    check_boundaries,
-    check_dynamicconv,
-    check_lightconv,
-)
+from lightconv.ops.check import Extras, accumulate_dtype, check_boundaries
 from lightconv.ops.random import drop_threshold
-
-# --- is Triton there? -----------------------------------------------------------------------------
+from lightconv.ops.schema import REFERENCE_KERNELS, Kernel, make_kernels
 
 
 def available() -> tuple[bool, str]:
-    """Whether Triton can be imported, and its version or what to do."""
+    """True and Triton's version, or False and the way to install it."""
     try:
         import triton
     except ModuleNotFoundError:
@@ -37,53 +30,15 @@ def available() -> tuple[bool, str]:
     return True, f"triton {triton.__version__}"
 
 
-@functools.cache
-def _fallback_reason() -> str:
-    """Empty if the kernels can run; otherwise why not, after one warning (an error if required)."""
-    usable, reason = available()
-    if usable:
-        return ""
-    if os.environ.get("LIGHTCONV_REQUIRE_NATIVE") == "1":
-        raise RuntimeError(f"the lightconv kernels for CUDA cannot run: {reason}")
-    warnings.warn(
-        f"the lightconv kernels for CUDA cannot run: {reason}. "
-        "Using the slow reference formulas; LIGHTCONV_REQUIRE_NATIVE=1 makes this an error.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return reason
-
-
-def _guard(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, or the reference formula where Triton is missing."""
-
-    @functools.wraps(kernel)
-    def run(*arguments: Any) -> Any:
-        if _fallback_reason():
-            from lightconv.ops.schema import REFERENCE_KERNELS
-
-            formula: Any = REFERENCE_KERNELS[name]
-            return formula(*arguments)
-        return kernel(*arguments)
-
-    return run
-
-
-def register(library: Any) -> None:
-    """Makes these the kernels of a torch.library.Library's operators for CUDA tensors."""
-    for name, kernel in KERNELS.items():
-        library.impl(name, _guard(name, kernel), "CUDA")
-
-
-# --- how a call is cut into programs --------------------------------------------------------------
+# --- programs of a call ---------------------------------------------------------------------------
 
 # Programs of lightconv's weight gradient: enough for any GPU, and a constant, so that the order of
 # its sum depends on the shapes alone.
 PROGRAMS = 1024
 
 
-class Blocks(NamedTuple):
-    """A tile: BT positions x BH heads x BR channels, BK taps at a time, warps that share it."""
+class Tile(NamedTuple):
+    """BT positions x BH heads x BR channels, BK taps at a time, warps that share it."""
 
     BT: int
     BH: int
@@ -97,7 +52,7 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def choose_blocks(T: int, H: int, R: int, K: int) -> Blocks:
+def choose_tile(T: int, H: int, R: int, K: int) -> Tile:
     """32 positions x 64 channels (128 in wider heads), 8 elements a thread.
 
     With 16 elements a thread some kernels spill registers, with 8 none does. 64 channels are whole
@@ -108,7 +63,7 @@ def choose_blocks(T: int, H: int, R: int, K: int) -> Blocks:
     BH = min(_power_of_two(H), max(1, 64 // BR))
     BT = min(_power_of_two(max(T, 16)), 32)
     BK = min(_power_of_two(K), 64, 2048 // (BT * BH))
-    return Blocks(BT, BH, BR, BK, warps=max(1, BT * BH * BR // 256))
+    return Tile(BT, BH, BR, BK, warps=max(1, BT * BH * BR // 256))
 
 
 def launch(kernel: Any, programs: int, warps: int, arguments: dict[str, Any]) -> None:
@@ -128,7 +83,7 @@ def _sequence_bounds(cu_seqlens: Tensor, T: int) -> tuple[Tensor, Tensor]:
     The values stay on the device: unlike on CPU they are not checked, but never read beyond x.
     """
     if cu_seqlens.shape[0] == 1:
-        check_boundaries("cu_seqlens", cu_seqlens.tolist(), T)
+        check_boundaries(cu_seqlens, T)
     ends = cu_seqlens[1:].contiguous()
     positions = torch.arange(T, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     sequence = torch.searchsorted(ends, positions, right=True).clamp_(max=ends.shape[0] - 1)
@@ -137,26 +92,18 @@ def _sequence_bounds(cu_seqlens: Tensor, T: int) -> tuple[Tensor, Tensor]:
 
 
 class _Call:
-    """One call's blocks and kernel arguments. x [B, T, D], weight [B, T, H, K] or [H, K]."""
+    """Tile and kernel arguments. x [B, T, D], weight [B, T, H, K] or [H, K]."""
 
-    def __init__(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        left: int,
-        softmax: bool,
-        cu_seqlens: Tensor | None,
-        dropconnect: float,
-        seed: Tensor | None,
-    ) -> None:
+    def __init__(self, x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras) -> None:
         from lightconv.ops import gpu_kernels
 
+        cu_seqlens, dropconnect, seed = extras
         self.kernels: Any = gpu_kernels
         self.x, self.weight = x.contiguous(), weight.contiguous()
         B, T, D = x.shape
         H, K = weight.shape[-2:]
-        self.blocks = choose_blocks(T, H, D // H, K)
-        BT, BH, BR, BK, _ = self.blocks
+        self.tile = choose_tile(T, H, D // H, K)
+        BT, BH, BR, BK, _ = self.tile
         self.time_blocks = B * -(-T // BT)
         self.head_blocks = -(-H // BH)
         begin, end = (None, None) if cu_seqlens is None else _sequence_bounds(cu_seqlens, T)
@@ -187,12 +134,12 @@ class _Call:
     ) -> Tensor:
         """Launches with all arguments and returns out."""
         arguments = {**self.arguments, "out": out, **arguments}
-        launch(kernel, programs, warps or self.blocks.warps, arguments)
+        launch(kernel, programs, warps or self.tile.warps, arguments)
         return out
 
     def convolve(self, x: Tensor, flip: bool, lse: Tensor | None) -> Tensor:
         """The output from x, or with `flip` the gradient of x from the output's."""
-        pieces = -(-self.arguments["R"] // self.blocks.BR)
+        pieces = -(-self.arguments["R"] // self.tile.BR)
         programs = self.time_blocks * self.head_blocks * pieces
         out = x.new_empty(x.shape)
         return self.run(self.kernels.convolve, programs, out, x=x, FLIP=flip, lse=lse)
@@ -203,21 +150,20 @@ class _Call:
 
     def log_sum_exp(self) -> Tensor:
         """The normaliser of each softmax: [B, T, H]."""
-        BT, BH, _, BK, _ = self.blocks
+        BT, BH, _, BK, _ = self.tile
         programs, warps = self.time_blocks * self.head_blocks, max(1, BT * BH * BK // 256)
         return self.run(self.kernels.log_sum_exp, programs, self.empty_lse(), warps)
 
-    def dynamicconv_taps(self, grad: Tensor, lse: Tensor | None) -> Tensor:
-        """The gradient of weight [B, T, H, K]."""
-        out = self.weight.new_empty(self.weight.shape)
-        programs = self.time_blocks * self.head_blocks
-        kernel = self.kernels.dynamicconv_taps
-        return self.run(kernel, programs, out, grad=grad, x=self.x, lse=lse)
-
-    def lightconv_taps(self, grad: Tensor) -> Tensor:
-        """The gradient of weight [H, K]: a fixed number of partial sums, then their sum."""
+    def weight_gradient(self, grad: Tensor, lse: Tensor | None) -> Tensor:
+        """[B, T, H, K] or [H, K]; the latter from a fixed number of partial sums."""
+        if self.weight.dim() == 4:
+            out = self.weight.new_empty(self.weight.shape)
+            programs = self.time_blocks * self.head_blocks
+            return self.run(
+                self.kernels.dynamicconv_taps, programs, out, grad=grad, x=self.x, lse=lse
+            )
         H, K = self.weight.shape
-        columns = self.head_blocks * -(-K // self.blocks.BK)
+        columns = self.head_blocks * -(-K // self.tile.BK)
         partials = max(1, min(self.time_blocks, PROGRAMS // columns))
         out = self.x.new_empty((partials, H, K), dtype=accumulate_dtype(self.x.dtype))
         counts = {"blocks": self.time_blocks, "partials": partials}
@@ -229,114 +175,67 @@ class _Call:
 # --- the operators of schema.py -------------------------------------------------------------------
 
 
-def dynamicconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    softmax: bool,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | None,
-) -> Tensor:
-    """x [B, T, D], weight [B, T, H, K] -> [B, T, D]."""
-    check_dynamicconv(x, weight, left, cu_seqlens, dropconnect, seed)
+def _forward(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras) -> Tensor:
     if x.numel() == 0:
         return x.new_empty(x.shape)
-    call = _Call(x, weight, left, softmax, cu_seqlens, dropconnect, seed)
+    call = _Call(x, weight, left, softmax, extras)
     return call.convolve(call.x, flip=False, lse=call.empty_lse() if softmax else None)
 
 
-def dynamicconv_backward(
+def _backward(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
     left: int,
     softmax: bool,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | None,
+    extras: Extras,
     need_x: bool,
     need_weight: bool,
 ) -> tuple[Tensor, Tensor]:
-    """grad, x [B, T, D], weight [B, T, H, K] -> gradients of x and weight, empty if not needed."""
-    check_dynamicconv(x, weight, left, cu_seqlens, dropconnect, seed)
-    grad = _checked_grad("dynamicconv", grad, x)
     if x.numel() == 0 or not (need_x or need_weight):
-        return _zero_gradients(x, weight, need_x, need_weight)
-    grad_x, grad_weight = x.new_empty(0), weight.new_empty(0)
-    call = _Call(x, weight, left, softmax, cu_seqlens, dropconnect, seed)
-    lse = call.log_sum_exp() if softmax else None
-    if need_x:
-        grad_x = call.convolve(grad, flip=True, lse=lse)
-    if need_weight:
-        grad_weight = call.dynamicconv_taps(grad, lse)
-    return grad_x, grad_weight
-
-
-def lightconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | None,
-) -> Tensor:
-    """x [B, T, D], weight [H, K] -> [B, T, D]."""
-    check_lightconv(x, weight, left, cu_seqlens, dropconnect, seed)
-    if x.numel() == 0:
-        return x.new_empty(x.shape)
-    call = _Call(x, weight, left, False, cu_seqlens, dropconnect, seed)
-    return call.convolve(call.x, flip=False, lse=None)
-
-
-def lightconv_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    cu_seqlens: Tensor | None,
-    dropconnect: float,
-    seed: Tensor | None,
-    need_x: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor]:
-    """grad, x [B, T, D], weight [H, K] -> gradients of x and weight, empty if not needed."""
-    check_lightconv(x, weight, left, cu_seqlens, dropconnect, seed)
-    grad = _checked_grad("lightconv", grad, x)
-    if x.numel() == 0 or not (need_x or need_weight):
-        return _zero_gradients(x, weight, need_x, need_weight)
-    grad_x, grad_weight = x.new_empty(0), weight.new_empty(0)
-    call = _Call(x, weight, left, False, cu_seqlens, dropconnect, seed)
-    if need_x:
-        grad_x = call.convolve(grad, flip=True, lse=None)
-    if need_weight:
-        grad_weight = call.lightconv_taps(grad)
-    return grad_x, grad_weight
-
-
-def _checked_grad(op: str, grad: Tensor, x: Tensor) -> Tensor:
-    """grad, laid out like x; the kernels read it with x's shape."""
-    if grad.shape != x.shape or grad.dtype != x.dtype:
-        raise ValueError(
-            f"{op}: grad must be like x, {x.dtype} {list(x.shape)}, "
-            f"got {grad.dtype} {list(grad.shape)}"
+        return (
+            x.new_zeros(x.shape if need_x else 0),
+            weight.new_zeros(weight.shape if need_weight else 0),
         )
-    return grad.contiguous()
-
-
-def _zero_gradients(
-    x: Tensor, weight: Tensor, need_x: bool, need_weight: bool
-) -> tuple[Tensor, Tensor]:
-    """The gradients when no element of x takes part."""
+    grad = grad.contiguous()  # the kernels read it with the strides of x
+    call = _Call(x, weight, left, softmax, extras)
+    lse = call.log_sum_exp() if softmax else None
     return (
-        x.new_zeros(x.shape) if need_x else x.new_empty(0),
-        weight.new_zeros(weight.shape) if need_weight else weight.new_empty(0),
+        call.convolve(grad, flip=True, lse=lse) if need_x else x.new_empty(0),
+        call.weight_gradient(grad, lse) if need_weight else weight.new_empty(0),
     )
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
-    "dynamicconv": dynamicconv,
-    "dynamicconv_backward": dynamicconv_backward,
-    "lightconv": lightconv,
-    "lightconv_backward": lightconv_backward,
-}
+KERNELS = make_kernels(_forward, _backward)
+
+
+@functools.cache
+def _fallback_reason() -> str:
+    """Empty if the kernels can run; otherwise why not, after one warning (an error if required)."""
+    usable, reason = available()
+    if usable:
+        return ""
+    if os.environ.get("LIGHTCONV_REQUIRE_NATIVE") == "1":
+        raise RuntimeError(f"the lightconv kernels for CUDA cannot run: {reason}")
+    warnings.warn(
+        f"the lightconv kernels for CUDA cannot run: {reason}. "
+        "Using the slow reference formulas; LIGHTCONV_REQUIRE_NATIVE=1 makes this an error.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return reason
+
+
+def _guard(name: str) -> Kernel:
+    """The kernel, or the reference formula if Triton is missing."""
+
+    def run(*arguments: Any) -> Any:
+        return (REFERENCE_KERNELS if _fallback_reason() else KERNELS)[name](*arguments)
+
+    return run
+
+
+def register(library: Any) -> None:
+    """Makes these the kernels of a torch.library.Library's operators for CUDA tensors."""
+    for name in KERNELS:
+        library.impl(name, _guard(name), "CUDA")

@@ -1,11 +1,10 @@
 """The C++ library of CPU kernels: found or built, loaded once.
 
-It is looked for beside this file (an install puts it there), then in the user's cache
-($LIGHTCONV_CACHE, else $XDG_CACHE_HOME/lightconv or ~/.cache/lightconv), and else compiled into
-that cache at the first call that needs it; a damaged one there is compiled again. Without it the
-formulas run, after one warning that says why and what to do; LIGHTCONV_REQUIRE_NATIVE=1 makes that
-an error. LIGHTCONV_NATIVE=0 turns the kernels off, LIGHTCONV_ISA=base|avx2|avx512 chooses an
-instruction set. `lightconv doctor` shows the outcome.
+It is searched beside this file (an install puts it there), then in the cache folder, and else
+compiled into that folder at the first call that needs it; a damaged one there is compiled again.
+Without it the formulas run, after one warning with the reason and the remedy;
+LIGHTCONV_REQUIRE_NATIVE=1 makes that an error. LIGHTCONV_NATIVE=0 turns the kernels off,
+LIGHTCONV_ISA=base|avx2|avx512 chooses an instruction set. `lightconv doctor` shows the outcome.
 """
 
 import atexit
@@ -14,62 +13,55 @@ import ctypes
 import functools
 import os
 import shutil
-import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from lightconv import files
+from lightconv.console import tell
 from lightconv.ops import build
 
-# How csrc/problem.h numbers them.
+# Numbers of csrc/problem.h.
 DTYPE_NUMBERS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
-_POINTERS = ("x", "weight", "grad", "out", "grad_x", "grad_weight", "offsets")
-_INTEGERS = (
-    *("sequences", "B", "T", "D", "H", "K", "left"),
-    *("x_batch", "x_row", "grad_batch", "grad_row"),
-    *("dtype", "weight_dtype", "shared", "softmax", "drop"),
-)
+POINTER, INTEGER, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+def members(type_: Any, names: str) -> list[tuple[str, Any]]:
+    """Fields of one type of a ctypes.Structure."""
+    return [(name, type_) for name in names.split()]
 
 
 class Problem(ctypes.Structure):
     """csrc/problem.h's Problem, field for field."""
 
+    tensors: Any  # keeps alive what the pointers point to
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_int64) for name in _INTEGERS),
-        ("keep_scale", ctypes.c_double),
-        ("seed", ctypes.c_int64),
+        *members(POINTER, "x weight grad out grad_x grad_weight offsets"),
+        *members(INTEGER, "sequences B T D H K left x_batch x_row grad_batch grad_row"),
+        *members(INTEGER, "dtype weight_dtype shared softmax drop"),
+        ("keep_scale", NUMBER),
+        ("seed", INTEGER),
     )
 
 
-_FRAME_POINTERS = (
-    *("x", "inner", "weight", "bias", "grad", "sum", "stats", "out"),
-    *("grad_x", "grad_inner", "grad_weight", "grad_bias"),
-)
-
-
-class Residual(ctypes.Structure):
+class ResidualProblem(ctypes.Structure):
     """csrc/problem.h's Residual, field for field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in _FRAME_POINTERS),
-        *(
-            (n, ctypes.c_int64)
-            for n in ("rows", "D", "dtype", "inner_dtype", "weight_dtype", "drop")
-        ),
-        ("keep_scale", ctypes.c_double),
-        ("eps", ctypes.c_double),
-        ("seed", ctypes.c_int64),
+        *members(POINTER, "x inner weight bias grad sum stats out"),
+        *members(POINTER, "grad_x grad_inner grad_weight grad_bias"),
+        *members(INTEGER, "rows D dtype inner_dtype weight_dtype drop"),
+        *members(NUMBER, "keep_scale eps"),
+        ("seed", INTEGER),
     )
 
 
 class Native(NamedTuple):
-    """What became of the kernels: the loaded library or None, and the sentence that says why."""
+    """The loaded library or None, its instruction set, and the reason in one sentence."""
 
     library: ctypes.CDLL | None
     isa: str
@@ -78,7 +70,7 @@ class Native(NamedTuple):
 
 @functools.cache
 def native() -> Native:
-    """Finds, builds or gives up, once per process."""
+    """Loads the library once per process, building it if needed; without one, warns."""
     if os.environ.get("LIGHTCONV_NATIVE") == "0":
         return Native(None, "", "turned off by LIGHTCONV_NATIVE=0")
     try:
@@ -97,16 +89,10 @@ def native() -> Native:
     return Native(None, "", reason)
 
 
-def cache_folder() -> Path:
-    """Where a library built at first use is kept."""
-    if chosen := os.environ.get("LIGHTCONV_CACHE"):
-        return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "lightconv"
-    try:
-        return Path.home() / ".cache" / "lightconv"
-    except RuntimeError as error:  # a user without an entry in the system's list and without $HOME
-        raise OSError(str(error)) from None
+def call(name: str, problem: Problem | ResidualProblem) -> None:
+    """Runs a kernel of the loaded library."""
+    if getattr(native().library, name)(ctypes.byref(problem)) != 0:
+        raise MemoryError(f"{name} could not allocate its scratch memory")
 
 
 def _find_or_build() -> Path:
@@ -115,45 +101,30 @@ def _find_or_build() -> Path:
     if installed.exists():
         return installed
     try:
-        cached = cache_folder() / name
+        cached = files.cache_folder() / name
         if not build.is_sealed(cached):
-            with _lock(cached.parent):
+            with files.lock(cached.parent / ".lock", busy=None, inherited=True):
                 if not build.is_sealed(cached):  # another process may have built it meanwhile
                     why = "damaged" if cached.exists() else "missing"
-                    _say(f"compiling the CPU kernels, once (40 s on two cores): {cached} is {why}")
+                    tell(f"lightconv: compiling the CPU kernels once (40 s): {cached} is {why}")
                     build.build(cached)
         return cached
     except OSError as error:
         folder = Path(tempfile.mkdtemp(prefix="lightconv-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        _say(
-            f"the cache cannot be used ({error}); compiling the CPU kernels into {folder} for this "
-            "process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
+        tell(
+            f"lightconv: the cache cannot be used ({error}); compiling the CPU kernels into "
+            f"{folder} for this process only. Set LIGHTCONV_CACHE to a writable folder to keep them"
         )
         build.build(folder / name)
         return folder / name
 
 
-def _say(text: str) -> None:
-    print(f"lightconv: {text}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One builder at a time; the lock goes with the process that holds it."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _prepare(library: ctypes.CDLL) -> str:
     """Declares the functions, hands over torch's thread pool, and returns the instruction set."""
-    for size, struct in (("problem", Problem), ("residual", Residual)):
+    for size, struct in (("problem", Problem), ("residual", ResidualProblem)):
         size_of = getattr(library, f"lightconv_{size}_bytes")
-        size_of.restype = ctypes.c_int64
+        size_of.restype = INTEGER
         if size_of() != ctypes.sizeof(struct):
             raise OSError("the library was built from other sources; delete it and try again")
     library.lightconv_choose.restype = ctypes.c_char_p
@@ -164,14 +135,13 @@ def _prepare(library: ctypes.CDLL) -> str:
         raise RuntimeError(
             f"LIGHTCONV_ISA={wanted} does not run on this machine or is unknown; known: {known}"
         )
-    library.lightconv_step.argtypes = (ctypes.c_void_p,) * 4 + (ctypes.c_int64,) * 10
-    library.lightconv_engine.restype = ctypes.c_void_p
-    library.lightconv_panel.argtypes = (ctypes.c_void_p, ctypes.c_int64)
-    library.lightconv_panel.restype = ctypes.c_int64
-    library.lightconv_run.argtypes = (ctypes.c_void_p,) * 3
-    numbers = (ctypes.c_int64,) * 4
-    library.lightconv_topk.argtypes = (ctypes.c_void_p, *numbers, *(ctypes.c_void_p,) * 2)
-    library.lightconv_use_threads.argtypes = (ctypes.c_void_p,)
+    library.lightconv_step.argtypes = (POINTER,) * 4 + (INTEGER,) * 10
+    library.lightconv_engine.restype = POINTER
+    library.lightconv_panel.argtypes = (POINTER, INTEGER)
+    library.lightconv_panel.restype = INTEGER
+    library.lightconv_run.argtypes = (POINTER,) * 3
+    library.lightconv_topk.argtypes = (POINTER, *(INTEGER,) * 4, POINTER, POINTER)
+    library.lightconv_use_threads.argtypes = (POINTER,)
     library.lightconv_use_threads(_torch_parallel_for())
     return str(isa.decode())
 

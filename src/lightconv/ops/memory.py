@@ -3,7 +3,7 @@
 glibc returns every block over 32 MB to the system when it is freed, and the next one of that size
 gets fresh pages, which must be zeroed: that costs more than the convolution. So large outputs on
 the CPU come from a pool. A piece of memory is lent to one tensor and comes back when the last
-tensor that reads it, or a view of it, is gone. What lies idle is bounded; the oldest goes first.
+tensor that reads it, or a view of it, is gone. Idle memory is bounded; the oldest piece goes first.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from collections import deque
 
 import torch
 from torch import Tensor
+
+from lightconv.device import machine_bytes
 
 SMALLEST = 8 << 20  # bytes; malloc keeps smaller blocks by itself
 _PAGE = 2 << 20  # sizes are rounded up to this, so that nearly equal shapes share memory
@@ -32,15 +34,11 @@ def _most_idle() -> int:
                 f"LIGHTCONV_KEEP_MB={setting!r} must be a whole number of megabytes, 0 for none"
             )
         return int(setting) << 20
-    try:
-        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        machine = 8 << 30
-    return min(machine // 16, 1 << 30)
+    return min(machine_bytes() // 16, 1 << 30)
 
 
 class Pool:
-    """Pieces of anonymous memory; at most `most_idle` bytes wait for use."""
+    """Pieces of anonymous memory, at most `most_idle` bytes of them idle."""
 
     def __init__(self, most_idle: int | None = None) -> None:
         self._most_idle = most_idle
@@ -50,17 +48,16 @@ class Pool:
 
     @property
     def most_idle(self) -> int:
-        """Bytes that may wait for use; larger requests are not pooled. Read when first needed."""
+        """Largest number of idle bytes; larger requests are not pooled. Read when first needed."""
         if self._most_idle is None:
             self._most_idle = _most_idle()
         return self._most_idle
 
     def idle_bytes(self) -> int:
-        """How much waits for use now."""
         return sum(len(piece) for piece in list(self._idle))
 
     def clear(self) -> None:
-        """Returns what waits for use to the system."""
+        """Returns idle memory to the system."""
         self._idle.clear()
 
     def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -90,8 +87,8 @@ class Pool:
         size = -(-needed // _PAGE) * _PAGE
         piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            # Rows of a tile lie a page apart; large pages spare a walk through the page table for
-            # each. A system without them says so, and the memory is as good.
+            # Rows of a tile lie a page apart; large pages save a walk through the page table for
+            # each. A system without them raises, and the memory is as good.
             with contextlib.suppress(OSError):
                 piece.madvise(mmap.MADV_HUGEPAGE)
         return piece

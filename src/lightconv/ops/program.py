@@ -1,6 +1,6 @@
 """Programs of the C++ engine: instructions over rows of numbers, weights packed for its panels.
 
-csrc/program.h says what an instruction and a run are; these structures mirror it field for field.
+csrc/program.h describes instructions and runs; these structures mirror it field for field.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.library import native
+from lightconv.ops.library import INTEGER, NUMBER, POINTER, members, native
 
 # In the order of csrc/program.h.
 OPS = (
@@ -24,44 +24,42 @@ FLOAT_PANEL, SIGNED_PANEL, UNSIGNED_PANEL = range(3)
 
 
 class Place(ctypes.Structure):
-    """Where in the rows of a buffer something stands."""
+    """A piece of the rows of a buffer."""
 
-    _fields_ = (("column", ctypes.c_int64), ("width", ctypes.c_int64), ("shift", ctypes.c_int64))
+    _fields_ = tuple(members(INTEGER, "column width shift"))
 
 
 class Instruction(ctypes.Structure):
     """csrc/program.h's Instruction, field for field."""
 
     _fields_ = (
-        ("op", ctypes.c_int64),
-        *((name, Place) for name in ("source", "to", "second")),
-        *((name, ctypes.c_int64) for name in ("output", "I", "O")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "scale", "offset")),
-        *((name, ctypes.c_int64) for name in ("heads", "kernel", "left", "memory")),
-        *((name, ctypes.c_int64) for name in ("relu", "is_unsigned", "normalize", "narrow")),
-        ("factor", ctypes.c_double),
+        ("op", INTEGER),
+        *members(Place, "source to second"),
+        *members(INTEGER, "output I O"),
+        *members(POINTER, "weight bias scale offset"),
+        *members(INTEGER, "heads kernel left memory relu is_unsigned normalize narrow"),
+        ("factor", NUMBER),
     )
 
 
-class Run(ctypes.Structure):
+class Task(ctypes.Structure):
     """csrc/program.h's Run, field for field."""
 
     _fields_ = (
-        ("program", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("count", "rows", "threads")),
-        *((name, ctypes.c_void_p) for name in ("workspace", "outputs", "tokens", "sinusoids")),
-        *((name, ctypes.c_int64) for name in ("pad", "longest", "time", "slots", "span")),
-        *((name, ctypes.c_void_p) for name in ("ancestors", "histories", "rings")),
-        *((name, ctypes.c_void_p) for name in ("sentences", "offsets", "sources")),
-        *((name, ctypes.c_void_p) for name in ("begins", "ends", "nanoseconds")),
+        ("program", POINTER),
+        *members(INTEGER, "count rows threads"),
+        *members(POINTER, "workspace outputs tokens sinusoids"),
+        *members(INTEGER, "pad longest time slots span"),
+        *members(POINTER, "ancestors histories rings sentences offsets sources"),
+        *members(POINTER, "begins ends nanoseconds"),
     )
 
 
 class Panels(NamedTuple):
-    """How the engine of the chosen instruction set wants its weights.
+    """Layout of weights in the engine of an instruction set.
 
-    engine      its address
-    columns     outputs of a panel, by kind of panel; 0 where that kind does not run
+    engine   its address
+    columns  outputs of a panel, by kind of panel; 0 if that kind does not run
     """
 
     engine: int
@@ -69,7 +67,7 @@ class Panels(NamedTuple):
 
 
 def panels() -> Panels:
-    """Those of the instruction set in use; raises RuntimeError without the C++ library."""
+    """The layout of the instruction set in use; RuntimeError without the C++ library."""
     library = native().library
     if library is None:
         raise RuntimeError(f"the engine needs the C++ kernels: {native().reason}")
@@ -79,21 +77,21 @@ def panels() -> Panels:
 
 
 def pack(weight: Tensor, columns: int) -> Tensor:
-    """weight [O, I] -> panels [O / columns, I, columns], the last one filled up with zeros."""
+    """weight [O, I] -> panels [O / columns, I, columns], the last one padded with zeros."""
     O, I = weight.shape
     padded = F.pad(weight, (0, 0, 0, -O % columns))
     return padded.view(-1, columns, I).transpose(1, 2).contiguous()
 
 
 def pack_int8(weight: Tensor, columns: int) -> Tensor:
-    """weight [O, I] int8 -> panels [O / columns, I / 4, columns, 4], filled up with zeros."""
+    """weight [O, I] int8 -> panels [O / columns, I / 4, columns, 4], padded with zeros."""
     O, I = weight.shape
     padded = F.pad(weight, (0, -I % 4, 0, -O % columns))
     return padded.view(-1, columns, (I + 3) // 4, 4).transpose(1, 2).contiguous()
 
 
 class Quantized(NamedTuple):
-    """A matrix in int8: weight [O, I] = scale [O] * values [O, I], about."""
+    """An int8 matrix: weight [O, I] is about scale [O, 1] * values [O, I]."""
 
     values: Tensor
     scale: Tensor
@@ -106,16 +104,16 @@ def quantize(weight: Tensor) -> Quantized:
     return Quantized((weight * factor[:, None]).round().to(torch.int8), top / 127.0)
 
 
-def run(engine: int, task: Run) -> int:
-    """Runs a program; returns the row whose token is no word, or -1."""
+def run(engine: int, task: Task) -> int:
+    """Runs a program; returns the row whose token is outside the vocabulary, or -1."""
     library = native().library
     assert library is not None
-    unknown = ctypes.c_int64(-1)
+    unknown = INTEGER(-1)
     if library.lightconv_run(engine, ctypes.byref(task), ctypes.byref(unknown)) != 0:
-        raise MemoryError("the engine could not allocate its scratch memory")
+        raise MemoryError("lightconv_run could not allocate its scratch memory")
     return unknown.value
 
 
 def addresses(tensors: list[Tensor]) -> Any:
-    """Their addresses as an array for C; it does not keep them alive."""
+    """Addresses as an array for C, which does not keep the tensors alive."""
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))

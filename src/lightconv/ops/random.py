@@ -1,4 +1,4 @@
-"""Dropout's and DropConnect's random numbers: a function of (seed, element), on every device.
+"""Random numbers of dropout and DropConnect: a function of (seed, element), on every device.
 
 Nothing is drawn and stored. Element i of a tensor is kept or dropped by a hash of its flat index
 and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed run repeats it, and
@@ -19,7 +19,7 @@ def draw_seed(device: torch.device) -> Tensor:
 
 
 def as_seed(seed: Tensor | int | None, p: float, device: torch.device) -> Tensor | None:
-    """The seed [] of an operator that drops with probability p; a fresh one for None."""
+    """The seed [] of an operator that drops with probability p; drawn if None, None if p is 0."""
     if p == 0.0:
         return None
     if seed is None:
@@ -56,7 +56,7 @@ def random_bits(seed: Tensor, index: Tensor) -> Tensor:
 
 
 def drop_threshold(p: float) -> int:
-    """The integer below which random bits mean "dropped"."""
+    """Elements whose random bits are below this integer are dropped."""
     return min(math.floor(p * 2**32), _MASK32)
 
 

@@ -1,15 +1,14 @@
-"""The frame of a sub-block as one operator: dropout, the residual sum, layer normalisation.
+"""Dropout, residual sum and layer normalisation of a sub-block as one operator.
 
     dropout(inner)               inner * factor
     dropout_add(x, inner)        x + dropout(inner)
     dropout_add_norm(x, inner)   layer_norm(x + dropout(inner))
 
 The factors are 0 or 1 / (1 - p), a hash of (seed, element) as in DropConnect, so that the backward
-pass needs nothing but the sum and two numbers per row. Formula, schema, fake kernel, gradient and
-the call of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
+pass needs only the sum and two numbers per row. Formula, schema, fake kernel, gradient and the call
+of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
 """
 
-import ctypes
 from typing import Any
 
 import torch
@@ -17,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.ops.check import accumulate_dtype, check_residual
-from lightconv.ops.library import DTYPE_NUMBERS, Residual, native
+from lightconv.ops.library import DTYPE_NUMBERS, ResidualProblem, call, native
 from lightconv.ops.memory import POOL
 from lightconv.ops.random import as_seed, drop_scale, drop_threshold
 from lightconv.ops.schema import LIBRARY, SCHEMAS
 
-EPS = 1e-5  # what torch's LayerNorm takes
+EPS = 1e-5  # the default of torch's LayerNorm
 
 _SCHEMAS = {
     "residual": "(Tensor? x, Tensor inner, Tensor? weight, Tensor? bias, float eps, float dropout, "
@@ -35,9 +34,12 @@ for _name, _schema in _SCHEMAS.items():
     LIBRARY.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
 SCHEMAS.update(_SCHEMAS)
 
+_Results = tuple[Tensor, Tensor, Tensor]  # out, and if normalised the sum and the statistics
+_Gradients = tuple[Tensor, Tensor, Tensor, Tensor]  # of x, inner, weight and bias
+
 
 def dropout(inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
-    """Elements are dropped with probability p, the others scaled by 1 / (1 - p).
+    """Drops elements with probability p and scales the others by 1 / (1 - p).
 
     inner   [..., D]
     returns [..., D]
@@ -95,6 +97,13 @@ def _residual(
 # --- the formula ----------------------------------------------------------------------------------
 
 
+def _drop(value: Tensor, p: float, seed: Tensor | None) -> Tensor:
+    if p == 0.0:
+        return value
+    assert seed is not None
+    return value * drop_scale(seed, tuple(value.shape), p, value.dtype)
+
+
 def formula(
     x: Tensor | None,
     inner: Tensor,
@@ -103,15 +112,12 @@ def formula(
     eps: float,
     p: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, and for a normalised one the sum and the mean and 1 / deviation of each row."""
+) -> _Results:
+    """The result [..., D]; if normalised, the sum [..., D] and each row's (mean, 1 / deviation)."""
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     exact = accumulate_dtype(like.dtype)
-    total = inner.to(exact)
-    if p > 0.0:
-        assert seed is not None
-        total = total * drop_scale(seed, tuple(inner.shape), p, exact)
+    total = _drop(inner.to(exact), p, seed)
     if x is not None:
         total = x.to(exact) + total
     if weight is None or bias is None:
@@ -134,8 +140,8 @@ def formula_backward(
     need_x: bool,
     need_inner: bool,
     need_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, inner, weight and bias; what is not wanted comes back empty."""
+) -> _Gradients:
+    """Gradients of x and inner [..., D], weight and bias [D]; empty if not needed."""
     exact = stats.dtype
     grad, normal = grad.to(exact), (total.to(exact) - stats[..., :1]) * stats[..., 1:]
     rows = tuple(range(grad.dim() - 1))
@@ -145,13 +151,7 @@ def formula_backward(
     weighted = grad * weight.to(exact)
     mean, slope = weighted.mean(-1, True), (weighted * normal).mean(-1, True)
     of_sum = (weighted - mean - normal * slope) * stats[..., 1:]
-    of_inner = empty
-    if need_inner:
-        kept = of_sum
-        if p > 0.0:
-            assert seed is not None
-            kept = of_sum * drop_scale(seed, tuple(total.shape), p, exact)
-        of_inner = kept.to(inner_dtype)
+    of_inner = _drop(of_sum, p, seed).to(inner_dtype) if need_inner else empty
     return of_sum.to(total.dtype) if need_x else empty, of_inner, of_weight, of_bias
 
 
@@ -162,16 +162,9 @@ LIBRARY.impl("residual_backward", formula_backward, "CompositeExplicitAutograd")
 # --- the C++ kernel -------------------------------------------------------------------------------
 
 
-def _call(name: str, frame: Residual) -> None:
-    library = native().library
-    assert library is not None
-    if getattr(library, name)(ctypes.byref(frame)) != 0:
-        raise MemoryError(f"{name} could not allocate its scratch memory")
-
-
-def _frame(like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None) -> Residual:
+def _make_problem(like: Tensor, inner_dtype: Any, p: float, seed: Tensor | None) -> ResidualProblem:
     D = like.shape[-1]
-    frame = Residual(
+    problem = ResidualProblem(
         rows=like.numel() // max(D, 1),
         D=D,
         dtype=DTYPE_NUMBERS[like.dtype],
@@ -179,74 +172,56 @@ def _frame(like: Tensor, inner_dtype: torch.dtype, p: float, seed: Tensor | None
     )
     if p > 0.0:
         assert seed is not None
-        frame.drop, frame.keep_scale, frame.seed = drop_threshold(p), 1.0 / (1.0 - p), int(seed)
-    return frame
+        problem.drop, problem.keep_scale, problem.seed = (
+            drop_threshold(p),
+            1.0 / (1.0 - p),
+            int(seed),
+        )
+    return problem
 
 
-def _cpu(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _cpu(*arguments: Any) -> _Results:
     if native().library is None:
-        return formula(x, inner, weight, bias, eps, p, seed)
+        return formula(*arguments)
+    x, inner, weight, bias, eps, p, seed = arguments
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     inner = inner.contiguous()
-    frame = _frame(like, inner.dtype, p, seed)
+    problem = _make_problem(like, inner.dtype, p, seed)
     out = POOL.empty(like.shape, like.dtype)
-    frame.inner, frame.out = inner.data_ptr(), out.data_ptr()
+    problem.inner, problem.out = inner.data_ptr(), out.data_ptr()
     if x is not None:
         x = x.contiguous()
-        frame.x = x.data_ptr()
+        problem.x = x.data_ptr()
     total = like.new_empty(0)
     stats = like.new_empty(0, dtype=accumulate_dtype(like.dtype))
-    if weight is not None and bias is not None:
+    if weight is not None:
         weight, bias = weight.contiguous(), bias.contiguous()
         total = POOL.empty(like.shape, like.dtype)
         stats = stats.new_empty(*like.shape[:-1], 2)
-        frame.weight, frame.bias = weight.data_ptr(), bias.data_ptr()
-        frame.weight_dtype, frame.eps = DTYPE_NUMBERS[weight.dtype], eps
-        frame.sum, frame.stats = total.data_ptr(), stats.data_ptr()
-    _call("lightconv_residual_forward", frame)
+        problem.weight, problem.bias = weight.data_ptr(), bias.data_ptr()
+        problem.weight_dtype, problem.eps = DTYPE_NUMBERS[weight.dtype], eps
+        problem.sum, problem.stats = total.data_ptr(), stats.data_ptr()
+    call("lightconv_residual_forward", problem)
     return out, total, stats
 
 
-def _cpu_backward(
-    grad: Tensor,
-    total: Tensor,
-    stats: Tensor,
-    weight: Tensor,
-    inner_dtype: torch.dtype,
-    p: float,
-    seed: Tensor | None,
-    need_x: bool,
-    need_inner: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rest = (p, seed, need_x, need_inner, need_weight)
+def _cpu_backward(*arguments: Any) -> _Gradients:
     if native().library is None:
-        return formula_backward(grad, total, stats, weight, inner_dtype, *rest)
+        return formula_backward(*arguments)
+    grad, total, stats, weight, inner_dtype, p, seed, need_x, need_inner, need_weight = arguments
     grad, total, stats, weight = (t.contiguous() for t in (grad, total, stats, weight))
-    frame = _frame(total, inner_dtype, p, seed)
-    frame.grad, frame.sum, frame.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
-    frame.weight, frame.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
-    empty = total.new_empty(0)
-    of_x = POOL.empty(total.shape, total.dtype) if need_x else empty
-    of_inner = POOL.empty(total.shape, inner_dtype) if need_inner else empty
-    of_weight, of_bias = (
-        weight.new_empty(weight.shape if need_weight else 0),
-        weight.new_empty(weight.shape if need_weight else 0),
-    )
-    frame.grad_x = of_x.data_ptr() if need_x else None
-    frame.grad_inner = of_inner.data_ptr() if need_inner else None
+    problem = _make_problem(total, inner_dtype, p, seed)
+    problem.grad, problem.sum, problem.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
+    problem.weight, problem.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
+    of_x = POOL.empty(total.shape, total.dtype) if need_x else total.new_empty(0)
+    of_inner = POOL.empty(total.shape, inner_dtype) if need_inner else total.new_empty(0)
+    of_weight, of_bias = (weight.new_empty(weight.shape if need_weight else 0) for _ in range(2))
+    problem.grad_x = of_x.data_ptr() if need_x else None
+    problem.grad_inner = of_inner.data_ptr() if need_inner else None
     if need_weight:
-        frame.grad_weight, frame.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
-    _call("lightconv_residual_backward", frame)
+        problem.grad_weight, problem.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
+    call("lightconv_residual_backward", problem)
     return of_x, of_inner, of_weight, of_bias
 
 
@@ -257,15 +232,8 @@ LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
 # --- fake kernels and the gradient ----------------------------------------------------------------
 
 
-def _fake(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake(*arguments: Any) -> _Results:
+    x, inner, weight, bias, _, p, seed = arguments
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     exact = accumulate_dtype(like.dtype)
@@ -276,17 +244,9 @@ def _fake(
 
 
 def _fake_backward(
-    grad: Tensor,
-    total: Tensor,
-    stats: Tensor,
-    weight: Tensor,
-    inner_dtype: torch.dtype,
-    p: float,
-    seed: Tensor | None,
-    need_x: bool,
-    need_inner: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, total: Tensor, stats: Tensor, weight: Tensor, inner_dtype: torch.dtype, *rest: Any
+) -> _Gradients:
+    need_x, need_inner, need_weight = rest[-3:]
     return (
         total.new_empty(total.shape if need_x else 0),
         total.new_empty(total.shape if need_inner else 0, dtype=inner_dtype),
@@ -299,7 +259,7 @@ torch.library.register_fake("lightconv::residual", _fake, lib=LIBRARY)
 torch.library.register_fake("lightconv::residual_backward", _fake_backward, lib=LIBRARY)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: _Results) -> None:
     _, inner, weight, bias, eps, p, seed = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:], weight, bias, seed)
@@ -318,14 +278,13 @@ def _backward(ctx: Any, grad: Tensor | None, of_sum: Tensor | None, _: Any) -> t
         needed = (need_x, need_inner, *need_affine)
         return (*(g if need else None for g, need in zip(found, needed, strict=True)), *(None,) * 3)
     if weight is not None and grad is not None:
-        # Gradients of gradients: what the sum owes to x and inner, autograd knows by itself.
+        # Gradients of gradients: autograd knows how the sum depends on x and inner.
         higher = torch.is_grad_enabled()
         with torch.enable_grad():
             leaves = [
                 t if t.requires_grad else t.detach().requires_grad_() for t in (total, weight, bias)
             ]
-            exact = accumulate_dtype(total.dtype)
-            wide, w, b = (t.to(exact) for t in leaves)
+            wide, w, b = (t.to(accumulate_dtype(total.dtype)) for t in leaves)
             out = F.layer_norm(wide, w.shape, w, b, eps).to(total.dtype)
             of_norm, of_weight, of_bias = torch.autograd.grad(
                 out, leaves, grad, create_graph=higher
@@ -333,11 +292,10 @@ def _backward(ctx: Any, grad: Tensor | None, of_sum: Tensor | None, _: Any) -> t
         of_sum = of_norm if of_sum is None else of_sum + of_norm
     elif weight is None:
         of_sum = grad
-    of_x = of_sum if need_x else None
     of_inner = None
     if need_inner and of_sum is not None:
         of_inner = dropout(of_sum, p, seed=seed).to(inner_dtype)
-    return of_x, of_inner, of_weight, of_bias, None, None, None
+    return of_sum if need_x else None, of_inner, of_weight, of_bias, None, None, None
 
 
 torch.library.register_autograd("lightconv::residual", _backward, setup_context=_save, lib=LIBRARY)

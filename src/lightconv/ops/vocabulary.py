@@ -1,9 +1,10 @@
-"""Cross entropy over a vocabulary without its logits: a few positions at a time.
+"""Operators over a vocabulary: the loss without all its logits, and the most probable words.
 
     logits = x W^T [n, V];   loss = sum_i (1 - e) nll(i, target_i) + e / V sum_v nll(i, v)
 
-The gradients of a chunk are made while its logits exist, so that memory holds one chunk of them and
-no product is computed twice: three matrix products forward and backward together, as ever.
+The loss takes a few positions at a time. The gradients of a chunk are computed while its logits
+exist, so memory holds one chunk of them and no product is computed twice: three matrix products
+forward and backward together, as without chunks.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 
 from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.library import native
 
 CHUNK = 1024  # positions, fewer where the vocabulary is large
 LARGEST = 1024 * 32768  # logits at a time
 
 
 def chunk_of(V: int) -> int:
-    """How many positions have logits at a time."""
+    """Number of positions whose logits exist at a time."""
     return max(1, min(CHUNK, LARGEST // max(V, 1)))
 
 
@@ -32,13 +34,13 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The label-smoothed loss and the plain negative log-likelihood, each summed over positions.
+    """Label-smoothed loss and plain negative log-likelihood, each summed over positions.
 
     x       [n, D]
     weight  [V, D]
     target  [n] int64
-    more    [C, D]: the matrix is that of V + C rows, these at its end
-    chunk   positions whose logits exist at a time; None: as `chunk_of` says
+    more    [C, D], optional: further rows of the matrix, after the V rows of weight
+    chunk   positions whose logits exist at a time; None for `chunk_of`
     returns [] and [], float32 or wider; the second has no gradient
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
@@ -113,7 +115,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_x(slopes: Sequence[Tensor], weights: Sequence[Tensor], of_x: Tensor | None) -> None:
-    """Fills the gradient of a chunk's x [n, D] from those of its logits, if it is wanted."""
+    """Fills the gradient [n, D] of a chunk's x from those of its logits."""
     if of_x is None:
         return
     torch.mm(slopes[0], weights[0], out=of_x)
@@ -122,7 +124,7 @@ def _add_x(slopes: Sequence[Tensor], weights: Sequence[Tensor], of_x: Tensor | N
 
 
 def _add_weights(slopes: Sequence[Tensor], x: Tensor, found: Sequence[Tensor | None]) -> None:
-    """Adds what a chunk gives to the gradients of the matrices, as far as these are wanted."""
+    """Adds a chunk's share to the gradients of the matrices."""
     for slope, of_weight in zip(slopes, found, strict=True):
         if of_weight is not None and of_weight.dtype == x.dtype:
             of_weight.addmm_(slope.t(), x)
@@ -131,9 +133,9 @@ def _add_weights(slopes: Sequence[Tensor], x: Tensor, found: Sequence[Tensor | N
 
 
 def _sums(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The two losses of a chunk; `logits` [n, V] become their own gradient of the first."""
+    """Both losses of a chunk; `logits` [n, V] are replaced by the gradient of the first."""
     V = logits.shape[1]
-    # Every pass is in place: a second array of this size would double what the loss takes.
+    # Every pass is in place: a second array of this size would double the memory of the loss.
     logits.sub_(logits.amax(-1, keepdim=True))
     of_target, of_all = logits.gather(1, target), logits.sum() if smoothing > 0.0 else None
     total = logits.exp_().sum(-1, keepdim=True)
@@ -147,3 +149,58 @@ def _sums(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Ten
         logits.sub_(smoothing / V)
     logits.scatter_add_(1, target, torch.full_like(norm, smoothing - 1.0))
     return loss, nll
+
+
+# --- the most probable words ----------------------------------------------------------------------
+
+
+def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk along the last of two dimensions, with a defined order of equal values.
+
+    x       [N, V]
+    returns values [N, k], largest first, and indices [N, k]; of equal values the lower index
+            comes first, so the result does not depend on the algorithm
+    """
+    V = x.shape[-1]
+    if not 0 <= k <= V:
+        raise ValueError(f"topk: k={k} must be in [0, {V}], the size of a row")
+    # One more than asked for: the first one left out may equal the last one taken.
+    values, indices = x.topk(min(k + 1, V), dim=-1)
+    rows = (values[:, 1:] == values[:, :-1]).any(-1).nonzero()[:, 0]
+    values, indices = values[:, :k].contiguous(), indices[:, :k].contiguous()
+    if len(rows) > 0:
+        exact, places = x[rows].sort(dim=-1, descending=True, stable=True)
+        values[rows], indices[rows] = exact[:, :k], places[:, :k]
+    return values, indices
+
+
+def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable words of each row.
+
+    logits  [N, V]
+    returns log-probabilities [N, k], float32 or wider, largest first, and words [N, k] int64; of
+            equal ones the lower word comes first
+    """
+    library = native().library if _fits_kernel(logits, k) else None
+    if library is None:
+        return topk(torch.log_softmax(logits, -1, dtype=accumulate_dtype(logits.dtype)), k)
+    # One pass: the sum of exponentials and the k best together.
+    N, V = logits.shape
+    values, words = torch.empty(N, k), torch.empty(N, k, dtype=torch.int64)
+    to = values.data_ptr(), words.data_ptr()
+    if library.lightconv_topk(logits.data_ptr(), N, V, logits.stride(0), k, *to):
+        raise MemoryError("lightconv_topk could not allocate its scratch memory")
+    return values, words
+
+
+def _fits_kernel(logits: Tensor, k: int) -> bool:
+    return (
+        type(logits) is Tensor
+        and logits.is_cpu
+        and logits.dtype == torch.float32
+        and logits.dim() == 2
+        and logits.stride(1) == 1
+        and 1 <= k <= logits.shape[1]
+        and not (logits.requires_grad and torch.is_grad_enabled())
+        and not torch.compiler.is_compiling()
+    )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from lightconv.config import read
 from lightconv.data.prepared import Prepared
 from lightconv.decode.options import TextOptions, read_settings
 from lightconv.decode.text import load
@@ -18,11 +17,8 @@ from lightconv.models import LanguageModel
 from lightconv.paper.machine import describe_processor
 from lightconv.paper.params import total
 from lightconv.paper.results import Measured, Scored, Speed, Training
-from lightconv.recipe import Recipe
-from lightconv.train.checkpoints import FOLDER, Checkpoints
-from lightconv.train.folder import CONFIG_FILE
 from lightconv.train.group import Group
-from lightconv.train.runner import describe_machine
+from lightconv.train.run import Run, describe_machine
 
 
 def measure(
@@ -43,7 +39,7 @@ def measure(
     machine = {name: str(value) for name, value in describe_machine(device, Group()).items()}
     found = Measured(
         machine={**describe_processor(), **machine},
-        parameters=total(read(run / CONFIG_FILE, Recipe).model),
+        parameters=total(Run.open(run).model_config),
         training=read_training(run),
     )
     if not ended:
@@ -80,7 +76,7 @@ def keep(score: Score) -> Scored:
 
 def read_training(run: Path) -> Training | None:
     """What the last checkpoint says of time and tokens, all resumptions together."""
-    found = Checkpoints(run / FOLDER, writer=False).latest()
+    found = Run.open(run).checkpoints().latest()
     if found is None:
         return None
     progress = found.values["progress"]

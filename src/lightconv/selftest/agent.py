@@ -30,7 +30,7 @@ def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
 
     import lightconv.commands.train
     import lightconv.train.distributed
-    import lightconv.train.runner  # noqa: F401
+    import lightconv.train.loop  # noqa: F401
 
     config = LaunchConfig(
         min_nodes=1,

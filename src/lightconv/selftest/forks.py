@@ -93,7 +93,7 @@ def serve() -> None:
 
     import lightconv.commands.train
     import lightconv.selftest.crash
-    import lightconv.train.runner
+    import lightconv.train.loop
     import lightconv.train.sharded  # noqa: F401
 
     for line in sys.stdin:

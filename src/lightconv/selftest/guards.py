@@ -13,7 +13,7 @@ from lightconv.selftest.forks import shared
 from lightconv.selftest.promise import Figures, expect
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.config import CosineConfig
-from lightconv.train.memory import positions
+from lightconv.train.guard import positions
 from lightconv.train.trainer import Trainer
 
 MIXER = (DynamicConvConfig(kernel=3, heads=2),)

@@ -67,7 +67,7 @@ def serve(modules: list[str]) -> None:
 
     import lightconv.commands.train
     import lightconv.selftest.together
-    import lightconv.train.runner  # noqa: F401
+    import lightconv.train.loop  # noqa: F401
 
     for module in modules:
         importlib.import_module(module)

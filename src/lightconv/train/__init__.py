@@ -1,25 +1,29 @@
-"""Training: one update, a whole run, and the folder it leaves."""
+"""Training: one update, a whole run, and the run folder."""
 
 from typing import TYPE_CHECKING
 
 from lightconv.lazy import lazy
 from lightconv.train.config import (
+    SCHEDULES,
     AdamConfig,
     CosineConfig,
     InverseSqrtConfig,
     NesterovConfig,
     TrainConfig,
+    cosine,
+    find_rate,
+    inverse_sqrt,
 )
-from lightconv.train.schedule import SCHEDULES, cosine, find_rate, inverse_sqrt
+
+# Not lazy: the function would otherwise be hidden by the module of its name.
+from lightconv.train.run import Outcome, Run, run
 
 if TYPE_CHECKING:
     from lightconv.train.data import PreparedData, TrainingData
     from lightconv.train.group import Group
     from lightconv.train.guard import DivergenceError
     from lightconv.train.loop import Metric
-    from lightconv.train.loss import Loss, batch_loss, label_smoothed
-    from lightconv.train.optim import OPTIMIZERS, build_optimizer
-    from lightconv.train.runner import Outcome, run
+    from lightconv.train.optim import OPTIMIZERS, Loss, batch_loss, build_optimizer
     from lightconv.train.trainer import Measured, Record, Trainer
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "Outcome",
     "PreparedData",
     "Record",
+    "Run",
     "TrainConfig",
     "Trainer",
     "TrainingData",
@@ -45,7 +50,6 @@ __all__ = [
     "cosine",
     "find_rate",
     "inverse_sqrt",
-    "label_smoothed",
     "run",
 ]
 
@@ -56,9 +60,7 @@ __getattr__ = lazy(
         "group": ["Group"],
         "guard": ["DivergenceError"],
         "loop": ["Metric"],
-        "loss": ["Loss", "batch_loss", "label_smoothed"],
-        "optim": ["OPTIMIZERS", "build_optimizer"],
-        "runner": ["Outcome", "run"],
+        "optim": ["OPTIMIZERS", "Loss", "batch_loss", "build_optimizer"],
         "trainer": ["Measured", "Record", "Trainer"],
     },
 )

@@ -12,6 +12,8 @@ import platform
 from pathlib import Path
 from typing import Self
 
+from lightconv.device import machine_bytes
+
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's names for them
 # What glibc comes to by itself when large blocks have been freed, and its number of maps.
@@ -69,14 +71,6 @@ def most_kept(device: str = "cpu", processes: int = 1) -> int:
         return 0
     whole = machine_bytes() // 2 if setting is None else int(setting) << 20
     return whole // processes
-
-
-def machine_bytes() -> int:
-    """The machine's memory; 8 GiB where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 8 << 30
 
 
 def resident_bytes() -> int:

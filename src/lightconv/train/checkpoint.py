@@ -1,32 +1,43 @@
 """One checkpoint: a folder of safetensors files, state.json and a manifest of their digests.
 
-Nothing in it is a pickle, and nothing is used before its digest has been compared.
+Nothing in it is a pickle, and every file is verified before it is used. Tensors of model and
+optimiser are stored by the names of parameters; a tied matrix has its first name.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from lightconv.files import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     MANIFEST_VERSION,
+    digest,
     inside,
     read_manifest,
 )
-from lightconv.models.tensors import Entry, check_tensors, read_tensors, write_tensors, write_views
+from lightconv.models.tensors import (
+    Entry,
+    check_tensors,
+    compare,
+    parameters,
+    read_tensors,
+    write_tensors,
+    write_views,
+)
+from lightconv.train.group import gather, shard
 
 STATE_FILE = "state.json"
 SUFFIX = ".safetensors"
-# The part that every checkpoint has; its file is that of a model folder.
+# Parts: the model, which every checkpoint has, its optimiser, moving averages of its parameters.
 MODEL_PART = "model"
-# Moving averages of parameters, where training keeps such.
+OPTIMIZER_PART = "optimizer"
 EMA_PART = "ema"
 PART = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -37,8 +48,7 @@ class DamagedError(ValueError):
     """A checkpoint that is not what was written; the message names the file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A checkpoint that could not be used, and why."""
 
     step: int
@@ -47,11 +57,11 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What was saved, verified.
+    """A verified checkpoint.
 
-    score    how good the model was, more is better; None if nobody knew
-    tensors  by part (`model`, `optimizer`), then by name; mapped from the files, so copy them
-    values   what the trainer gave
+    score    quality of the model, more is better; None if unknown
+    tensors  by part (`model`, `optimizer`), then by name; memory-mapped, so copy them
+    values   plain values of trainer, progress, optimiser, data and machine
     skipped  newer checkpoints that are damaged
     """
 
@@ -64,7 +74,7 @@ class Checkpoint:
 
 
 def check_parts(tensors: Mapping[str, Tensors], values: Mapping[str, Any]) -> None:
-    """Raises ValueError if something of this could not be read back as it is."""
+    """Raises ValueError if something could not be read back as it is."""
     if MODEL_PART not in tensors:
         raise ValueError(f"a checkpoint needs the part {MODEL_PART!r}, got {sorted(tensors)}")
     for part, named in tensors.items():
@@ -81,12 +91,11 @@ def write_checkpoint(
     values: Mapping[str, Any],
     score: float | None,
 ) -> None:
-    """Writes the files into an empty folder; each is on the disk when this returns."""
+    """Writes the files into an empty folder and syncs each to disk."""
     files = {
         part + SUFFIX: write_tensors(folder / (part + SUFFIX), named)
         for part, named in tensors.items()
     }
-    # NaN and infinity, which Python writes and reads, are not worth losing a checkpoint for.
     state = {"step": step, "score": score, "values": values}
     files[STATE_FILE] = _write_json(folder / STATE_FILE, state)
     _write_json(
@@ -96,17 +105,11 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """All of a checkpoint, verified; DamagedError says which file is not what it was."""
+    """A checkpoint, verified; DamagedError names the file that is not what was written."""
     files = _Files(folder)
     state = files.state()
     parts = [name.removesuffix(SUFFIX) for name in files.entries if name != STATE_FILE]
-    return Checkpoint(
-        path=folder,
-        step=state["step"],
-        score=state["score"],
-        tensors={part: files.part(part) for part in parts},
-        values=state["values"],
-    )
+    return Checkpoint(path=folder, tensors={part: files.part(part) for part in parts}, **state)
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -117,7 +120,7 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 def read_part(folder: Path, part: str) -> dict[str, Tensor]:
-    """The tensors of one part, verified; the other files are not read."""
+    """Tensors of one part, verified; the other files are not read."""
     return _Files(folder).part(part)
 
 
@@ -127,7 +130,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 class _Files:
-    """A checkpoint's files, each compared with the manifest when it is asked for."""
+    """Files of a checkpoint, each verified when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -139,13 +142,12 @@ class _Files:
         for name in self.entries:
             part = name.removesuffix(SUFFIX)
             if name != STATE_FILE and (part == name or not PART.fullmatch(part)):
-                raise DamagedError(f"{manifest}: lists {name[:60]!r}, which is no file of ours")
+                raise DamagedError(f"{manifest}: lists the unknown file {name[:60]!r}")
         for name in (MODEL_PART + SUFFIX, STATE_FILE):
             if name not in self.entries:
                 raise DamagedError(f"{manifest}: does not list {name}")
 
     def verified(self, name: str) -> Path:
-        """The file, if its size and digest are those of the manifest."""
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
         entry = self.entries[name]
@@ -154,12 +156,10 @@ class _Files:
             size = path.stat().st_size
             if size != entry["bytes"]:
                 raise DamagedError(f"{path}: {size} bytes, expected {entry['bytes']}")
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest(path) != entry["sha256"]:
+                raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
         except (OSError, ValueError) as error:
             raise DamagedError(str(error)) from None
-        if digest != entry["sha256"]:
-            raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
         return path
 
     def part(self, part: str) -> dict[str, Tensor]:
@@ -182,16 +182,16 @@ class _Files:
             or not isinstance(state.get("values"), dict)
         ):
             raise DamagedError(f"{path}: expected a table of step, score and values")
-        return state
+        return {name: state[name] for name in ("step", "score", "values")}
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:
-    # No newline at the end: a manifest that lacks its last byte, whichever, can then not be read.
+    # No newline at the end: a manifest that lacks its last byte can then not be read.
     return write_views(path, [memoryview(json.dumps(data, indent=1).encode())])
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Raises ValueError for what JSON would refuse or give back as something else."""
+    """Raises ValueError for a value that JSON would refuse or change."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -203,3 +203,82 @@ def _check_plain(value: Any, where: str) -> None:
     elif not isinstance(value, str | int | float | None):
         kind = type(value).__name__
         raise ValueError(f"{where} is a {kind}, expected text, numbers, lists and tables")
+
+
+# --- Model and optimiser
+
+
+def restore_model(model: nn.Module, tensors: Tensors) -> None:
+    """Copies tensors into a model, after all names, shapes and dtypes have been compared."""
+    own = parameters(model)
+    wanted = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    compare("the checkpoint", "the model", wanted, found)
+    for name, tensor in own.items():
+        if tensors[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"the checkpoint has {name} as {tensors[name].dtype}, the model as {tensor.dtype}"
+            )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(shard(tensors[name], tensor))
+
+
+def flatten_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of an optimiser: tensors `state/PARAMETER/KEY`, and the rest as plain values.
+
+    All ranks must call this: sharded tensors are gathered.
+    """
+    names = _optimized(optimizer, model)
+    packed = optimizer.state_dict()
+    tensors = {
+        f"state/{names[number]}/{key}": gather(tensor)
+        for number, entries in packed["state"].items()
+        for key, tensor in entries.items()
+    }
+    groups = [
+        {
+            "parameters": [names[number] for number in group["params"]],
+            "options": {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in group.items()
+                if not key.startswith("param")
+            },
+        }
+        for group in packed["param_groups"]
+    ]
+    state: dict[str, Any] = {names[number]: {} for number in packed["state"]}
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": state}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors, values: Mapping[str, Any]
+) -> None:
+    """Gives a new optimiser the state of `flatten_optimizer`; options but the rate stay as configured."""
+    kind, names = type(optimizer).__name__, _optimized(optimizer, model)
+    if values["kind"] != kind:
+        raise ValueError(f"the checkpoint has the state of {values['kind']}, expected {kind}")
+    saved = {name for group in values["groups"] for name in group["parameters"]}
+    if odd := sorted(saved.symmetric_difference(names)):
+        where = "the checkpoint" if odd[0] in saved else "the optimiser"
+        raise ValueError(f"optimiser state: {odd[0]} is only in {where}")
+    numbers, own = {name: number for number, name in enumerate(names)}, parameters(model)
+    state: dict[int, dict[str, Tensor]] = {}
+    for full, tensor in tensors.items():
+        name, _, key = full.removeprefix("state/").rpartition("/")
+        # Copies: the checkpoint is mapped from its file.
+        placed = tensor.clone()
+        if tensor.shape == own[name].shape:
+            placed = torch.empty_like(own[name], dtype=tensor.dtype).copy_(shard(placed, own[name]))
+        state.setdefault(numbers[name], {})[key] = placed
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    for group, old in zip(optimizer.param_groups, values["groups"], strict=True):
+        group["lr"] = old["options"]["lr"]
+
+
+def _optimized(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+    """Names of an optimiser's parameters, in its own order."""
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    return [names[p] for group in optimizer.param_groups for p in group["params"]]

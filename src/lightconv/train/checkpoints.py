@@ -1,42 +1,45 @@
-"""The checkpoints of a run: one process writes, the newest good one is found, old ones go."""
+"""Checkpoints of a run: written by one process, pruned, found again, averaged."""
 
 import errno
 import math
-import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from lightconv.files import new_folder, sync
+import torch
+from torch import Tensor
+
+from lightconv.files import lock, new_folder, sync
+from lightconv.models.tensors import compare
 from lightconv.train.checkpoint import (
+    EMA_PART,
+    MODEL_PART,
     Checkpoint,
     DamagedError,
     Skipped,
     Tensors,
     check_parts,
     read_checkpoint,
+    read_part,
     read_state,
     verify_checkpoint,
     write_checkpoint,
 )
 
-# Where a run folder has them.
-FOLDER = "checkpoints"
 LOCK_FILE = ".lock"
 STEP = re.compile(r"step-(\d{8,})")
-# What lies there while it is written, while it is replaced, and while it is removed.
+# Folders that are being written, replaced or removed.
 PASSING = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.(new|old|gone)")
-# With one alone there would be nothing to fall back to.
+# Checkpoints of any kind that are kept, so that there is one to fall back to.
 FEWEST = 2
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
-# A file system without locks; there, two runs in one folder go unnoticed.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class SaveError(OSError):
@@ -44,10 +47,12 @@ class SaveError(OSError):
 
 
 class Checkpoints:
-    """Folders `step-00000500`, each of which is whole or not there.
+    """Folders `step-00000500`, each of which is complete or absent.
 
-    keep_last   how many of the newest are kept
-    keep_best   how many of those with the highest score are kept besides
+    keep_last   number of the newest regular checkpoints that are kept
+    keep_best   number of those with the highest score that are kept besides
+    is_regular  False for a step that only a stop or a best validation saves: such a checkpoint
+                goes when it is old, so that an interrupted run averages the same ones in the end
     writer      False on all ranks but one: `save` and `claim` then do nothing
     """
 
@@ -57,6 +62,7 @@ class Checkpoints:
         *,
         keep_last: int = 10,
         keep_best: int = 1,
+        is_regular: Callable[[int], bool] = lambda step: True,
         writer: bool = True,
     ) -> None:
         if keep_last < FEWEST:
@@ -66,11 +72,13 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self.keep_last = keep_last
         self.keep_best = keep_best
+        self.is_regular = is_regular
         self.writer = writer
-        # What is known of steps: written or verified here (True), or found damaged (False).
+        # Steps written or verified here (True), or found damaged (False).
         self._good: dict[int, bool] = {}
         self._scores: dict[int, float | None] = {}
-        self._lock: int | None = None
+        self._held = ExitStack()
+        self._claimed = False
 
     def folders(self) -> dict[int, Path]:
         """Folders by step. One that was about to be replaced when its writer died still counts."""
@@ -129,13 +137,18 @@ class Checkpoints:
         `save` does it too; at the start of a run it shows mistakes before work is lost. ValueError
         if another process is writing. What dead ones have left is cleared away.
         """
-        if self._lock is not None or not self.writer:
+        if self._claimed or not self.writer:
             return
+        busy = (
+            f"another process is writing checkpoints to {self.folder}. Wait for its end, or choose "
+            "another folder"
+        )
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True)
                 sync(self.folder.parent)
-            self._lock = _lock(self.folder / LOCK_FILE)
+            self._held.enter_context(lock(self.folder / LOCK_FILE, busy))
+            self._claimed = True
             self._clear()
         except OSError as error:
             raise SaveError(f"checkpoints cannot be written {self._explain(error)}") from error
@@ -193,16 +206,22 @@ class Checkpoints:
         self._scores.pop(step, None)
 
     def close(self) -> None:
-        """Lets another process write here."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Releases the folder for other processes."""
+        self._held.close()
+        self._claimed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def describe_last(self) -> str:
+        """A sentence that names the last checkpoint."""
+        steps = self.steps()
+        if not steps:
+            return "There is no checkpoint yet"
+        return f"The last checkpoint is {self.path(steps[-1])}"
 
     def _first_good(self, steps: list[int]) -> Checkpoint | None:
         skipped: list[Skipped] = []
@@ -261,10 +280,12 @@ class Checkpoints:
         return f"({self.folder}): {error.strerror or error}. {last}{remedy}"
 
     def _prune(self, newest: int) -> None:
-        """Removes what is neither among the last nor among the best; the newest is good."""
+        """Keeps the last regular checkpoints, the best, and two of any kind to fall back to."""
         steps = self.steps()
         usable = [step for step in steps if self._good.get(step, True)]
-        keep = {*usable[-self.keep_last :], *self.ranking()[: self.keep_best]}
+        regular = [step for step in usable if self.is_regular(step)]
+        best = self.ranking()[: self.keep_best]
+        keep = {*regular[-self.keep_last :], *best, *usable[-FEWEST:]}
         for step in steps:
             if step < newest and step not in keep:
                 self.remove(step)
@@ -282,23 +303,45 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _lock(path: Path) -> int:
-    """An open file that is locked until it is closed, or the process ends."""
-    import fcntl
+def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
+    """The mean of each parameter over checkpoints, which are verified as they are read.
 
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        # Of the two kinds of locks the one that a forked process, such as a worker that outlives
-        # its parent, does not inherit.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return file
-        os.close(file)
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise ValueError(
-                f"another process is writing checkpoints to {path.parent}. Wait for its end, or "
-                "choose another folder"
-            ) from None
-        raise
-    return file
+    Sums are float64 and the mean is rounded once, to the type of the parameters, so that neither
+    the order nor the number of checkpoints costs anything: equal ones have themselves as mean. (The
+    original adds in float32.) Whole numbers and truth values must be equal in all.
+
+    ema  takes the moving averages that training kept instead of the parameters
+    """
+    if not folders:
+        raise ValueError("an average needs at least one checkpoint, got none")
+    first = _read(folders[0], ema=ema)
+    # Copies: what was read is a map of the file.
+    sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
+    kept = {name: tensor.clone() for name, tensor in first.items() if name not in sums}
+    for folder in folders[1:]:
+        tensors = _read(folder, ema=ema)
+        compare(folder, str(folders[0]), _shapes(first), _shapes(tensors))
+        for name, tensor in tensors.items():
+            if tensor.dtype != first[name].dtype:
+                raise ValueError(
+                    f"{folder}: {name} is {tensor.dtype}, but {first[name].dtype} in {folders[0]}"
+                )
+            if name in sums:
+                sums[name] += tensor
+            elif not torch.equal(tensor, kept[name]):
+                raise ValueError(
+                    f"{folder}: {name} ({tensor.dtype}) differs from that of {folders[0]}, and has "
+                    "no mean"
+                )
+    means = {name: total.div_(len(folders)).to(first[name].dtype) for name, total in sums.items()}
+    return {name: kept[name] if name in kept else means[name] for name in first}
+
+
+def _read(folder: Path, *, ema: bool) -> dict[str, Tensor]:
+    """The parameters; with `ema` those that have a moving average are replaced by it."""
+    tensors = read_part(folder, MODEL_PART)
+    return tensors | read_part(folder, EMA_PART) if ema else tensors
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -1,7 +1,9 @@
-"""How a model is trained, as plain values: readable without torch."""
+"""Configuration of training and learning rate schedules; needs no torch."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from lightconv.config import check_counts, check_from_zero, check_positive, check_shares
 
@@ -133,9 +135,45 @@ class TrainConfig:
                 "one of them to be 0: say --set train.average_last=0, or --set train.ema=0"
             )
 
+    def is_regular(self, step: int) -> bool:
+        """True if an uninterrupted run has a checkpoint of this step."""
+        return step > 0 and (step % self.save_every == 0 or step == self.max_steps)
+
 
 def _check_below_peak(config: ScheduleConfig, *names: str) -> None:
     check_from_zero(config, *names)
     for name in names:
         if getattr(config, name) > config.peak:
             raise ValueError(f"{name}={getattr(config, name)} must not be above peak={config.peak}")
+
+
+def inverse_sqrt(step: int, config: InverseSqrtConfig) -> float:
+    """A line from `start` to `peak`, then peak * sqrt(warmup / step)."""
+    if step < config.warmup:
+        return warm_up(step, config)
+    return config.peak * math.sqrt(config.warmup / step)
+
+
+def cosine(step: int, config: CosineConfig) -> float:
+    """A line from `start` to `peak`, then half a cosine down to `floor`, which it keeps."""
+    if step < config.warmup:
+        return warm_up(step, config)
+    share = min(1.0, (step - config.warmup) / config.period)
+    return config.floor + (config.peak - config.floor) * 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def warm_up(step: int, config: ScheduleConfig) -> float:
+    """The line from `start` at step 0 to `peak` at step `warmup`."""
+    return config.start + (config.peak - config.start) * step / config.warmup
+
+
+# Each takes the configuration of its kind.
+SCHEDULES: dict[str, Callable[[int, Any], float]] = {
+    InverseSqrtConfig.kind: inverse_sqrt,
+    CosineConfig.kind: cosine,
+}
+
+
+def find_rate(step: int, config: ScheduleConfig) -> float:
+    """The rate after `step` updates, which the next one uses."""
+    return SCHEDULES[config.kind](step, config)

@@ -1,57 +1,32 @@
-"""What a run reads: updates of batches in an order that can be resumed, and validation data."""
+"""Data of a run: updates of batches in an order that can be resumed, and validation data."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, Store
 from lightconv.data.prepared import PIPELINE_FILES, Prepared, is_prepared
 from lightconv.data.store import PAIR
-from lightconv.files import inside
+from lightconv.files import digest, inside
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.train.config import TrainConfig
 from lightconv.train.group import Group
 
-# What goes from the prepared folder into every model that was trained on it.
-MODEL_FILES = PIPELINE_FILES
-
-
-class Updates(Iterator[list[Batch]], Protocol):
-    """Lists of batches without end, each for one update; a context manager.
-
-    position  where to go on, once the lists handed out so far have been used
-    """
-
-    position: Position
-
-    def __enter__(self) -> Self:
-        """Begins to read."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Ends reading."""
-
 
 class TrainingData(Protocol):
-    """What a run needs to know of its data.
+    """The interface of a run's data.
 
-    pairs    whether an example is a source and a target, not a text
-    sizes    how many ids source and target have
-    digests  what the data is, by name: the same if and only if nothing has changed
+    pairs    True if an example is a source and a target, False if it is a text
+    sizes    number of ids of source and target
+    digests  of all that is read, by name; a run is resumed only with equal ones
     """
 
     pairs: bool
     sizes: tuple[int, int]
     digests: dict[str, str]
 
-    def updates(self, position: Position, config: TrainConfig, group: Group) -> Updates:
-        """The batches of this rank, from `position` on."""
+    def updates(self, position: Position, config: TrainConfig, group: Group) -> Loader:
+        """The batches of this rank from `position` on, in lists of one update each."""
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
         """Means over an epoch: target tokens and batches of all ranks for one update."""
@@ -60,7 +35,7 @@ class TrainingData(Protocol):
         """This rank's share of the validation data."""
 
     def files(self) -> Mapping[str, bytes | Path]:
-        """What belongs into a model folder: vocabulary, tokeniser."""
+        """Files for the model folder: vocabulary, codes, pipeline."""
 
 
 class PreparedData:
@@ -87,7 +62,7 @@ class PreparedData:
         self.sizes = (self._train.vocab[0], self._train.vocab[-1])
         self.digests = {"train": self._train.digest, "valid": self._valid.digest}
         for name, path in self.files().items():
-            self.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            self.digests[name] = digest(path)
 
     def updates(self, position: Position, config: TrainConfig, group: Group) -> Loader:
         """The batches of this rank, made ahead by a thread."""
@@ -118,9 +93,11 @@ class PreparedData:
             store.verify()
 
     def files(self) -> dict[str, Path]:
-        """Those of the known names that are there."""
+        """Vocabulary, codes and pipeline."""
         return {
-            name: inside(self.folder, name) for name in MODEL_FILES if (self.folder / name).exists()
+            name: inside(self.folder, name)
+            for name in PIPELINE_FILES
+            if (self.folder / name).exists()
         }
 
     def _enough(self, config: TrainConfig) -> int:

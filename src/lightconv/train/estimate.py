@@ -1,21 +1,28 @@
-"""How much memory a run takes, from shapes alone: nothing is computed."""
+"""Estimate of a run's memory from shapes alone, and rows of tables about a run."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
+from lightconv.console import show_duration
 from lightconv.models.config import LanguageModelConfig, ModelConfig
-from lightconv.models.folder import build_empty
-from lightconv.ops.vocabulary import chunk_of
+from lightconv.train.allocator import SETTING
 from lightconv.train.config import NesterovConfig, TrainConfig
 
-# Positions in a sentence of the batch that is looked at.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightconv.train.run import Outcome
+
+# Positions in a sentence of the batch that is estimated.
 LENGTH = 32
 FLOAT = 4
+Rows = Sequence[tuple[str, str]]
+# Work of a run beside its updates, by the names of the loop.
+OVERHEAD = ("loading", "logging", "checkpoints")
 
 
-class Memory(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes: parameters, their gradients, the optimiser and the average, what backward needs.
 
     workspace  what operations hold for a moment, and the allocator afterwards: a third of the
@@ -34,8 +41,13 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def estimate(model: ModelConfig, train: TrainConfig) -> Memory:
+def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     """The memory of one process with batches of `train.max_tokens` positions."""
+    import torch
+
+    from lightconv.models.folder import build_empty
+    from lightconv.ops.vocabulary import chunk_of
+
     built = build_empty(model).train()
     weights = sum(p.numel() for p in built.parameters()) * FLOAT
     copies = 1 if isinstance(train.optimizer, NesterovConfig) else 2
@@ -55,7 +67,7 @@ def estimate(model: ModelConfig, train: TrainConfig) -> Memory:
     loss = (2 * chunk * vocab + vocab * model.dim + tokens.numel() * model.dim) * FLOAT
     del kept
     activations += loss
-    return Memory(weights, weights, copies * weights, activations, activations // 3)
+    return MemoryEstimate(weights, weights, copies * weights, activations, activations // 3)
 
 
 class _Saved:
@@ -66,10 +78,118 @@ class _Saved:
         self._alive: list[Tensor] = []
         self.bytes = 0
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, tensor: "Tensor") -> "Tensor":
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
             self._known.add(storage._cdata)
             self._alive.append(tensor)  # or its number is given to another one
             self.bytes += storage.nbytes()
         return tensor
+
+
+def plan_rows(
+    config: TrainConfig,
+    *,
+    parameters: int,
+    device: str,
+    recipe_tokens: int,
+    effective: tuple[float, float] | None = None,
+    processes: int = 1,
+    kept: int = 0,
+) -> Rows:
+    """What will be done.
+
+    recipe_tokens  tokens per update of the recipe before anything in it was set
+    effective      what the data makes of it: mean target tokens and batches of an update
+    kept           bytes up to which a process keeps freed memory
+    """
+    rows = [
+        ("parameters", f"{parameters:,}"),
+        ("device", f"{device}, {config.precision}" + (", compiled" if config.compile else "")),
+        ("steps", f"{config.max_steps:,}"),
+        ("batch", f"at most {config.max_tokens:,} positions on {_count(processes, 'device')}"),
+        ("effective batch", _effective(config, recipe_tokens, effective)),
+    ]
+    if kept:
+        rows.append(("freed memory", f"is kept up to {kept >> 20:,} MB ({SETTING})"))
+    return rows
+
+
+def _effective(
+    config: TrainConfig, recipe_tokens: int, effective: tuple[float, float] | None
+) -> str:
+    """Target tokens of an update, against the recipe's."""
+    if effective is None:
+        tokens: float = config.tokens_per_update
+        text = f"{tokens:,} target tokens by accumulation"
+    else:
+        tokens, batches = effective
+        text = f"{tokens:,.0f} target tokens in {batches:,.1f} batches on average"
+        asked = config.tokens_per_update
+        if tokens > 1.25 * asked and batches < 1.5:
+            text += (
+                f", as one batch has more than train.tokens_per_update={asked}: lower "
+                f"train.max_tokens={config.max_tokens}"
+            )
+    text += f"; the recipe has {recipe_tokens:,}"
+    share = tokens / recipe_tokens
+    if not 0.8 <= share <= 1.25:
+        text += f" ({share:.2g} times): consider another learning rate"
+    return text
+
+
+def memory_rows(memory: MemoryEstimate) -> Rows:
+    """The estimate, part by part."""
+    parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
+    return [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
+
+
+def summary_rows(outcome: "Outcome", model: Path) -> Rows:
+    """What came out."""
+    progress = outcome.progress
+    seconds = sum(progress.seconds.values())
+    rows = [
+        ("steps", f"{outcome.step:,}"),
+        ("target tokens", f"{progress.tokens:,}"),
+        ("time", f"{show_duration(seconds)} ({_shares(progress.seconds)})"),
+        ("overhead", _overhead(progress.seconds)),
+        ("tokens/s", f"{progress.tokens / max(seconds, 1e-9):,.0f}"),
+    ]
+    if outcome.skipped:
+        rows.append(("updates left out", f"{outcome.skipped} with a gradient that is not finite"))
+    train = [entry for entry in outcome.entries if entry.get("kind") == "train"]
+    if train:
+        rows.append(("last loss", _show(train[-1]["loss"])))
+    valid = {entry["step"]: entry for entry in outcome.entries if entry.get("kind") == "valid"}
+    for name, step in (("last validation", outcome.step), ("best validation", progress.best_step)):
+        if step in valid:
+            entry = valid[step]
+            metrics = "".join(f", {k} {_show(v)}" for k, v in entry.get("metric", {}).items())
+            text = f"loss {_show(entry['loss'])}, perplexity {_show(entry['perplexity'])}{metrics}"
+            rows.append((name, f"{text} (step {step:,})"))
+    if len(outcome.averaged) > 1:
+        rows.append(("averaged", f"steps {', '.join(map(str, outcome.averaged))}"))
+    return [*rows, ("model", str(model))]
+
+
+def _shares(seconds: dict[str, float]) -> str:
+    """Where time went, the most first."""
+    total = max(sum(seconds.values()), 1e-9)
+    ranked = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {spent / total:.1%}" for name, spent in ranked)
+
+
+def _overhead(seconds: dict[str, float]) -> str:
+    """What loading, logging and checkpoints cost beside the updates; validation is work."""
+    parts = {name: seconds.get(name, 0.0) for name in OVERHEAD}
+    total = max(sum(parts.values()) + seconds.get("updates", 0.0), 1e-9)
+    listed = ", ".join(f"{name} {spent / total:.2%}" for name, spent in parts.items())
+    return f"{sum(parts.values()) / total:.2%} beside updates ({listed})"
+
+
+def _show(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

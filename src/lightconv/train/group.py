@@ -1,6 +1,6 @@
 """The processes that train together. This one is alone; several ranks are a subclass."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -69,3 +69,26 @@ class Group:
 def gradients(model: nn.Module) -> list[Tensor]:
     """Every gradient there is."""
     return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """A sharded tensor as a whole on rank 0, off its device, and empty elsewhere; others as is."""
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    full: Tensor = tensor.full_tensor()
+    return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
+
+
+def gather_all(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each as of `gather`, one after the other in the same order on every rank."""
+    return {name: gather(tensor) for name, tensor in tensors.items()}
+
+
+def shard(whole: Tensor, like: Tensor) -> Tensor:
+    """This rank's part, if `like` is sharded."""
+    if not hasattr(like, "full_tensor"):
+        return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)

@@ -7,11 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightconv.data import Batch
-from lightconv.train.loss import Loss
+from lightconv.data import PAD, Batch
+from lightconv.train.optim import Loss
 
 MOST_IN_A_ROW = 10
-# How many examples of a batch an error lists.
+# Messages of torch on a processor, where the error has no class of its own.
+OUT_OF_MEMORY = (
+    "DefaultCPUAllocator",
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+)
+# Number of examples of a batch that an error lists.
 LISTED = 8
 
 
@@ -113,3 +120,36 @@ class _Watch(ExitStack):
 
 def _is_finite(tensor: Tensor | None) -> bool:
     return tensor is None or bool(tensor.isfinite().all())
+
+
+# --- Memory
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+
+
+def positions(batch: Batch) -> int:
+    """How many positions the largest part of a batch has, padding included."""
+    return max(part.numel() for part in (*batch.inputs, batch.target))
+
+
+def halve(batch: Batch) -> tuple[Batch, Batch]:
+    """The first and the second half of the rows, each without columns of padding only."""
+    middle = len(batch.target) // 2
+    return _cut(batch, slice(middle)), _cut(batch, slice(middle, None))
+
+
+def _cut(batch: Batch, rows: slice) -> Batch:
+    inputs = tuple(_trim(part[rows]) for part in batch.inputs)
+    return Batch(
+        inputs, _trim(batch.target[rows]), None if batch.rows is None else batch.rows[rows]
+    )
+
+
+def _trim(part: Tensor) -> Tensor:
+    """[B, T] padded on the right -> [B, the longest of these]."""
+    return part[:, : int((part != PAD).sum(1).max())]

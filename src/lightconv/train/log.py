@@ -1,49 +1,74 @@
-"""log.jsonl: one JSON object for each logged update and each validation, in order of steps."""
+"""Record of a run: log.jsonl, TensorBoard curves, and lines for people."""
 
+import errno
 import json
 import math
 import os
+import stat
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from lightconv.console import show_duration
+
+if TYPE_CHECKING:
+    from lightconv.train.trainer import Record
 
 LOG_FILE = "log.jsonl"
+BOARD_FOLDER = "tensorboard"
+# Updates over which the shown rates are means.
+RECENT = 50
+# Fields of an entry that are not curves.
+_PLAIN = ("kind", "step", "seconds")
 
 Entry = dict[str, Any]
+Report = Callable[[str], None]
 
 
 class Log:
-    """Appends to a log; what a crash tore, or what will be done again, is cut off first.
+    """Appends to log.jsonl: one JSON object for each logged update and validation, by step.
 
-    keep  whether an entry of before is still true
+    Entries that `keep` refuses will be written again: the file is cut after the last kept one. A
+    damaged line before that stays in the file, is reported, and counts for nothing.
     """
 
-    def __init__(self, path: Path, keep: Callable[[Entry], bool] = lambda entry: True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        keep: Callable[[Entry], bool] = lambda entry: True,
+        *,
+        report: Report = lambda text: None,
+        board: "Board | None" = None,
+    ) -> None:
         self.path = path
-        self._file = path.open("ab", buffering=0)
-        entries, size = _read(path, keep)
-        if size < path.stat().st_size:
-            self._file.truncate(size)
-        self.entries = entries
+        self._board = board
+        self._file = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        self.entries, size = _read(path, self._file, keep, report)
+        if size < os.fstat(self._file).st_size:
+            os.ftruncate(self._file, size)
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Appends one line; a number that is not finite becomes null, as JSON has it."""
+        """Appends one line; a number that is not finite becomes null."""
         plain = {name: _finite(value) for name, value in entry.items()}
         self.entries.append(plain)
         rest = json.dumps(plain, allow_nan=False).encode() + b"\n"
         try:
             while rest:
-                rest = rest[self._file.write(rest) :]
+                rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
+        if self._board is not None:
+            self._board.write(entry)
 
     def sync(self) -> None:
-        """Waits until all of it is on the disk."""
-        os.fsync(self._file.fileno())
+        os.fsync(self._file)
 
     def close(self) -> None:
-        """Ends writing."""
-        self._file.close()
+        os.close(self._file)
+        if self._board is not None:
+            self._board.close()
 
     def __enter__(self) -> Self:
         return self
@@ -52,27 +77,61 @@ class Log:
         self.close()
 
 
-def read_log(path: str | Path) -> list[Entry]:
-    """The entries of a log that may still be written to: a torn last line is left out."""
-    return _read(Path(path), lambda entry: True)[0]
+def read_log(path: str | Path, report: Report = lambda text: None) -> list[Entry]:
+    """Entries of a log, which may still be written to.
+
+    report  called with a line about each damaged line but a torn last one
+    """
+    file = _open(Path(path), os.O_RDONLY)
+    try:
+        return _read(Path(path), file, lambda entry: True, report, torn=False)[0]
+    finally:
+        os.close(file)
 
 
-def _read(path: Path, keep: Callable[[Entry], bool]) -> tuple[list[Entry], int]:
-    """The entries up to the first that is torn or not to be kept, and the bytes they take."""
+def _open(path: Path, flags: int) -> int:
+    """Opens a regular file; a link is refused, since what it points to would be cut."""
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path} is a link, expected a regular file. Remove it") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ValueError(f"{path} is not a regular file. Remove it")
+    return file
+
+
+def _read(
+    path: Path, file: int, keep: Callable[[Entry], bool], report: Report, *, torn: bool = True
+) -> tuple[list[Entry], int]:
+    """The kept entries, and the bytes up to the end of the last of them.
+
+    torn  report a torn last line too
+    """
+    with os.fdopen(os.dup(file), "rb") as source:
+        lines = source.read().split(b"\n")
+    rest = lines.pop()
     entries: list[Entry] = []
-    size = 0
-    for line in path.read_bytes().splitlines(keepends=True):
+    bad: list[int] = []
+    size = place = 0
+    for number, line in enumerate(lines, 1):
+        place += len(line) + 1
         entry = _parse(line)
-        if entry is None or not keep(entry):
-            break
-        entries.append(entry)
-        size += len(line)
+        if entry is None:
+            bad.append(number)
+        elif keep(entry):
+            entries.append(entry)
+            size = place
+    for number in bad:
+        report(f"{path}: line {number} is damaged and left out")
+    if rest and torn:
+        report(f"{path}: the last line is torn and cut off")
     return entries, size
 
 
 def _parse(line: bytes) -> Entry | None:
-    if not line.endswith(b"\n"):
-        return None
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -82,3 +141,69 @@ def _parse(line: bytes) -> Entry | None:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Board:
+    """TensorBoard files: log entries as curves `train/loss`, `valid/nll`, ...
+
+    step  the last step that an older file may show
+    """
+
+    def __init__(self, folder: Path, step: int = 0) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "--tensorboard needs the package tensorboardX. Install it with "
+                "pip install 'lightconv[tensorboard]'"
+            ) from None
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        for name, value in {**entry, **entry.get("metric", {})}.items():
+            if name not in _PLAIN and isinstance(value, int | float):
+                self._writer.add_scalar(f"{entry['kind']}/{name}", value, entry["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Pace:
+    """Tokens per second and remaining time, from the last updates.
+
+    The first update, which includes all of a start, counts for neither.
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = max_steps
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+
+    def add(self, tokens: int) -> None:
+        self._recent.append((time.monotonic(), tokens))
+
+    def describe(self, record: "Record") -> str:
+        """One line about an update."""
+        text = (
+            f"step {record.step:,}/{self.max_steps:,}  loss {record.loss:.3f}  "
+            f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}"
+        )
+        updates = len(self._recent) - 1
+        if updates < 1:
+            return text
+        seconds = max(self._recent[-1][0] - self._recent[0][0], 1e-9)
+        tokens = sum(count for _, count in self._recent) - self._recent[0][1]
+        left = (self.max_steps - record.step) * seconds / updates
+        return f"{text}  {tokens / seconds:,.0f} tokens/s  {show_duration(left)} left"
+
+
+def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
+    """One line about a validation."""
+    parts = [f"step {entry['step']:,}  validation", f"loss {entry['loss']:.3f}"]
+    parts.append(f"ppl {entry['perplexity']:.4g}")
+    parts += [f"{name} {value:.4g}" for name, value in entry.get("metric", {}).items()]
+    return "  ".join(parts) + ("  (best so far)" if improved else "")
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), infinite beyond the range of floats."""
+    return math.inf if nll > 700.0 else math.exp(nll)

@@ -1,33 +1,32 @@
-"""A run from its first update, or from a checkpoint, to its end: when what is done, and saved."""
+"""The training loop: updates, validation, checkpoints and log of a run, and where it stands."""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from lightconv.data import Batch, Position
+from lightconv.console import Display
+from lightconv.data import Batch, Loader, Position
 from lightconv.models.tensors import parameters
 from lightconv.train.allocator import Allocator
-from lightconv.train.board import Board
-from lightconv.train.checkpoint import EMA_PART, MODEL_PART, Checkpoint
-from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.data import TrainingData, Updates
-from lightconv.train.folder import is_regular
-from lightconv.train.live import Display, describe_patience, describe_validation, perplexity
-from lightconv.train.log import Log
-from lightconv.train.loss import Model
-from lightconv.train.progress import Progress, Window
-from lightconv.train.signals import Stop
-from lightconv.train.state import (
+from lightconv.train.checkpoint import (
+    EMA_PART,
+    MODEL_PART,
+    OPTIMIZER_PART,
+    Checkpoint,
     flatten_optimizer,
-    gather_all,
     restore_model,
     restore_optimizer,
 )
+from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.data import TrainingData
+from lightconv.train.group import gather_all
+from lightconv.train.log import Log, Pace, describe_validation, perplexity
+from lightconv.train.optim import Model
+from lightconv.train.signals import Stop
 from lightconv.train.trainer import Record, Trainer
-
-OPTIMIZER_PART = "optimizer"
 
 
 class Metric(NamedTuple):
@@ -43,6 +42,52 @@ class Metric(NamedTuple):
     higher: bool = True
 
 
+@dataclass
+class Window:
+    """Sums over the updates since the last entry in the log."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, record: Record) -> None:
+        if not record.skipped:
+            self.loss += record.loss * record.tokens
+            self.nll += record.nll * record.tokens
+            self.tokens += record.tokens
+
+
+@dataclass
+class Progress:
+    """State of a run besides model, optimiser and trainer; stored in checkpoints.
+
+    position   in the data: (seed, epoch, batch)
+    validated  step of the last validation, which gave `score`: more is better
+    best       the highest score so far, of step `best_step`; `stale` validations were not better
+    seconds    time spent, by kind of work
+    """
+
+    position: Position
+    validated: int = 0
+    score: float | None = None
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    tokens: int = 0
+    window: Window = field(default_factory=Window)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"position": list(self.position)}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "Progress":
+        position, window = Position(*values["position"]), Window(**values["window"])
+        return cls(**values | {"position": position, "window": window})
+
+
 class Loop:
     """Trains until `max_steps`, until validation no longer improves, or until told to stop."""
 
@@ -56,7 +101,6 @@ class Loop:
         display: Display,
         stop: Stop,
         metric: Metric | None = None,
-        board: Board | None = None,
         allocator: Allocator | None = None,
         machine: Mapping[str, Any] | None = None,
     ) -> None:
@@ -69,9 +113,9 @@ class Loop:
         self.display = display
         self.stop = stop
         self.metric = metric
-        self.board = board
         self.allocator = allocator or Allocator(0)
         self.machine = dict(machine or {})
+        self.pace = Pace(self.config.max_steps)
         self.progress = Progress(Position(self.config.seed))
         # The step whose state is on the disk as it is now.
         self.saved: int | None = None
@@ -79,7 +123,7 @@ class Loop:
     def run(self) -> int:
         """0 at the end of training, or the exit code of who wants to stop; all is saved."""
         code = 0
-        with self._updates() as updates:
+        with self.data.updates(self.progress.position, self.config, self.group) as updates:
             while True:
                 if self._validation_due():
                     code = self._validate()
@@ -87,7 +131,10 @@ class Loop:
                 if self._save_due(last=ended or code > 0):
                     self._save()
                 if ended and self.trainer.step < self.config.max_steps:
-                    self.display.note(describe_patience(self.progress.stale))
+                    self.display.note(
+                        f"training ends: {self.progress.stale} validations in a row without a "
+                        "better one (train.patience)"
+                    )
                 if ended or code > 0:
                     return 0 if ended else code
                 if self._update(updates).stop:
@@ -119,12 +166,7 @@ class Loop:
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.progress.stale
 
-    @contextmanager
-    def _updates(self) -> Iterator[Updates]:
-        with self.data.updates(self.progress.position, self.config, self.group) as updates:
-            yield updates
-
-    def _update(self, updates: Updates) -> Record:
+    def _update(self, updates: Loader) -> Record:
         progress, config = self.progress, self.config
         began = time.perf_counter()
         with self._timed("loading"):
@@ -144,7 +186,8 @@ class Loop:
                 self.display.note(f"step {record.step}: gradient not finite, update left out")
             if logged:
                 record = self._log(record)
-            self.display.update(record, logged=logged)
+            self.pace.add(record.tokens)
+            self.display.line(self.pace.describe(record), keep=logged)
         return record
 
     def _log(self, record: Record) -> Record:
@@ -173,8 +216,6 @@ class Loop:
     def _write(self, entry: dict[str, Any]) -> None:
         if self.log is not None:
             self.log.write(entry)
-        if self.board is not None:
-            self.board.write(entry)
 
     # --- Validation
 
@@ -242,7 +283,7 @@ class Loop:
         step = self.trainer.step
         if step == self.saved:
             return False
-        return last or is_regular(step, self.config) or self._is_new_best(step)
+        return last or self.config.is_regular(step) or self._is_new_best(step)
 
     def _is_new_best(self, step: int) -> bool:
         progress = self.progress
@@ -252,8 +293,8 @@ class Loop:
         trainer, step = self.trainer, self.trainer.step
         with self._timed("checkpoints"):
             # Every rank takes part: where parameters are sharded they are gathered.
-            optimizer = flatten_optimizer(trainer.optimizer, trainer.model)
-            tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: optimizer.tensors}
+            state, options = flatten_optimizer(trainer.optimizer, trainer.model)
+            tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: state}
             if trainer.ema is not None:
                 tensors[EMA_PART] = trainer.ema.tensors
             tensors = {part: gather_all(named) for part, named in tensors.items()}
@@ -261,29 +302,16 @@ class Loop:
             values = {
                 "trainer": trainer.values(),
                 "progress": self.progress.values(),
-                "optimizer": optimizer.values,
+                "optimizer": options,
                 "data": self.data.digests,
                 "machine": self.machine,
+                "metric": "" if self.metric is None else self.metric.name,
             }
             score = self.progress.score if self.progress.validated == step else None
             if self.log is not None:
                 self.log.sync()
             self.checkpoints.save(step, tensors, values, score=score)
-            if self.checkpoints.writer:
-                self._prune()
         self.saved = step
-
-    def _prune(self) -> None:
-        """Keeps the last regular checkpoints, the best, and two of any kind to fall back to.
-
-        What a stop, or a best step, left between regular ones goes when it is old: those that are
-        averaged in the end are the same in a run that nobody stopped.
-        """
-        config, steps = self.config, self.checkpoints.steps()
-        regular = [step for step in steps if is_regular(step, config)]
-        best = self.checkpoints.ranking()[: config.keep_best]
-        for step in {*steps} - {*regular[-config.keep_last :], *best, *steps[-2:]}:
-            self.checkpoints.remove(step)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

@@ -17,8 +17,7 @@ from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build_empty
 from lightconv.models.tensors import fill, parameters
 from lightconv.train.distributed import Replicas
-from lightconv.train.group import gradients
-from lightconv.train.state import gather
+from lightconv.train.group import gather, gradients
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)

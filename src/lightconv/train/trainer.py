@@ -10,16 +10,29 @@ import torch
 from torch import Tensor
 
 from lightconv.data import Batch
-from lightconv.train.config import TrainConfig
-from lightconv.train.ema import EMA
+from lightconv.train.config import TrainConfig, find_rate
 from lightconv.train.group import Group, gradients
-from lightconv.train.guard import DivergenceError, Guard, describe, find_culprit
-from lightconv.train.loss import Loss, Model, batch_loss, empty_batch
-from lightconv.train.memory import halve, is_out_of_memory, positions
-from lightconv.train.optim import build_optimizer
-from lightconv.train.precision import LossScale, autocast
-from lightconv.train.schedule import find_rate
-from lightconv.train.seeds import derive, set_seed
+from lightconv.train.guard import (
+    DivergenceError,
+    Guard,
+    describe,
+    find_culprit,
+    halve,
+    is_out_of_memory,
+    positions,
+)
+from lightconv.train.optim import (
+    EMA,
+    Loss,
+    LossScale,
+    Model,
+    autocast,
+    batch_loss,
+    build_optimizer,
+    derive,
+    empty_batch,
+    set_seed,
+)
 
 
 class Record(NamedTuple):
@@ -30,7 +43,6 @@ class Record(NamedTuple):
     skipped     the gradient was not finite, so nothing was changed
     stop        somebody wants to stop
     done        False if the update was given up for that, and nothing has changed
-    validation  what the callable given to `fit` returned, None between validations
     """
 
     step: int
@@ -42,7 +54,6 @@ class Record(NamedTuple):
     skipped: bool = False
     stop: bool = False
     done: bool = True
-    validation: float | None = None
 
 
 class Measured(NamedTuple):
@@ -69,7 +80,7 @@ class _Sums(NamedTuple):
 
 
 class Trainer:
-    """A model and its optimiser, one update at a time (`update`) or to the end (`fit`).
+    """A model and its optimiser, trained one update at a time.
 
     Randomness comes from (config.seed, step, place of the batch): torch's generator is seeded
     before every batch. The model stays on its device; batches are moved there.
@@ -133,36 +144,6 @@ class Trainer:
         return Record(
             self.step, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
         )
-
-    def fit(
-        self,
-        batches: Iterable[Batch],
-        *,
-        validate: Callable[[Model], float] | None = None,
-        report: Callable[[Record], None] | None = None,
-    ) -> list[Record]:
-        """Updates until `config.max_steps` or the last batch, and their history.
-
-        `validate` gets the model in evaluation mode, every `validate_every` updates and after the
-        last one; `report` gets each record as it comes.
-        """
-        config = self.config
-        stream = iter(batches)
-        history: list[Record] = []
-        while self.step < config.max_steps:
-            group = _collect(stream, config.tokens_per_update)
-            if not group:
-                break
-            record = self.update(group)
-            due = self.step % config.validate_every == 0 or self.step == config.max_steps
-            if validate is not None and due:
-                self.model.eval()
-                with self.averaged():
-                    record = record._replace(validation=validate(self.model))
-            history.append(record)
-            if report is not None:
-                report(record)
-        return history
 
     @torch.no_grad()
     def measure(self, batches: Iterable[Batch]) -> Measured:
@@ -312,16 +293,3 @@ class Trainer:
         text = describe(self.step, culprit, [part.batch for part in parts])
         # It may be the batch of another rank.
         return self.group.tell(None if culprit is None else text) or text
-
-
-def _collect(stream: Iterator[Batch], tokens: int) -> list[Batch]:
-    """Batches until their target tokens are that many; fewer at the end of the stream."""
-    group: list[Batch] = []
-    found = 0
-    while found < tokens:
-        batch = next(stream, None)
-        if batch is None:
-            break
-        group.append(batch)
-        found += batch.tokens
-    return group

@@ -194,9 +194,9 @@ class Engine:
         state.reorder(rows)
         return state
 
-    def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Run:
+    def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Task:
         threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
-        return program.Run(
+        return program.Task(
             program=ctypes.addressof(compiled.instructions),
             count=len(compiled.instructions),
             rows=rows,
