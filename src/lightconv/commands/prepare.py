@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         except BaseException as error:
             folder = work_folder(options.out)
             if folder.exists():  # it is removed where what was given is wrong
-                display.note("not finished: the same command goes on from here")
+                display.note("not finished: the same command resumes from here")
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 error.filename = str(folder)  # a full disk does not say where
             raise

@@ -107,7 +107,7 @@ def _split_digest(payloads: Iterable[bytes]) -> bytes:
     return hashlib.sha256(b"".join(payloads)).digest()
 
 
-class Column:
+class TokenColumn:
     """The sentences of one side, by number; ValueError if a file is damaged."""
 
     def __init__(self, folder: Path, split: str, side: str) -> None:
@@ -186,7 +186,7 @@ class Store:
         self.folder = Path(folder)
         self.split = split
         self.sides = _find_sides(self.folder, split)
-        self._columns = [Column(self.folder, split, side) for side in self.sides]
+        self._columns = [TokenColumn(self.folder, split, side) for side in self.sides]
         first = self._columns[0].headers[0]
         for column in self._columns:
             for path, header in zip(column.paths, column.headers, strict=True):
@@ -215,7 +215,7 @@ class Store:
             found.append(column.tokens[begin:end])
         return tuple(found)
 
-    def column(self, side: str) -> Column:
+    def column(self, side: str) -> TokenColumn:
         if side not in self.sides:
             raise ValueError(f"{self} has the sides {', '.join(self.sides)}, no {side!r}")
         return self._columns[self.sides.index(side)]
