@@ -8,7 +8,7 @@ r + n, r + 2n, ... of each update. So an update has the same examples for any nu
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -150,8 +150,8 @@ class BatchPlan:
     ) -> None:
         if max_tokens < 1 or (max_sentences is not None and max_sentences < 1):
             raise ValueError(f"{max_tokens=} and {max_sentences=} must be at least 1")
-        if too_long not in get_args(TooLong):
-            raise ValueError(f"{too_long=} must be one of {', '.join(get_args(TooLong))}")
+        if too_long not in ("error", "alone"):
+            raise ValueError(f"{too_long=} must be one of error, alone")
         self._longest, self._second = _keys(lengths)
         if too_long == "error":
             _check_lengths(self._longest, max_tokens)
@@ -194,8 +194,7 @@ class BatchPlan:
 def _keys(lengths: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Sort keys: the longest side, then the difference between the first side and the last.
 
-    The second key rises and falls in turns: where the longest side grows by one, the others
-    continue where they were, so that hardly a batch holds both extremes.
+    The second key rises and falls in turns, so that hardly a batch holds both of its extremes.
     """
     longest = np.maximum.reduce(lengths)
     if not len(longest):
@@ -227,10 +226,7 @@ def _cut(
     max_tokens: int,
     max_sentences: int | None,
 ) -> NDArray[np.int64]:
-    """Bounds of the batches of examples that are sorted by length.
-
-    lengths, counts  each length that occurs, rising, and how often
-    """
+    """Bounds of the batches of sorted examples: each length that occurs, rising, and its count."""
     found = [np.zeros(1, dtype=np.int64)]
     start = begin = 0  # of the batch that is not full, and of the examples of this length
     for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):

@@ -58,9 +58,7 @@ class BytesConfig:
 
     def __post_init__(self) -> None:
         if not self.vocab >= 260:
-            raise ValueError(
-                f"vocab={self.vocab} must be at least 260: 256 bytes, 4 special tokens"
-            )
+            raise ValueError(f"vocab={self.vocab} must be at least 260: 256 bytes, 4 specials")
 
 
 @dataclass(frozen=True, kw_only=True)

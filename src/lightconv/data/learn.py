@@ -27,8 +27,6 @@ RAREST_PAIR = 2
 MOST_WORDS = 1 << 19
 # Copies of a word in one line given to the learner, which counts words itself.
 COPIES = 1000
-# Environment variable of tokenizers.
-PARALLELISM = "TOKENIZERS_PARALLELISM"
 # Characters that our files cannot hold: such words are unknown.
 UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
@@ -52,11 +50,9 @@ def learn(
     total: int | None = None,
     given: Codes | None = None,
 ) -> Learned:
-    """Codes and vocabularies of words.
+    """Codes and vocabularies of blocks of lines of words, a block for each side.
 
-    blocks  for each side some lines of words
-    total   number of lines
-    given   codes for all sides, instead of learned ones
+    given  codes for all sides, instead of learned ones
     """
     counts: Counts = []
     done = 0
@@ -115,10 +111,7 @@ def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
-    """Codes with at most `merges` merges, each the most frequent pair of symbols at its time.
-
-    end  suffix of the last letter of a word
-    """
+    """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
@@ -140,12 +133,14 @@ def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
         **options,
     )
     # One thread: more are slower, and make tokenizers warn at every later fork.
-    before = os.environ.pop(PARALLELISM, None)
-    os.environ[PARALLELISM] = "false"
-    learner.train_from_iterator(_copies(words), trainer)
-    del os.environ[PARALLELISM]
-    if before is not None:
-        os.environ[PARALLELISM] = before
+    name = "TOKENIZERS_PARALLELISM"
+    before = {name: os.environ.pop(name)} if name in os.environ else {}
+    os.environ[name] = "false"
+    try:
+        learner.train_from_iterator(_copies(words), trainer)
+    finally:
+        del os.environ[name]
+        os.environ.update(before)
     found = json.loads(learner.to_str())["model"]["merges"]
     return Codes(tuple((left, right) for left, right in found[:merges]))
 

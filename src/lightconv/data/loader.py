@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Self
+from itertools import count, pairwise
 
 import numpy as np
 import torch
@@ -19,16 +19,12 @@ from lightconv.data.vocabulary import EOS, PAD, SPECIALS
 AHEAD = 16
 
 
-class Loader(Iterator[list[Batch]]):
-    """Endless updates of a run: for each a list of this rank's batches.
-
-    A list is empty if an update has fewer batches than there are ranks. A context manager; an
-    exception in a thread is raised where its batch is wanted.
+class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
+    """Endless updates of a run: lists of the batches of one rank, perhaps empty; a context manager.
 
     position           where to begin; `loader.position` is where to resume after the lists handed
                        out so far, regardless of those made ahead
     tokens_per_update  see `Epoch.updates`
-    rank, ranks        only the batches of `rank` are read
     """
 
     def __init__(
@@ -76,9 +72,6 @@ class Loader(Iterator[list[Batch]]):
         self._pending.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -123,10 +116,7 @@ TASKS: dict[str, Callable[[list[int]], list[int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Endless batches of a task of `TASKS` on random symbols: a model must learn it exactly.
-
-    Batch i depends on (seed, i) and nothing else.
-    """
+    """Endless batches of a task on random symbols; batch i depends on (seed, i) alone."""
 
     task: str
     symbols: int = 16
@@ -138,11 +128,9 @@ class Synthetic:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
-        if not 1 <= self.min_len <= self.max_len:
-            raise ValueError(
-                f"min_len and max_len must rise from 1, got {self.min_len} and {self.max_len}"
-            )
-        check_counts(self, "symbols", "sentences")
+        check_counts(self, "symbols", "sentences", "min_len")
+        if self.min_len > self.max_len:
+            raise ValueError(f"min_len={self.min_len} must not be above max_len={self.max_len}")
 
     @property
     def vocab(self) -> int:
@@ -159,10 +147,7 @@ class Synthetic:
         return Batch((source, target_in), _pad([[*target, EOS] for target in targets]))
 
     def __iter__(self) -> Iterator[Batch]:
-        index = 0
-        while True:
-            yield self.batch(index)
-            index += 1
+        return map(self.batch, count())
 
 
 def _pad(sentences: list[list[int]]) -> Tensor:

@@ -33,7 +33,7 @@ from lightconv.data.vocabulary import (
     load_vocabularies,
 )
 from lightconv.data.words import Steps
-from lightconv.files import inside, write_file
+from lightconv.files import inside
 
 FORMAT = "lightconv-pipeline"
 VERSION = 1
@@ -44,10 +44,7 @@ LONGEST_CACHED = 64
 
 
 class Pipeline:
-    """Source and target, or a text alone: word steps, subwords and vocabulary of each.
-
-    side  0 is the source or the only text, 1 the target
-    """
+    """Steps, subwords and vocabularies; side 0 is the source or the only text, 1 the target."""
 
     def __init__(
         self, config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabularies
@@ -93,17 +90,6 @@ class Pipeline:
         text = json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False)
         files = {PIPELINE_FILE: f"{text}\n".encode()}
         return files | codes_files(self.codes) | self._vocabularies.files()
-
-    def save(self, folder: str | Path) -> None:
-        """Writes its files into a folder that has none of them yet."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = self.files()
-        taken = [name for name in files if (folder / name).exists()]
-        if taken:
-            raise ValueError(f"{folder / taken[0]} exists. Choose another folder, or remove it")
-        for name, data in files.items():
-            write_file(folder / name, data)
 
     @classmethod
     def load(cls, folder: str | Path, config: PipelineConfig | None = None) -> Self:
@@ -172,10 +158,7 @@ def _read_config(folder: Path) -> PipelineConfig:
         if not isinstance(table, dict) or table.get("format") != FORMAT:
             raise ConfigError(f'not a pipeline of lightconv, expected "format": "{FORMAT}"')
         if table.get("version") != VERSION or isinstance(table["version"], bool):
-            raise ConfigError(
-                f"version {str(table.get('version'))[:20]}, expected {VERSION}. A newer lightconv "
-                "may read it"
-            )
+            raise ConfigError(f"version {str(table.get('version'))[:20]}, expected {VERSION}")
         return from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -27,7 +27,6 @@ from lightconv.data.corpus import Corpus, Example
 from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
-    PIPELINE_FILES,
     Contents,
     Origin,
     Prepared,
@@ -265,11 +264,10 @@ class _Stages:
             total=examples,
             given=None if codes is None else Codes.load(codes),
         )
-        pipeline = Pipeline(self.origin.pipeline, *learned)
-        for name in PIPELINE_FILES:  # of an attempt that was stopped here
-            (self.work.result / name).unlink(missing_ok=True)
-        pipeline.save(self.work.result)
-        mark = hashlib.sha256(repr(sorted(pipeline.files().items())).encode()).hexdigest()
+        files = Pipeline(self.origin.pipeline, *learned).files()
+        for name, data in files.items():
+            replace_file(self.work.result / name, data)
+        mark = hashlib.sha256(repr(files).encode()).hexdigest()
         sizes = dict(zip(self.sides, learned.vocabularies.sizes(), strict=False))
         return {"sizes": sizes, "digest": mark}
 
@@ -337,16 +335,13 @@ def _check_kept(split: str, found: dict[str, Any]) -> None:
 
 
 def _make_words(
-    sides: tuple[SideConfig, ...],
-    filters: FilterConfig | None,
-    plain: bool,
-    examples: list[Example],
+    sides: tuple[SideConfig, ...], filters: FilterConfig | None, plain: bool, rows: list[Example]
 ) -> tuple[int, Counter[str], list[bytes]]:
     """Number of examples read, reasons of those left out, and lines: words, then plain text."""
-    for example in examples:
-        if len(example) != len(sides):
-            raise ValueError(f"an example has {len(example)} texts, expected {len(sides)}")
-    texts = [[text.replace("\n", " ") for text in column] for column in zip(*examples, strict=True)]
+    for row in rows:
+        if len(row) != len(sides):
+            raise ValueError(f"an example has {len(row)} texts, expected {len(sides)}")
+    texts = [[text.replace("\n", " ") for text in column] for column in zip(*rows, strict=True)]
     words = [list(map(_steps(side).apply, texts[i])) for i, side in enumerate(sides)]
     dropped = Counter[str]()
     if filters is not None:
@@ -360,7 +355,7 @@ def _make_words(
         words = [list(compress(column, kept)) for column in words]
     columns = words + texts if plain else words
     lines = ["".join(f"{text}\n" for text in column).encode() for column in columns]
-    return len(examples), dropped, lines
+    return len(rows), dropped, lines
 
 
 @lru_cache(maxsize=4)  # tokenisers take their time to be made

@@ -82,10 +82,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Checks the version, the size of every file, and the digests of those copied into models.
-
-        The folder is untrusted: ValueError names the wrong file and what to run.
-        """
+        """Opens an untrusted folder; checks sizes, and digests of what is copied into models."""
         return cls(Path(folder), _read(Path(folder)))
 
     @cached_property
@@ -130,18 +127,15 @@ class Prepared:
         present = [name for name in PIPELINE_FILES if (self.folder / name).exists()]
         return {name: inside(self.folder, name) for name in present}
 
-    def verify(self) -> None:
-        """Reads everything and raises ValueError if a byte is not as it was written."""
-        self._verify(quick=False)
-
-    def _verify(self, *, quick: bool) -> None:
+    def verify(self, *, quick: bool = False) -> None:
+        """Raises ValueError if a file is not as it was written; `quick` compares sizes only."""
         try:
             verify_manifest(self.folder, quick=quick)
         except ValueError as error:
             raise damaged(self.folder, str(error)) from None
 
     def _check_files(self) -> None:
-        self._verify(quick=True)
+        self.verify(quick=True)
         listed = read_manifest(self.folder)
         for name in (PREPARED_FILE, *self.files()):
             path = self.folder / name

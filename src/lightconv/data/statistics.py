@@ -48,10 +48,7 @@ def find_percentile(counts: NDArray[np.int64], share: float) -> int:
 
 
 def find_edges(sides: Iterable[NDArray[np.int64]]) -> list[int]:
-    """The least length of each bar of a histogram, the same for all sides.
-
-    Steps are 1, 2, 5, 10, 20, ...; the last bar has at most the longest hundredth.
-    """
+    """The least length of each bar; the last bar has at most the longest hundredth."""
     most = max((find_percentile(counts, 99) for counts in sides), default=0)
     steps = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
     step = next(step for step in steps if step * (BARS - 1) >= most)
@@ -61,10 +58,7 @@ def find_edges(sides: Iterable[NDArray[np.int64]]) -> list[int]:
 
 
 def describe_side(counts: NDArray[np.int64], unknown: int, edges: Sequence[int]) -> dict[str, Any]:
-    """One side of a split, as statistics.json has it.
-
-    counts  of sentences by length
-    """
+    """One side of a split as in statistics.json; counts of its sentences by length."""
     tokens = int(counts @ np.arange(len(counts)))
     ends = [*(edge - 1 for edge in edges[1:]), None]
     return {

@@ -12,7 +12,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -198,9 +198,6 @@ class Store:
         self.digest = first.split.hex()
         self._examples = first.examples
 
-    def __repr__(self) -> str:
-        return f"Store({str(self.folder)!r}, {self.split!r}, {len(self)} examples)"
-
     def __len__(self) -> int:
         return self._examples
 
@@ -217,7 +214,7 @@ class Store:
 
     def column(self, side: str) -> TokenColumn:
         if side not in self.sides:
-            raise ValueError(f"{self} has the sides {', '.join(self.sides)}, no {side!r}")
+            raise ValueError(f"{self.folder} has the sides {', '.join(self.sides)}, no {side!r}")
         return self._columns[self.sides.index(side)]
 
     def verify(self) -> None:
@@ -241,14 +238,13 @@ def _find_sides(folder: Path, split: str) -> tuple[str, ...]:
     raise ValueError(f"there is no {place}. Run `lightconv prepare` to make it")
 
 
-class StoreWriter:
+class StoreWriter(AbstractContextManager["StoreWriter"]):
     """Writes a split, a few examples at a time, in constant memory.
 
         with StoreWriter(folder, "train", {"source": 8848, "target": 6632}) as writer:
             writer.append([[5, 6, 7], [8]], [[9], [4, 4]])
 
-    Files have temporary names until all of them are complete and on disk: a block that ends with an
-    exception leaves nothing, a killed process at worst files that are never opened.
+    Files have temporary names until all of them are complete and on disk.
 
     vocab  number of ids of each side
     """
@@ -315,9 +311,6 @@ class StoreWriter:
             file.remove()
         self._files = {}
         self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

@@ -32,10 +32,9 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Codes:
-    """Merges of byte pair encoding, the most important first, and the version of their file.
+    """Merges of byte pair encoding, the most important first, as subword-nmt writes them.
 
-    The format is subword-nmt's: a line `#version: 0.2`, then two symbols per line. Version 0.1 and
-    the three columns of fastBPE are read too.
+    Its version 0.1 and the three columns of fastBPE are read too.
     """
 
     merges: tuple[tuple[str, str], ...]
@@ -85,11 +84,7 @@ def load_codes(folder: Path) -> list[Codes]:
 
 
 class WholeWords:
-    """Each word is a token.
-
-    The kinds of subwords have three methods: `split` gives the units of a text, `segment` the
-    tokens of a unit, `join` the text of tokens.
-    """
+    """Each word is a token: `split` gives the units of a text, `segment` the tokens of a unit."""
 
     def split(self, text: str) -> list[str]:
         return text.split()
@@ -102,10 +97,7 @@ class WholeWords:
 
 
 class WordPieces(WholeWords):
-    """BPE of words with subword-nmt's results: `un@@ believ@@ able`.
-
-    A word that itself ends with @@ is not restored.
-    """
+    """BPE of words: `un@@ believ@@ able`; a word that itself ends with @@ is not restored."""
 
     def __init__(self, codes: Codes) -> None:
         # The last symbol is the last letter and END in 0.2; in 0.1 a further letter makes it END.
@@ -121,15 +113,11 @@ class WordPieces(WholeWords):
         return text.removesuffix(" ")
 
 
-def _byte_letters() -> str:
-    # As in GPT-2: a printable character of Latin-1 stands for its own byte, the others get those
-    # from U+0100 on.
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return "".join(chr(byte if byte in plain else next(others)) for byte in range(0x100))
-
-
-BYTE_LETTERS = _byte_letters()
+# As in GPT-2: a printable character of Latin-1 stands for its own byte, the others get those from
+# U+0100 on.
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = iter(range(0x100, 0x200))
+BYTE_LETTERS = "".join(chr(b if b in _PRINTABLE else next(_OTHERS)) for b in range(0x100))
 _LETTER_OF = dict(enumerate(BYTE_LETTERS))
 _BYTE_OF = {ord(letter): byte for byte, letter in enumerate(BYTE_LETTERS)}
 
@@ -175,10 +163,8 @@ def to_letters(text: str) -> str:
 
 
 def _bpe_model(codes: Codes, end: str = "") -> Any:
-    """A model of `tokenizers`.
-
-    It merges place by place, subword-nmt all places of a pair at once. Results are equal unless a
-    merge stands before those that make its parts, which no learner writes.
+    """A model of tokenizers. It merges place by place, subword-nmt all places of a pair at once:
+    the same unless a merge stands before those that make its parts, as no learner writes it.
     """
     from tokenizers.models import BPE
 

@@ -42,10 +42,7 @@ class Notes:
 
 
 def read_lines(path: str | Path, notes: Notes | None = None) -> Iterator[str]:
-    """The lines of a file without their ends; .gz, .bz2 and .xz are decompressed.
-
-    A missing or empty file and a folder are errors of the call, everything else of the iteration.
-    """
+    """The lines of a file without their ends, decompressed; a missing file is an error at once."""
     check_file(Path(path))
     return _read(Path(path), notes or Notes())
 
@@ -79,11 +76,7 @@ def check_parallel(paths: Sequence[str | Path]) -> int:
 
 
 def first_gap(first: Sequence[int], second: Sequence[int]) -> int:
-    """The line, from 1, at which one of two files lacks some lines, by the lengths of all lines.
-
-    The place that makes the lines before it most alike as they are, and those after it most alike
-    without the surplus of the longer file.
-    """
+    """The line, from 1, at which one of two files lacks some lines, by the lengths of all lines."""
     import numpy
 
     short, long = sorted((first, second), key=len)

@@ -93,10 +93,8 @@ class Vocabulary:
             # A symbol may hold spaces.
             symbol, _, count = line.removesuffix(f" {OVERWRITE}").rpartition(" ")
             if not symbol or not (count.isascii() and count.removeprefix("-").isdecimal()):
-                raise ValueError(
-                    f"{path}, line {number}: {line[:80]!r}, expected a symbol, a space and its "
-                    "count"
-                )
+                got = f"{path}, line {number}: {line[:80]!r}"
+                raise ValueError(f"{got}, expected a symbol, a space and its count")
             if symbol in known and not line.endswith(f" {OVERWRITE}"):
                 raise ValueError(
                     f"{path}, line {number}: {symbol!r} for the second time, expected every symbol "
