@@ -223,30 +223,6 @@ def begin(out: Path) -> Path:
     return work.folder
 
 
-def test_a_restart_finds_the_finished_stages(out: Path) -> None:
-    begin(out)
-    with opened(out) as work:
-        assert work.stages == {"first": {"count": 3}}
-        assert (work.folder / "scratch").exists()
-        assert work.changed == []
-        work.publish()
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert [path.name for path in out.iterdir()] == ["file"]
-
-
-def test_another_origin_starts_anew(out: Path) -> None:
-    begin(out)
-    other = replace(ORIGIN, inputs={"a/b.txt": "1" * 64}, lightconv="0.0.1")
-    with opened(out, other) as work:
-        assert work.stages == {}
-        assert [line.partition(":")[0] for line in work.changed] == [
-            "inputs.'a/b.txt'",
-            "lightconv",
-        ]
-        assert not (work.folder / "scratch").exists()
-        assert list(work.result.iterdir()) == []
-
-
 def remove_origin(path: Path) -> None:
     state = json.loads(path.read_text())
     del state["origin"]["task"]
@@ -280,22 +256,3 @@ def test_a_mistake_leaves_nothing_a_failure_all(out: Path) -> None:
         assert work.stages
         raise ValueError("bad")
     assert list(out.parent.iterdir()) == []
-
-
-def test_one_at_a_time(out: Path) -> None:
-    with opened(out) as work:
-        work.do("first", dict)
-        with pytest.raises(ValueError, match="another process prepares"), opened(out):
-            pass
-        assert work.folder.exists()
-    with opened(out) as work:
-        assert work.stages == {"first": {}}
-
-
-def test_publishing_replaces(out: Path) -> None:
-    out.mkdir(parents=True)
-    (out / "old").touch()
-    begin(out)
-    with opened(out) as work:
-        work.publish()
-    assert [path.name for path in out.iterdir()] == ["file"]

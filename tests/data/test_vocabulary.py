@@ -1,8 +1,6 @@
 """Words and ids: the special ones, both file formats, and files that are neither."""
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -192,8 +190,3 @@ def test_garbage_is_an_error_or_a_vocabulary(path: Path, monkeypatch: pytest.Mon
                 assert "\n" not in str(error)
             else:
                 assert found.decode(range(4)) == ["<s>", "<pad>", "</s>", "<unk>"]
-
-
-def test_no_torch_is_needed() -> None:
-    code = "import sys, lightconv.data.vocabulary; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightconv.data.config import PipelineConfig, SideConfig, WordsConfig
+from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.words import Steps, check_packages
 
 MOSES = SideConfig(lang="en", tokenize="moses")
@@ -181,3 +181,22 @@ def test_a_missing_package_is_named_with_its_extra(
         check_packages(config)
     with pytest.raises(ValueError, match=message):
         Steps(side).apply("a")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"corpus": ""},
+        {"corpus": "my corpus"},
+        {"metric": " bleu"},
+        {"source_lang": ""},
+        {"target_lang": "d\te"},
+    ],
+)
+def test_names_of_a_task_are_words(changes: dict[str, str]) -> None:
+    fields = {"kind": "translation", "corpus": "toy", "metric": "bleu"}
+    assert TaskConfig(**fields).source_lang is None
+    with pytest.raises(
+        ValueError, match=f"^{next(iter(changes))}=.* must be a word without spaces$"
+    ):
+        TaskConfig(**{**fields, **changes})

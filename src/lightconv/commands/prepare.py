@@ -1,4 +1,4 @@
-"""`lightconv prepare`: text becomes ids on the disk, with all that is needed to undo it."""
+"""`lightconv prepare`: from text to a prepared folder."""
 
 import argparse
 import textwrap
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     # A task and its training files.
     Own = tuple[TaskKind, Given]
 
-# Which options say what one's own files are: (task, options that are all needed).
+# Options for files of one's own: (task, options that are all needed).
 OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
     ("translation", ("train",)),
     ("language_model", ("text",)),
@@ -38,7 +38,6 @@ WIDEST = 24
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prepares a corpus, prints what became of it."""
     parser = _parser()
     options = parser.parse(argv)
     if options.list:
@@ -59,22 +58,20 @@ def main(argv: Sequence[str]) -> int:
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):
-        corpus = _open_own(own, options, display) if own else _open_named(options, display)
-        config = override(
-            PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters), options.set
-        )
+        corpus = _open(own, options, display)
+        given = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
         try:
             prepared = prepare(
                 corpus,
                 options.out,
-                config=config,
+                config=override(given, options.set),
                 overwrite=options.overwrite,
                 processes=options.processes,
                 display=display,
             )
         except BaseException as error:
             folder = work_folder(options.out)
-            if folder.exists():  # it is removed where what was given is wrong
+            if folder.exists():  # it is removed if the input is unusable
                 display.note("not finished: the same command resumes from here")
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 error.filename = str(folder)  # a full disk does not say where
@@ -84,7 +81,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def list_corpora() -> int:
-    """Prints the corpora that are known by name, and what each needs."""
     groups: dict[str, list[list[str]]] = {}
     for name, entry in CORPORA.items():
         if entry.takes_source:
@@ -223,13 +219,11 @@ def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
     return None  # not reached
 
 
-def _open_named(options: argparse.Namespace, display: "Display") -> "Corpus":
-    return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
-
-
-def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(own: "Own | None", options: argparse.Namespace, display: "Display") -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
+    if own is None:
+        return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
     kind, train = own
     if options.jsonl is not None and not is_json(options.jsonl):
         raise ValueError(
@@ -248,7 +242,6 @@ def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "C
 
 
 def _pair(option: str, paths: Sequence[Path]) -> "Given":
-    """A prefix or a file, or source and target."""
     if len(paths) > 2:
         raise ValueError(f"{option} has {len(paths)} files, expected one prefix or two files")
     return paths[0] if len(paths) == 1 else (paths[0], paths[1])
@@ -256,7 +249,7 @@ def _pair(option: str, paths: Sequence[Path]) -> "Given":
 
 @contextmanager
 def _warnings_on(display: "Display") -> Iterator[None]:
-    """Each warning once, as a line for people."""
+    """Shows each warning once, as a note."""
     seen = set()
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:

@@ -1,8 +1,4 @@
-"""From text to ids and back: learned once, kept with the model.
-
-With `kind="bytes"` and no word steps any text is restored exactly; `words` and `subword` tell what
-other settings lose.
-"""
+"""From text to ids and back; bytes without word steps restore any text."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,6 @@
 """Subwords: whole words, BPE of words, BPE of bytes; and files of BPE codes.
 
-Only bytes restore every text: words lose runs of white space, and tokens outside the vocabulary are
-unknown.
+Words lose runs of white space, and tokens outside the vocabulary; bytes restore every text.
 """
 
 import re
