@@ -27,17 +27,16 @@ import numpy as np
 
 from benchmarks.pages import measured, table
 from benchmarks.pages import replace as replace_table
+from lightconv.console import Display
 from lightconv.data import Position, StoreWriter
 from lightconv.models import Seq2SeqConfig
 from lightconv.models.folder import build
 from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import Recipe
-from lightconv.train import Group, PreparedData, Record, TrainConfig, Trainer
+from lightconv.train import Group, PreparedData, Run, TrainConfig, Trainer
 from lightconv.train.allocator import Allocator
-from lightconv.train.live import Lines
 from lightconv.train.log import LOG_FILE, Log
 from lightconv.train.loop import Loop
-from lightconv.train.runner import open_checkpoints
 from lightconv.train.signals import Stop
 
 BAR = 0.03
@@ -48,18 +47,18 @@ LENGTH = 23  # of a sentence in words, on average
 Seconds = dict[str, float]
 
 
-class Watch(Lines):
+class Watch(Display):
     """Prints as a run does, and looks at the loop's times after each update."""
 
-    def __init__(self, max_steps: int, file: TextIO) -> None:
-        super().__init__(max_steps, file)
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file=file)
         self.seconds: Seconds = {}
         self._seen: list[Seconds] = []
 
-    def update(self, record: Record, *, logged: bool) -> None:
+    def line(self, text: str, *, keep: bool = False) -> None:
         """An update is over, but for this line."""
         self._seen.append(dict(self.seconds))
-        super().update(record, logged=logged)
+        super().line(text, keep=keep)
 
     def each(self, what: str) -> list[float]:
         """How long it took from each update to the next, and after the last one."""
@@ -96,8 +95,9 @@ def measure(recipe: Recipe, folder: Path, updates: int, pairs: int = PAIRS) -> S
     )
     with ExitStack() as stack:
         stack.enter_context(Allocator())  # as a run does
-        checkpoints = stack.enter_context(open_checkpoints(folder / "run", config))
-        watch = Watch(updates, stack.enter_context((folder / "lines").open("w")))
+        run = Run(folder / "run", recipe.model, config)
+        checkpoints = stack.enter_context(run.checkpoints(writer=True))
+        watch = Watch(stack.enter_context((folder / "lines").open("w")))
         loop = Loop(
             Trainer(build(recipe.model), config),
             data,

@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = measure_limits(Probe())
     head = f"{measured()}; {limits.flops / 1e9:.0f} GFLOP/s of fused multiply-adds at most."
     print(head, flush=True)
-    Allocator().keep()  # as a run does
+    Allocator().__enter__()  # as a run does
     rows = [measure(T, options.rounds) for T in options.lengths]
     found = f"{render(rows)}\n\n{render_parts(rows)}"
     print(found)

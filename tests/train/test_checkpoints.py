@@ -1,4 +1,4 @@
-"""The checkpoints of a run: the newest good one is found, the last and the best are kept."""
+"""Checkpoints of a run: the newest good one is found, the last and the best kept, the mean."""
 
 import math
 import shutil
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from lightconv.train.checkpoint import DamagedError
-from lightconv.train.checkpoints import Checkpoints, SaveError
+from lightconv.train.checkpoints import Checkpoints, SaveError, average
 
 
 def tensors(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -34,7 +35,6 @@ def test_nothing_yet(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     assert checkpoints.steps() == []
     assert checkpoints.latest() is None
-    assert checkpoints.best() is None
     assert not (tmp_path / "run").exists()
 
 
@@ -156,47 +156,29 @@ def test_the_best_are_kept(tmp_path: Path) -> None:
     # Of equals the older is better.
     assert checkpoints.steps() == [2, 4, 7, 8]
     assert checkpoints.ranking() == [2, 4, 7]
-    best = checkpoints.best()
-    assert best is not None
-    assert (best.step, best.score) == (2, 0.9)
     # The scores are those on the disk.
     other = Checkpoints(tmp_path, keep_last=2, keep_best=1)
     save(other, 9)
     assert other.steps() == [2, 8, 9]
 
 
-def test_a_damaged_best_is_skipped(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    for step in (1, 2, 3):
-        save(checkpoints, step, score=-float(step))
-    damage(tmp_path, 1)
-    best = Checkpoints(tmp_path).best()
-    assert best is not None
-    assert best.step == 2
-    assert [skipped.step for skipped in best.skipped] == [1]
+def test_what_only_a_stop_left_goes_when_it_is_old(tmp_path: Path) -> None:
+    """The last regular ones are those of a run that nobody stopped; two of any kind stay."""
+    checkpoints = Checkpoints(tmp_path, keep_last=2, keep_best=1, is_regular=lambda s: s % 5 == 0)
+    for step, score in {5: None, 7: 0.5, 8: None, 9: None, 10: 0.1, 12: None}.items():
+        save(checkpoints, step, score=score)
+    assert checkpoints.steps() == [5, 7, 10, 12]
+    save(checkpoints, 13, 15)
+    assert checkpoints.steps() == [7, 10, 13, 15]
 
 
-def test_the_only_good_one_is_not_removed(tmp_path: Path) -> None:
-    save(Checkpoints(tmp_path), 1, 2, 3)
-    damage(tmp_path, 2, 3)
-    Checkpoints(tmp_path, writer=False).remove(1)
-    checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.latest() is not None
-    with pytest.raises(ValueError, match="step-00000001 is not removed: there is no other good"):
-        checkpoints.remove(1)
-    checkpoints.remove(2)
-    checkpoints.remove(7)
-    assert names(tmp_path) == [".lock", "step-00000001", "step-00000003"]
-    save(checkpoints, 4)
-    checkpoints.remove(1)
-    assert checkpoints.steps() == [4]
-
-
-def test_at_least_two_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep_last=1 must be at least 2"):
-        Checkpoints(tmp_path, keep_last=1)
-    with pytest.raises(ValueError, match="keep_best=-1 must be at least 0"):
-        Checkpoints(tmp_path, keep_best=-1)
+def test_nothing_stored_is_left_half_written(tmp_path: Path) -> None:
+    tied = torch.ones(1)
+    with pytest.raises(ValueError, match="share memory"):
+        Checkpoints(tmp_path).save(1, {"model": {"a": tied, "b": tied}}, {})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        Checkpoints(tmp_path).save(1, tensors(1.0), {"a": torch.ones(1)})
+    assert names(tmp_path) == [".lock"]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
@@ -227,14 +209,6 @@ def test_what_dead_writers_left(tmp_path: Path) -> None:
     assert names(tmp_path) == [".lock", "step-00000001", "step-00000002"]
 
 
-def test_values_are_checked_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"values\.a is a tuple"):
-        Checkpoints(tmp_path / "c").save(1, tensors(1.0), {"a": ()})
-    with pytest.raises(ValueError, match="step=-1 must be at least 0"):
-        Checkpoints(tmp_path / "c").save(-1, tensors(1.0), {})
-    assert names(tmp_path) == []
-
-
 def test_the_first_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SaveError, match=r"written \(.*file/c\): Not a direct.* no earlier one$"):
@@ -251,3 +225,101 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patched.setattr("os.write", interrupt)
         save(Checkpoints(tmp_path), 2)
     assert names(tmp_path) == [".lock", "step-00000001"]
+
+
+# --- The mean
+
+
+def write(folder: Path, *models: dict[str, Tensor]) -> list[Path]:
+    """Checkpoints of these tensors, in the order of their steps."""
+    with Checkpoints(folder, keep_last=100) as checkpoints:
+        return [checkpoints.save(i, {"model": model}, {}) for i, model in enumerate(models)]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_the_plain_mean(dtype: torch.dtype, count: int, tmp_path: Path) -> None:
+    torch.manual_seed(count)
+    models = [
+        {"wide": torch.randn(5, 7).to(dtype), "thin": torch.randn(()).to(dtype) * 1e-3}
+        for _ in range(count)
+    ]
+    found = average(write(tmp_path, *models))
+    assert list(found) == ["thin", "wide"]
+    for name, tensor in found.items():
+        # The exact sum of exact numbers, rounded twice: to float64, and to the type.
+        rows = [model[name].double().flatten().tolist() for model in models]
+        exact = [math.fsum(column) / count for column in zip(*rows, strict=True)]
+        expected = torch.tensor(exact, dtype=torch.float64).reshape(tensor.shape).to(dtype)
+        assert tensor.dtype == dtype
+        if dtype == torch.float64:
+            torch.testing.assert_close(tensor, expected, rtol=1e-15, atol=1e-16)
+        else:
+            assert torch.equal(tensor, expected)
+
+
+def test_equal_checkpoints_have_themselves_as_mean(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = {"a": torch.randn(1000)}
+    copies = write(tmp_path, *({"a": model["a"].clone()} for _ in range(10)))
+    assert torch.equal(average(copies)["a"], model["a"])
+    # Which sums in float32 do not give.
+    sums = sum((model["a"] for _ in range(10)), torch.zeros(1000))
+    assert not torch.equal(sums / 10, model["a"])
+
+
+def test_the_files_are_as_before(tmp_path: Path) -> None:
+    paths = write(tmp_path, {"a": torch.ones(3).double()}, {"a": torch.zeros(3).double()})
+    before = [(path / "model.safetensors").read_bytes() for path in paths]
+    assert average(paths)["a"].tolist() == [0.5] * 3
+    assert [(path / "model.safetensors").read_bytes() for path in paths] == before
+
+
+def test_whole_numbers_must_agree(tmp_path: Path) -> None:
+    kept = {"count": torch.tensor([3, 4]), "on": torch.tensor(True)}
+    paths = write(tmp_path / "a", kept | {"w": torch.ones(1)}, kept | {"w": torch.zeros(1)})
+    found = average(paths)
+    assert torch.equal(found["count"], kept["count"])
+    assert torch.equal(found["on"], kept["on"])
+    assert found["w"].item() == 0.5
+    for name, other in (("count", torch.tensor([3, 5])), ("on", torch.tensor(False))):
+        paths = write(tmp_path / name, kept, kept | {name: other})
+        with pytest.raises(ValueError, match=rf"00000001: {name} \(torch\..*\) differs from that"):
+            average(paths)
+
+
+def test_checkpoints_of_different_models(tmp_path: Path) -> None:
+    first = {"a": torch.ones(3), "b": torch.ones(2)}
+    for number, (other, message) in enumerate(
+        (
+            ({"a": torch.ones(3)}, "00000001 lacks b, expected by .*00000000"),
+            (first | {"c": torch.ones(1)}, "00000001 has c, unknown to .*00000000"),
+            (first | {"b": torch.ones(1, 2)}, r"b has shape \[1, 2\], expected \[2\]"),
+            (first | {"b": torch.ones(2).half()}, "b is torch.float16, but torch.float32 in"),
+        )
+    ):
+        with pytest.raises(ValueError, match=message):
+            average(write(tmp_path / str(number), first, other))
+    with pytest.raises(ValueError, match="needs at least one checkpoint"):
+        average([])
+
+
+def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
+    paths = write(tmp_path, {"a": torch.ones(3)}, {"a": torch.ones(3)})
+    (paths[1] / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(DamagedError, match=r"step-00000001/model\.safetensors: 1 bytes"):
+        average(paths)
+
+
+def test_moving_averages(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        model = {"a": torch.full((2,), float(step)), "count": torch.tensor(7)}
+        checkpoints.save(step, {"model": model, "ema": {"a": torch.full((2,), 10.0 * step)}}, {})
+    paths = [checkpoints.path(1), checkpoints.path(2)]
+    assert average(paths)["a"].tolist() == [1.5, 1.5]
+    found = average(paths, ema=True)
+    assert found["a"].tolist() == [15.0, 15.0]
+    assert found["count"].item() == 7

@@ -13,10 +13,8 @@ from torch import Tensor
 from lightconv.selftest.ranks import RankServer
 from lightconv.selftest.together import CASES, compare, difference
 from lightconv.train import Group
-from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.distributed import join, meet, pieces
 from lightconv.train.launch import Place
-from lightconv.train.run import find_checkpoint
 from tests.train.rank_cases import exchange, out_of_memory, overflow
 
 
@@ -136,32 +134,3 @@ def test_pieces_are_large_and_of_one_type() -> None:
     found = [[t.nbytes for t in piece] for piece in pieces(tensors, 20)]
     assert found == [[4, 8], [12], [36], [4], [8, 8]]
     assert list(pieces([], 20)) == []
-
-
-class Told(Group):
-    """Rank 1, which hears what rank 0 says."""
-
-    rank, size = 1, 2
-
-    def __init__(self, text: str | None) -> None:
-        self.text = text
-
-    def tell(self, text: str | None) -> str | None:
-        assert text is None
-        return self.text
-
-
-def test_the_first_rank_chooses_the_checkpoint(tmp_path: Path) -> None:
-    """What another one sees may be newer, or not be there yet."""
-    with Checkpoints(tmp_path) as checkpoints:
-        for step in (5, 10):
-            checkpoints.save(step, {"model": {"w": torch.ones(1)}}, {})
-    seen = Checkpoints(tmp_path, writer=False)
-    for text, step in (("5", 5), ("10", 10)):
-        found = find_checkpoint(seen, Told(text))
-        assert found is not None
-        assert found.step == step
-    assert find_checkpoint(seen, Told(None)) is None
-    alone = find_checkpoint(seen, Group())
-    assert alone is not None
-    assert alone.step == 10

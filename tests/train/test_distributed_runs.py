@@ -123,7 +123,7 @@ def test_mistakes_are_one_line(rank_server: RankServer, data: Path, tmp_path: Pa
     # What only the first rank looks at.
     run.mkdir()
     (run / "letter.txt").touch()
-    assert refused(rank_server.run("train", path, *ends, size=3), "exists and is no run")
+    assert refused(rank_server.run("train", path, *ends, size=3), "exists and is not a run folder")
     (run / "letter.txt").unlink()
     both = rank_server.run("train", path, *ends, "--shard", "--compile")
     assert [row["code"] for row in both] == [2, 2]

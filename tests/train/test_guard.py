@@ -1,4 +1,4 @@
-"""A gradient that is not finite: left out, counted, and in the end explained."""
+"""Gradients that are not finite are skipped, then explained; batches that do not fit are cut."""
 
 import math
 import re
@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightconv.data import Batch
-from lightconv.models import Seq2Seq
+from lightconv.data import PAD, Batch
+from lightconv.models import DynamicConvConfig, Seq2Seq
+from lightconv.selftest.guards import SmallDevice
 from lightconv.train import DivergenceError, Trainer
-from lightconv.train.guard import MOST_IN_A_ROW, Guard
+from lightconv.train.guard import MOST_IN_A_ROW, Guard, halve, is_out_of_memory, positions
 from tests.train.examples import DATA, model_config, train_config
+from tests.train.formula import fit
 
 
 def build(**changes: Any) -> Trainer:
@@ -115,7 +117,7 @@ def test_parameters_that_are_not_finite_end_the_run() -> None:
     with torch.no_grad():
         trainer.model.get_parameter("encoder.0.ffn.hidden.weight")[0, 0] = math.nan
     with pytest.raises(DivergenceError, match=r"step 10: .* from encoder\.0\.ffn\.hidden"):
-        trainer.fit([DATA.batch(i) for i in range(20)])
+        fit(trainer, map(DATA.batch, range(20)))
 
 
 def test_only_those_in_a_row_count() -> None:
@@ -125,3 +127,132 @@ def test_only_those_in_a_row_count() -> None:
         assert not guard.count(finite=True)
     assert guard.skipped == 3 * (MOST_IN_A_ROW - 1)
     assert [guard.count(finite=False) for _ in range(10)] == [False] * 9 + [True]
+
+
+# --- Memory
+
+STILL = {
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "encoder": (DynamicConvConfig(kernel=3, heads=2),),
+    "decoder": (DynamicConvConfig(kernel=3, heads=2),),
+}
+
+
+def still(**changes: Any) -> Trainer:
+    torch.manual_seed(0)
+    return Trainer(Seq2Seq(model_config(**{**STILL, **changes})).double(), train_config())
+
+
+def test_what_torch_says_on_a_processor() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert not isinstance(caught.value, torch.OutOfMemoryError)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("size mismatch"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+def test_halves_have_all_rows_and_no_empty_columns() -> None:
+    batch = DATA.batch(0)._replace(rows=torch.arange(16))
+    first, second = halve(batch)
+    assert first.rows.tolist() + second.rows.tolist() == list(range(16))
+    for whole, *parts in zip((*batch.inputs, batch.target), *_parts(first, second), strict=True):
+        rows = [[t for t in row if t != PAD] for part in parts for row in part.tolist()]
+        assert rows == [[t for t in row if t != PAD] for row in whole.tolist()]
+        assert all(bool((part[:, -1] != PAD).any()) for part in parts)
+    assert first.tokens + second.tokens == batch.tokens
+    assert positions(batch) == max(batch.inputs[0].numel(), batch.target.numel())
+
+
+def _parts(*halves: Batch) -> list[tuple[Tensor, ...]]:
+    return [(*half.inputs, half.target) for half in halves]
+
+
+def test_the_update_is_the_same_in_parts() -> None:
+    whole, cut = still(), still()
+    batches = [DATA.batch(0), DATA.batch(1)]
+    small = SmallDevice(cut, room=positions(batches[0]) // 3)
+    for _ in range(3):
+        a, b = whole.update(batches), cut.update(batches)
+        assert (b.tokens, b.skipped) == (a.tokens, False)
+        assert b.loss == pytest.approx(a.loss, rel=1e-12)
+        assert b.norm == pytest.approx(a.norm, rel=1e-9)
+    for x, y in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
+    # What does not fit is found out once for each size, and then known.
+    refused = [size for size in small.asked if size > small.room]
+    assert len(refused) == len(set(refused)) > 0
+    assert refused == sorted(refused, reverse=True)
+    assert cut.values()["largest"] == refused[-1] - 1
+
+
+def test_a_backward_pass_that_fails_halfway_leaves_nothing() -> None:
+    whole, cut = still(), still()
+    batch = DATA.batch(0)
+    size = positions(batch)
+    # This parameter's gradient comes last of all; some have been added by then.
+    last = cut.model.get_parameter("encoder.0.mixer.in_proj.weight")
+    current = [0]
+    real = cut.model.features
+    cut.features = lambda *inputs: current.__setitem__(0, inputs[0].numel()) or real(*inputs)
+
+    def fail(gradient: Tensor) -> Tensor:
+        if current[0] >= size:
+            assert any(p.grad is not None for p in cut.model.parameters())
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return gradient
+
+    last.register_hook(fail)
+    a, b = whole.update([batch]), cut.update([batch])
+    assert b.norm == pytest.approx(a.norm, rel=1e-9)
+    for x, y in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_halves_have_randomness_of_their_own_and_it_is_repeated() -> None:
+    noise = {"dropout": 0.3}
+    losses = []
+    for _ in range(2):
+        trainer = still(**noise)
+        trainer.largest = positions(DATA.batch(0)) - 1
+        losses.append(trainer.update([DATA.batch(0)]).loss)
+    assert losses[0] == losses[1]
+    half, _ = halve(DATA.batch(0))
+    trainer = still(**noise)
+    trainer.largest = 1
+    rows = [Batch(tuple(p[:1] for p in half.inputs), half.target[:1])] * 2
+    both = Batch(
+        tuple(torch.cat(p) for p in zip(*(row.inputs for row in rows), strict=True)),
+        torch.cat([row.target for row in rows]),
+    )
+    seen: list[float] = []
+    real = trainer._run
+    trainer._run = lambda part: seen.append(real(part).loss.item()) or real(part)  # type: ignore
+    trainer.update([both])
+    assert len(seen) == 2 and seen[0] != seen[1]
+
+
+def test_one_row_that_does_not_fit_is_an_error() -> None:
+    trainer = still()
+    before = [p.clone() for p in trainer.model.parameters()]
+    SmallDevice(trainer, room=1)
+    with pytest.raises(
+        RuntimeError, match=r"^out of memory at step 1 with one example of \d+ positions alone"
+    ):
+        trainer.update([DATA.batch(0)])
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+def test_other_errors_are_not_hidden() -> None:
+    trainer = still()
+
+    def fail(*inputs: Tensor) -> Tensor:
+        raise RuntimeError("something else")
+
+    trainer.features = fail
+    with pytest.raises(RuntimeError, match=r"^something else$"):
+        trainer.update([DATA.batch(0)])

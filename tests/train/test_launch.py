@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,10 @@ def test_threads_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # --- How they end
 
 
-def scripts(*codes: str) -> Callable[[Any], int]:
+def scripts(*codes: str) -> Callable[[Any], subprocess.Popen[bytes]]:
     """Ranks that run these lines of Python."""
 
-    def start(own: Any) -> int:
+    def start(own: Any) -> subprocess.Popen[bytes]:
         code = "import os, signal, sys, time\n" + codes[int(own["RANK"])]
         return spawn([sys.executable, "-S", "-c", code], {**os.environ, **own})
 
@@ -137,11 +138,12 @@ def test_one_exit_code(
 def test_none_is_left_when_one_cannot_be_started(tmp_path: Path) -> None:
     pids = []
 
-    def start(own: Any) -> int:
+    def start(own: Any) -> subprocess.Popen[bytes]:
         if own["RANK"] == "1":
             raise OSError("no more processes")
-        pids.append(scripts("time.sleep(60)")(own))
-        return pids[-1]
+        process = scripts("time.sleep(60)")(own)
+        pids.append(process.pid)
+        return process
 
     with pytest.raises(OSError, match="no more"), Ranks(2, start):
         pass
@@ -166,12 +168,12 @@ sys.exit(code)
 RANK = """
 import os, signal, sys, time
 from pathlib import Path
-from lightconv.train.launch import clear_orphaned, watch_parent
+from lightconv.processes import PARENT, watch_parent
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 got = []
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, lambda number, frame: got.append(number))
-watch_parent(os.environ)
+watch_parent(int(os.environ[PARENT]))
 (folder / f"{rank}.pid").write_text(str(os.getpid()))
 while not got and not (folder / "stop").exists():
     time.sleep(0.01)
@@ -179,7 +181,6 @@ while not got and not (folder / "stop").exists():
 (folder / "stop").touch()
 if "stubborn" in os.environ:
     time.sleep(60)
-clear_orphaned(os.environ)
 sys.exit(75)
 """
 
@@ -259,7 +260,6 @@ def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path
     pids = [int(read(tmp_path / f"{rank}.pid")) for rank in (0, 1)]
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     assert "[15]" in (read(tmp_path / "0.got"), read(tmp_path / "1.got"))
-    assert not (tmp_path / "store").exists()
 
 
 # --- All of it
@@ -291,6 +291,39 @@ def test_a_run_in_two_processes(tmp_path: Path) -> None:
     assert "at most 60 positions on 2 devices" in out
     (step,) = Checkpoints(tmp_path / "run" / "checkpoints").steps()
     assert json.loads(read(log).splitlines()[-1])["step"] == step
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have inherited this mark in their environment."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with suppress(OSError):
+            if path.name.isdigit() and mark.encode() in (path / "environ").read_bytes():
+                found += [] if is_gone(int(path.name)) else [int(path.name)]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "seconds",
+    [0.2, 1.0, 2.0, *(pytest.param(n / 4, marks=pytest.mark.slow) for n in range(3, 20, 2))],
+)
+def test_a_launcher_ends_while_its_ranks_start(
+    number: signal.Signals, seconds: float, tmp_path: Path
+) -> None:
+    """D5: nothing is left behind, nobody waits for the dead, and there is no traceback."""
+    mark = f"lightconv-test-{os.getpid()}-{tmp_path}"
+    arguments = command(tmp_path, max_steps=100_000, save_every=100_000, validate_every=100_000)
+    said = tmp_path / "stderr"
+    with said.open("w") as file:
+        launcher = subprocess.Popen(
+            arguments, env={**ENV, "MARK": mark}, stderr=file, stdout=subprocess.DEVNULL
+        )
+    time.sleep(seconds)
+    launcher.send_signal(number)
+    assert launcher.wait(20) in (-number, 130)
+    wait_for(lambda: not marked(mark), 20.0)
+    assert "Traceback" not in said.read_text()
 
 
 @pytest.mark.slow

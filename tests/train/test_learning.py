@@ -26,8 +26,8 @@ from lightconv.models import (
     Seq2SeqConfig,
 )
 from lightconv.train import CosineConfig, Outcome, PreparedData, TrainConfig, Trainer, run
-from lightconv.train.signals import Stop
 from tests.train.examples import prepare
+from tests.train.formula import fit
 
 SYMBOLS, LENGTH = 8, 12
 LAYERS: dict[str, MixerConfig] = {
@@ -58,7 +58,7 @@ def learn(layer: MixerConfig, steps: int = 100) -> float:
     schedule = CosineConfig(peak=1e-2, warmup=steps // 5, period=steps - steps // 5)
     config = TrainConfig(max_steps=steps, tokens_per_update=1, schedule=schedule)
     trainer = Trainer(model, config)
-    trainer.fit(refrain(seed) for seed in range(steps))
+    fit(trainer, map(refrain, range(steps)))
     nll = trainer.measure([refrain(10**6, 500)]).nll
     # The first two symbols of each sentence cannot be known.
     return (nll * LENGTH - 2 * math.log(SYMBOLS)) / (LENGTH - 2)
@@ -105,7 +105,7 @@ def whole_run(folder: Path, data: PreparedData, model: ModelConfig, steps: int) 
         validate_every=steps,
         save_every=steps,
     )
-    return run(folder, data, model, config, device=torch.device("cpu"), stop=Stop())
+    return run(folder, data, model, config)
 
 
 def test_a_whole_run_learns_to_copy(tmp_path: Path) -> None:

@@ -1,13 +1,126 @@
-"""The optimisers against their formulas, under a changing rate."""
+"""Parts of an update against their formulas: loss, precision, optimiser, average, seeds."""
 
-import typing
+import math
+from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.train import OPTIMIZERS, AdamConfig, NesterovConfig, build_optimizer
+from lightconv.data import PAD, Batch
+from lightconv.models import AdaptiveConfig, LanguageModel, Seq2Seq
+from lightconv.train import AdamConfig, Group, NesterovConfig, Trainer, batch_loss
 from lightconv.train.config import OptimizerConfig
+from lightconv.train.optim import (
+    EMA,
+    FIRST_SCALE,
+    GROW_EVERY,
+    LARGEST_SCALE,
+    LossScale,
+    autocast,
+    build_optimizer,
+    derive,
+    set_seed,
+)
+from tests.train.examples import DATA, lm_config, model_config, train_config
+from tests.train.formula import fit, smoothed
+
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+CPU = torch.device("cpu")
+
+
+# --- The loss of a batch
+
+
+def padded() -> Batch:
+    """Sentences of different lengths, the last of which is nothing but padding."""
+    batch = DATA.batch(0)
+    assert bool((batch.target == PAD).any())
+    batch.target[-1] = PAD
+    return batch
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_batch_is_that_of_its_logits(smoothing: float) -> None:
+    torch.manual_seed(0)
+    model = Seq2Seq(model_config(**STILL)).double().eval()
+    batch = padded()
+    found = batch_loss(model, batch, smoothing)
+    logits = model(*batch.inputs)
+    expected, count = smoothed(logits, batch.target, smoothing)
+    plain = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=PAD)
+    assert found.tokens == count == batch.tokens
+    torch.testing.assert_close(found.loss, expected)
+    torch.testing.assert_close(found.nll, plain * count)
+    assert not found.nll.requires_grad
+    gradients = torch.autograd.grad(found.loss, list(model.parameters()))
+    wanted = torch.autograd.grad(expected, list(model.parameters()))
+    for a, b in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("tie_projections", [False, True])
+def test_an_adaptive_output_has_the_loss_of_its_scores(tie_projections: bool) -> None:
+    torch.manual_seed(0)
+    adaptive = AdaptiveConfig(cutoffs=(6, 9), factor=2, tie_projections=tie_projections)
+    model = LanguageModel(lm_config(adaptive=adaptive, dropout=0.0)).double()
+    assert model.training
+    for layer in model.layers:
+        layer.eval()  # no DropConnect
+    batch = Batch(padded().inputs[1:], padded().target)
+    found = batch_loss(model, batch)
+    # Its scores are log-probabilities.
+    scores, target = model(*batch.inputs).flatten(0, 1), batch.target.flatten()
+    expected = F.nll_loss(scores, target, ignore_index=PAD, reduction="sum")
+    torch.testing.assert_close(found.loss, expected)
+    torch.testing.assert_close(found.nll, expected)
+    assert not found.nll.requires_grad
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(found.loss, parameters)
+    for a, b in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_an_adaptive_output_smooths_nothing() -> None:
+    model = LanguageModel(lm_config(adaptive=AdaptiveConfig(cutoffs=(6,), factor=2)))
+    batch = Batch(padded().inputs[1:], padded().target)
+    with pytest.raises(ValueError, match=r"^label_smoothing=0.1 must be 0 with an adaptive output"):
+        batch_loss(model, batch, 0.1)
+
+
+def test_a_band_without_words_has_a_gradient_of_zero() -> None:
+    model = LanguageModel(lm_config(adaptive=AdaptiveConfig(cutoffs=(6, 11), factor=2)))
+    tokens = torch.full((2, 3), 4)
+    batch_loss(model, Batch((tokens,), tokens)).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.output.parameters())
+
+
+@pytest.mark.parametrize("adaptive", [None, AdaptiveConfig(cutoffs=(6,), factor=2)])
+def test_no_tokens_no_loss_but_gradients(adaptive: AdaptiveConfig | None) -> None:
+    model = LanguageModel(lm_config(adaptive=adaptive))
+    batch = Batch((torch.full((2, 3), 5),), torch.full((2, 3), PAD))
+    found = batch_loss(model, batch)
+    assert (found.loss.item(), found.nll.item(), found.tokens) == (0.0, 0.0, 0)
+    found.loss.backward()
+    assert all(bool((p.grad == 0.0).all()) for p in model.parameters())
+
+
+def test_no_gradients_are_made_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation needs one product with the vocabulary, not three."""
+    model = LanguageModel(lm_config()).eval()
+    batch = Batch(padded().inputs[1:], padded().target)
+    with torch.no_grad():
+        plain = batch_loss(model, batch)
+        monkeypatch.setattr(torch, "mm", None)  # the gradient of x is made with it
+        found = batch_loss(model, batch)
+    assert torch.equal(found.loss, plain.loss)
+    with pytest.raises(TypeError):
+        batch_loss(model, batch)
+
+
+# --- Optimisers
 
 RATES = [0.1, 0.2, 0.05, 0.4, 0.01]
 
@@ -25,10 +138,6 @@ def run(config: OptimizerConfig) -> Tensor:
         parameter.grad = gradient.clone()
         optimizer.step()
     return parameter.detach()
-
-
-def test_every_kind_has_a_function() -> None:
-    assert set(OPTIMIZERS) == {config.kind for config in typing.get_args(OptimizerConfig)}
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -53,3 +162,159 @@ def test_nesterov_looks_ahead(decay: float) -> None:
         x = x - rate * (g + 0.9 * momentum)
     config = NesterovConfig(momentum=0.9, weight_decay=decay)
     torch.testing.assert_close(run(config), x, rtol=0, atol=1e-14)
+
+
+# --- Moving average
+
+
+def test_it_is_its_formula() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1).double()
+    ema = EMA(model, decay=0.5)
+    expected = model.weight.detach().clone()
+    for step in range(1, 9):
+        with torch.no_grad():
+            model.weight += torch.randn(1, 2, dtype=torch.float64)
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * model.weight.detach()
+        torch.testing.assert_close(ema.tensors["weight"], expected, rtol=1e-12, atol=0)
+    assert (1 + 8) / (10 + 8) == 0.5  # so both cases were met
+
+
+def test_it_is_applied_for_a_while() -> None:
+    model = nn.Linear(2, 1)
+    ema = EMA(model, decay=0.9)
+    average = {name: tensor.clone() for name, tensor in ema.tensors.items()}
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+    plain = model.weight.detach().clone()
+    with ema.applied():
+        assert torch.equal(model.weight, average["weight"])
+        assert isinstance(model.weight, nn.Parameter)
+    assert torch.equal(model.weight, plain)
+    assert torch.equal(ema.tensors["weight"], average["weight"])
+    with pytest.raises(KeyError), ema.applied():
+        raise KeyError
+    assert torch.equal(model.weight, plain)
+
+
+def test_it_takes_back_what_was_stored() -> None:
+    model = nn.Linear(2, 1)
+    ema = EMA(model, decay=0.9)
+    stored = {name: torch.full_like(tensor, 2.0) for name, tensor in ema.tensors.items()}
+    ema.restore(stored)
+    assert all(bool((tensor == 2.0).all()) for tensor in ema.tensors.values())
+    assert not any(a is b for a, b in zip(stored.values(), ema.tensors.values(), strict=True))
+
+
+# --- Precision
+
+
+class Overflow(Group):
+    """The gradient has an infinity at these updates, as fp16 would give."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+        self.seen = 0
+
+    def norm(self, model: nn.Module) -> Tensor:
+        self.seen += 1
+        if self.seen in self.steps:
+            next(model.parameters()).grad[0, 0] = math.inf
+        return super().norm(model)
+
+
+def build(**changes: object) -> Trainer:
+    torch.manual_seed(0)
+    return Trainer(Seq2Seq(model_config()), train_config(**changes))
+
+
+def test_only_fp16_has_a_scale() -> None:
+    for precision in ("fp32", "bf16"):
+        scale = LossScale(precision)
+        for finite in (False, True):
+            scale.adjust(finite=finite)
+        assert (scale.value, scale.good) == (1.0, 0)
+    assert LossScale("fp16").value == FIRST_SCALE
+
+
+def test_the_scale_falls_at_once_and_rises_slowly() -> None:
+    scale = LossScale("fp16")
+    for _ in range(GROW_EVERY - 1):
+        scale.adjust(finite=True)
+    assert scale.value == FIRST_SCALE
+    scale.adjust(finite=True)
+    assert (scale.value, scale.good) == (2 * FIRST_SCALE, 0)
+    scale.adjust(finite=True)
+    scale.adjust(finite=False)
+    assert (scale.value, scale.good) == (FIRST_SCALE, 0)
+    scale.value, scale.good = LARGEST_SCALE, GROW_EVERY - 1
+    scale.adjust(finite=True)
+    assert scale.value == LARGEST_SCALE
+
+
+def test_an_overflow_changes_the_scale_and_nothing_else() -> None:
+    trainer = build(precision="fp16", ema=0.9)
+    trainer.group = Overflow(2, 3)
+    trainer.update([DATA.batch(0)])
+    before = [p.clone() for p in (*trainer.model.parameters(), *trainer.ema.tensors.values())]
+    moments = trainer.optimizer.state[next(trainer.model.parameters())]["exp_avg"].clone()
+    record = trainer.update([DATA.batch(1)])
+    assert record.skipped and math.isinf(record.norm)
+    assert trainer.scale.value == FIRST_SCALE / 2
+    after = [*trainer.model.parameters(), *trainer.ema.tensors.values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert torch.equal(
+        moments, trainer.optimizer.state[next(trainer.model.parameters())]["exp_avg"]
+    )
+    assert trainer.update([DATA.batch(2)]).skipped
+    assert not trainer.update([DATA.batch(3)]).skipped
+    assert trainer.scale.value == FIRST_SCALE / 4
+    assert (trainer.guard.skipped, trainer.guard.in_a_row, trainer.step) == (2, 0, 4)
+
+
+def test_the_scale_is_not_in_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where a power of two rounds nothing away, both are the same."""
+    plain, scaled = build(), build(precision="fp16")
+    monkeypatch.setattr("lightconv.train.trainer.autocast", lambda *_: nullcontext())
+    for index in range(3):
+        a, b = plain.update([DATA.batch(index)]), scaled.update([DATA.batch(index)])
+        assert (a.loss, a.nll, a.norm) == (b.loss, b.nll, b.norm)
+    for a, b in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_fp16_learns_on_a_processor_too() -> None:
+    trainer = build(precision="fp16", max_steps=10)
+    records = fit(trainer, map(DATA.batch, range(20)))
+    assert records[-1].loss < records[0].loss
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "precision, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_products_have_the_precision(precision: str, dtype: torch.dtype) -> None:
+    with autocast(precision, CPU):  # type: ignore[arg-type]
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+# --- Seeds
+
+
+def test_seeds_differ_and_fit() -> None:
+    seeds = {derive(*numbers) for numbers in product(range(5), range(20), range(9))}
+    assert len(seeds) == 900
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive(1, 2) != derive(2, 1)
+    assert derive(1) != derive(1, 0)
+    # Written into no file, but a resumed run of a later version should repeat it.
+    assert derive(1, 2, 3) == 6520558355739401531
+
+
+def test_seeding_is_that_of_torch() -> None:
+    set_seed(5, torch.device("cpu"))
+    found = torch.rand(3)
+    torch.manual_seed(5)
+    assert torch.equal(found, torch.rand(3))

@@ -1,4 +1,4 @@
-"""The loop: its rate, its gradient, what it calls and what it remembers."""
+"""One update: its rate, its gradient, its randomness, and its ranks."""
 
 import math
 from copy import deepcopy
@@ -18,13 +18,12 @@ from lightconv.train import (
     Group,
     InverseSqrtConfig,
     NesterovConfig,
-    Record,
     TrainConfig,
     Trainer,
-    label_smoothed,
 )
 from tests.train.examples import DATA as EXAMPLES
 from tests.train.examples import model_config, train_config
+from tests.train.formula import fit, smoothed
 
 DATA = Synthetic(task="copy", symbols=6, min_len=2, max_len=5, sentences=8)
 
@@ -61,7 +60,7 @@ def test_an_update_uses_the_rate_of_the_updates_before_it() -> None:
     schedule = CosineConfig(peak=1e-3, warmup=2, period=2, start=0.0, floor=0.0)
     trainer = Trainer(build(), configure(6, schedule=schedule))
     assert trainer.optimizer.param_groups[0]["lr"] == 0.0
-    rates = [record.lr for record in trainer.fit(DATA)]
+    rates = [record.lr for record in fit(trainer, DATA)]
     assert rates == pytest.approx([0.0, 5e-4, 1e-3, 5e-4, 0.0, 0.0])
     assert trainer.optimizer.param_groups[0]["lr"] == rates[-1]
 
@@ -95,7 +94,7 @@ def test_the_gradient_is_that_of_the_loss_per_token() -> None:
     trainer = Trainer(build(), configure(1))
     batch = DATA.batch(0)
     model = build()
-    total, count = label_smoothed(model(*batch.inputs), batch.target)
+    total, count = smoothed(model(*batch.inputs), batch.target)
     (total / count).backward()
     record = trainer.update([batch])
     assert record.loss == pytest.approx((total / count).item())
@@ -116,42 +115,6 @@ def test_updates_are_adam_with_decoupled_decay() -> None:
         step = gradient / (gradient.abs() + 1e-8)
         expected = before[name] * (1 - 1e-3 * 0.1) - 1e-3 * step
         torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-9)
-
-
-def test_fit_validates_when_due_and_in_evaluation_mode() -> None:
-    modes: list[bool] = []
-    seen: list[Record] = []
-
-    def validate(model: nn.Module) -> float:
-        modes.append(model.training)
-        return float(len(modes))
-
-    trainer = Trainer(build(), configure(7, validate_every=3))
-    history = trainer.fit(DATA, validate=validate, report=seen.append)
-    assert [record.step for record in history] == [1, 2, 3, 4, 5, 6, 7]
-    assert [record.validation for record in history] == [None, None, 1.0, None, None, 2.0, 3.0]
-    assert modes == [False] * 3
-    assert seen == history
-    assert [record.tokens for record in history] == [count(DATA.batch(i)) for i in range(7)]
-
-
-def test_batches_are_collected_until_the_tokens_are_enough() -> None:
-    sizes = [count(DATA.batch(i)) for i in range(6)]
-    # Exactly the first two, then whatever reaches that number again.
-    enough = sizes[0] + sizes[1]
-    expected, group = [], 0
-    for size in sizes:
-        group += size
-        if group >= enough:
-            expected.append(group)
-            group = 0
-    batches = [DATA.batch(i) for i in range(6)]
-    history = Trainer(build(), configure(9, tokens_per_update=enough)).fit(batches)
-    assert history[0].tokens == enough
-    # What is left at the end is an update too.
-    assert [record.tokens for record in history] == expected + [group] * (group > 0)
-    one_more = Trainer(build(), configure(1, tokens_per_update=enough + 1)).fit(batches)
-    assert one_more[0].tokens == sum(sizes[:3])
 
 
 @pytest.mark.parametrize("limit", [0.01, 100.0, 0.0])
@@ -176,22 +139,15 @@ def test_nesterov_trains_too() -> None:
         torch.testing.assert_close(new, old - 0.5 * 1.9 * new.grad)
 
 
-def test_fit_goes_on_where_it_was_and_ends_with_the_data() -> None:
-    trainer = Trainer(build(), configure(5))
-    first = trainer.fit([DATA.batch(0), DATA.batch(1)])
-    second = trainer.fit(DATA)
-    assert [record.step for record in first + second] == [1, 2, 3, 4, 5]
-
-
 def test_two_runs_are_identical() -> None:
     config = configure(5, peak=1e-3, warmup=2)
-    runs = [Trainer(build(torch.float32), config).fit(DATA) for _ in range(2)]
+    runs = [fit(Trainer(build(torch.float32), config), DATA) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_training_lowers_the_loss() -> None:
     trainer = Trainer(build(torch.float32), configure(60, peak=5e-3, warmup=20))
-    history = trainer.fit(DATA)
+    history = fit(trainer, DATA)
     assert history[0].loss > 0.9 * math.log(DATA.vocab)
     assert history[-1].loss < 0.6 * history[0].loss
 
@@ -349,7 +305,7 @@ def test_bf16_computes_in_bf16_and_keeps_float32() -> None:
     layer = model.encoder[0].ffn.hidden
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     trainer = Trainer(model, train_config(precision="bf16"))
-    records = trainer.fit([EXAMPLES.batch(i) for i in range(12)])
+    records = fit(trainer, map(EXAMPLES.batch, range(12)))
     assert set(seen) == {torch.bfloat16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert records[-1].loss < records[0].loss
@@ -365,7 +321,7 @@ def test_measure_is_the_mean_over_tokens_and_draws_nothing() -> None:
     total = tokens = 0
     for batch in batches:
         logits = trainer.model(*batch.inputs)
-        total += label_smoothed(logits, batch.target, smoothing=0.0)[0].item()
+        total += smoothed(logits, batch.target, 0.0)[0].item()
         tokens += count(batch)
     assert found.nll == pytest.approx(total / tokens, rel=1e-6)
     assert found.loss != found.nll
@@ -378,7 +334,7 @@ def test_measure_is_the_mean_over_tokens_and_draws_nothing() -> None:
 def test_measuring_uses_the_averaged_parameters() -> None:
     torch.manual_seed(0)
     trainer = Trainer(Seq2Seq(model_config()), train_config(ema=0.9))
-    trainer.fit([EXAMPLES.batch(i) for i in range(9)])
+    fit(trainer, map(EXAMPLES.batch, range(9)))
     plain = trainer.model.state_dict()
     plain = {name: tensor.clone() for name, tensor in plain.items()}
     found = trainer.measure([EXAMPLES.batch(0)])

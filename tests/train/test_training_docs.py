@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from lightconv import cli
+from lightconv.commands.parser import Parser
 from lightconv.commands.train import _parser
 from lightconv.config import read
+from lightconv.corpora.synthetic import Settings, make
+from lightconv.data.prepare import prepare
 from lightconv.recipe import Recipe
 from lightconv.train import TrainConfig
 
@@ -25,13 +28,13 @@ COMMANDS = re.findall(r"^    (lightconv .*)$", TEXT, re.MULTILINE)
 def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its arguments; what it does has its own tests."""
     parsed: list[argparse.Namespace] = []
-    real = cli.Parser.parse
+    real = Parser.parse
 
-    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self: Parser, argv: Sequence[str]) -> argparse.Namespace:
         parsed.append(real(self, argv))
         raise SystemExit(0)
 
-    monkeypatch.setattr(cli.Parser, "parse", parse)
+    monkeypatch.setattr(Parser, "parse", parse)
     assert cli.main(shlex.split(command)[1:]) == 0
     assert len(parsed) == 1
 
@@ -39,10 +42,12 @@ def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     monkeypatch.chdir(tmp_path)
+    settings = Settings(train=200, valid=20, test=20)
+    prepare(make("synthetic-reverse", settings), tmp_path / "data" / "reverse", processes=1)
     names: dict[str, object] = {}
     exec(block, names)
-    assert len(names["history"]) == 20  # type: ignore[arg-type]
-    assert (tmp_path / "reverser" / "model.safetensors").exists()
+    assert names["outcome"].step == 20  # type: ignore[attr-defined]
+    assert (tmp_path / "runs" / "reverse" / "model" / "model.safetensors").exists()
 
 
 def test_every_option_has_a_row() -> None:

@@ -59,12 +59,13 @@ def main(argv: Sequence[str]) -> int:
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):
         corpus = _open(own, options, display)
-        given = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
+        config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
+        config = override(config, options.set)
         try:
             prepared = prepare(
                 corpus,
                 options.out,
-                config=override(given, options.set),
+                config=config,
                 overwrite=options.overwrite,
                 processes=options.processes,
                 display=display,

@@ -24,7 +24,8 @@ from lightconv.paper.results import Measured, Result, Results, Status
 from lightconv.paper.tables import Table
 from lightconv.processes import PARENT
 from lightconv.train.log import LOG_FILE, read_log
-from lightconv.train.signals import EXIT_INTERRUPT, Stop
+from lightconv.processes import EXIT_INTERRUPT
+from lightconv.train.signals import Stop
 
 EXIT_FAILURE = 1
 EXIT_INPUT = 2

@@ -206,7 +206,8 @@ def two_writers(folder: Path) -> Iterator[Result]:
     ready, tell = os.pipe()
     owner = os.fork()
     if owner == 0:
-        Checkpoints(folder).claim()
+        held = Checkpoints(folder)  # the lock is released with it
+        held.claim()
         if os.fork() == 0:  # a worker that nobody ends
             os.write(tell, f"{os.getpid():10d}".encode())
             signal.pause()

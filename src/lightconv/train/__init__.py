@@ -4,15 +4,12 @@ from typing import TYPE_CHECKING
 
 from lightconv.lazy import lazy
 from lightconv.train.config import (
-    SCHEDULES,
     AdamConfig,
     CosineConfig,
     InverseSqrtConfig,
     NesterovConfig,
     TrainConfig,
-    cosine,
     find_rate,
-    inverse_sqrt,
 )
 
 # Not lazy: the function would otherwise be hidden by the module of its name.
@@ -23,12 +20,10 @@ if TYPE_CHECKING:
     from lightconv.train.group import Group
     from lightconv.train.guard import DivergenceError
     from lightconv.train.loop import Metric
-    from lightconv.train.optim import OPTIMIZERS, Loss, batch_loss, build_optimizer
+    from lightconv.train.optim import Loss, batch_loss
     from lightconv.train.trainer import Measured, Record, Trainer
 
 __all__ = [
-    "OPTIMIZERS",
-    "SCHEDULES",
     "AdamConfig",
     "CosineConfig",
     "DivergenceError",
@@ -46,10 +41,7 @@ __all__ = [
     "Trainer",
     "TrainingData",
     "batch_loss",
-    "build_optimizer",
-    "cosine",
     "find_rate",
-    "inverse_sqrt",
     "run",
 ]
 
@@ -60,7 +52,7 @@ __getattr__ = lazy(
         "group": ["Group"],
         "guard": ["DivergenceError"],
         "loop": ["Metric"],
-        "optim": ["OPTIMIZERS", "Loss", "batch_loss", "build_optimizer"],
+        "optim": ["Loss", "batch_loss"],
         "trainer": ["Measured", "Record", "Trainer"],
     },
 )

@@ -1,9 +1,9 @@
-"""Memory that training keeps between updates, instead of returning it and asking for it again.
+"""Freed memory that training keeps for its next update.
 
-glibc gives large freed blocks back to the system, which zeroes the pages that it hands out next:
-a fifth of a training step on a processor. Told to keep them, it would hold on to the most a process
-ever used; so whoever trains asks it to give back what is free whenever the process has grown past a
-bound. Other C libraries are left as they are.
+glibc returns large freed blocks to the system, which zeroes the pages that it hands out next: a
+fifth of a training step on a processor. If told to keep them, it keeps the most a process ever
+used; so training asks it to return free memory whenever the process has grown past a bound. Other
+C libraries are left as they are.
 """
 
 import ctypes
@@ -15,8 +15,8 @@ from typing import Self
 from lightconv.device import machine_bytes
 
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # mallopt's names for them
-# What glibc comes to by itself when large blocks have been freed, and its number of maps.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt
+# Values that glibc reaches by itself once large blocks have been freed, and its number of maps.
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65536}
 _STATUS = Path("/proc/self/statm")
 
@@ -24,7 +24,7 @@ _STATUS = Path("/proc/self/statm")
 class Allocator:
     """Keeps freed memory while it is open, until the process is larger than `most` bytes.
 
-    kept  whether it does: not with a bound of 0, and not where that cannot be arranged
+    kept  False with a bound of 0, and with other C libraries
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -32,19 +32,14 @@ class Allocator:
         self.kept = False
         self._libc = _glibc() if self.most > 0 else None
 
-    def keep(self) -> bool:
-        """Keeps freed memory from now on; False where that cannot be arranged."""
+    def __enter__(self) -> Self:
         if self._libc is not None:
             wanted = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
             self.kept = all(self._libc.mallopt(*item) for item in wanted.items())
-        return self.kept
-
-    def __enter__(self) -> Self:
-        self.keep()
         return self
 
     def release(self) -> bool:
-        """Gives back what is free if the process has outgrown its bound; says whether it had."""
+        """Returns free memory to the system if the process has outgrown its bound."""
         if not self.kept or self._libc is None or resident_bytes() <= self.most:
             return False
         self._libc.malloc_trim(0)
@@ -59,10 +54,9 @@ class Allocator:
 
 
 def most_kept(device: str = "cpu", processes: int = 1) -> int:
-    """Bytes up to which each of so many processes keeps freed memory while it trains.
+    """Bytes up to which each process keeps freed memory while it trains.
 
-    The setting, or half of the machine's memory; 0 on a GPU, whose memory torch keeps itself, and
-    without glibc.
+    The setting, else half of the machine's memory; 0 on a GPU and without glibc.
     """
     setting = os.environ.get(SETTING)
     if setting is not None and not (setting.isascii() and setting.isdecimal()):
@@ -74,7 +68,7 @@ def most_kept(device: str = "cpu", processes: int = 1) -> int:
 
 
 def resident_bytes() -> int:
-    """What this process holds of it, 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system does not tell."""
     try:
         return int(_STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -82,6 +76,4 @@ def resident_bytes() -> int:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    if platform.libc_ver()[0] != "glibc":
-        return None
-    return ctypes.CDLL(None)
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

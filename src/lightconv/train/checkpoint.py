@@ -24,14 +24,13 @@ from lightconv.files import (
 )
 from lightconv.models.tensors import (
     Entry,
-    check_tensors,
     compare,
     parameters,
     read_tensors,
     write_tensors,
     write_views,
 )
-from lightconv.train.group import gather, shard
+from lightconv.train.group import shard
 
 STATE_FILE = "state.json"
 SUFFIX = ".safetensors"
@@ -60,7 +59,7 @@ class Checkpoint:
     """A verified checkpoint.
 
     score    quality of the model, more is better; None if unknown
-    tensors  by part (`model`, `optimizer`), then by name; memory-mapped, so copy them
+    tensors  by part, then by name; memory-mapped, so copy them
     values   plain values of trainer, progress, optimiser, data and machine
     skipped  newer checkpoints that are damaged
     """
@@ -71,17 +70,6 @@ class Checkpoint:
     tensors: dict[str, dict[str, Tensor]]
     values: dict[str, Any]
     skipped: tuple[Skipped, ...] = ()
-
-
-def check_parts(tensors: Mapping[str, Tensors], values: Mapping[str, Any]) -> None:
-    """Raises ValueError if something could not be read back as it is."""
-    if MODEL_PART not in tensors:
-        raise ValueError(f"a checkpoint needs the part {MODEL_PART!r}, got {sorted(tensors)}")
-    for part, named in tensors.items():
-        if not PART.fullmatch(part):
-            raise ValueError(f"a part must not be called {part!r}, expected small letters")
-        check_tensors(part, named)
-    _check_plain(dict(values), "values")
 
 
 def write_checkpoint(
@@ -190,30 +178,15 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:
     return write_views(path, [memoryview(json.dumps(data, indent=1).encode())])
 
 
-def _check_plain(value: Any, where: str) -> None:
-    """Raises ValueError for a value that JSON would refuse or change."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"{where} has the key {key!r}, expected text")
-            _check_plain(item, f"{where}.{key}")
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            _check_plain(item, f"{where}.{place}")
-    elif not isinstance(value, str | int | float | None):
-        kind = type(value).__name__
-        raise ValueError(f"{where} is a {kind}, expected text, numbers, lists and tables")
-
-
-# --- Model and optimiser
+def shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """Shapes by name."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def restore_model(model: nn.Module, tensors: Tensors) -> None:
     """Copies tensors into a model, after all names, shapes and dtypes have been compared."""
     own = parameters(model)
-    wanted = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    compare("the checkpoint", "the model", wanted, found)
+    compare("the checkpoint", "the model", shapes(own), shapes(tensors))
     for name, tensor in own.items():
         if tensors[name].dtype != tensor.dtype:
             raise ValueError(
@@ -227,14 +200,11 @@ def restore_model(model: nn.Module, tensors: Tensors) -> None:
 def flatten_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State of an optimiser: tensors `state/PARAMETER/KEY`, and the rest as plain values.
-
-    All ranks must call this: sharded tensors are gathered.
-    """
+    """State of an optimiser: tensors `state/PARAMETER/KEY`, and the rest as plain values."""
     names = _optimized(optimizer, model)
     packed = optimizer.state_dict()
     tensors = {
-        f"state/{names[number]}/{key}": gather(tensor)
+        f"state/{names[number]}/{key}": tensor
         for number, entries in packed["state"].items()
         for key, tensor in entries.items()
     }
@@ -256,7 +226,7 @@ def flatten_optimizer(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors, values: Mapping[str, Any]
 ) -> None:
-    """Gives a new optimiser the state of `flatten_optimizer`; options but the rate stay as configured."""
+    """Gives a new optimiser the state of `flatten_optimizer`; of its options only the rate."""
     kind, names = type(optimizer).__name__, _optimized(optimizer, model)
     if values["kind"] != kind:
         raise ValueError(f"the checkpoint has the state of {values['kind']}, expected {kind}")
@@ -269,9 +239,9 @@ def restore_optimizer(
     for full, tensor in tensors.items():
         name, _, key = full.removeprefix("state/").rpartition("/")
         # Copies: the checkpoint is mapped from its file.
-        placed = tensor.clone()
-        if tensor.shape == own[name].shape:
-            placed = torch.empty_like(own[name], dtype=tensor.dtype).copy_(shard(placed, own[name]))
+        placed, like = tensor.clone(), own[name]
+        if tensor.shape == like.shape:
+            placed = torch.empty_like(like, dtype=tensor.dtype).copy_(shard(tensor, like))
         state.setdefault(numbers[name], {})[key] = placed
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     for group, old in zip(optimizer.param_groups, values["groups"], strict=True):

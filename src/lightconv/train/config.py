@@ -1,9 +1,8 @@
 """Configuration of training and learning rate schedules; needs no torch."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from lightconv.config import check_counts, check_from_zero, check_positive, check_shares
 
@@ -90,36 +89,29 @@ class TrainConfig:
     max_tokens: int = 4096
     optimizer: OptimizerConfig = field(default_factory=AdamConfig)
     schedule: ScheduleConfig
-    # The gradient's norm is cut to this; 0 leaves it.
+    # Largest norm of the gradient; 0 does not clip it.
     clip_norm: float = 0.0
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
-    # Whether torch.compile makes the model's layers faster, after minutes of its own.
+    # Use torch.compile, which takes minutes at the start.
     compile: bool = False
     validate_every: int = 1000
-    # Training ends after so many validations without a better one; 0 never ends it.
+    # Validations in a row without a better one that end training; 0 never ends it.
     patience: int = 0
     save_every: int = 1000
     log_every: int = 100
     keep_last: int = 10
-    # How many of the best checkpoints are kept besides.
+    # Number of the best checkpoints that are kept besides.
     keep_best: int = 1
-    # How many of the last checkpoints are averaged; 0 leaves the last one as it is.
+    # Number of the last checkpoints that are averaged; 0 exports the last one.
     average_last: int = 0
-    # The decay of an exponential average of the parameters over updates; 0 keeps none.
+    # Decay of a moving average of the parameters over updates; 0 keeps none.
     ema: float = 0.0
     seed: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(
-            self,
-            "max_steps",
-            "tokens_per_update",
-            "max_tokens",
-            "validate_every",
-            "save_every",
-            "log_every",
-        )
+        check_counts(self, "max_steps", "tokens_per_update", "max_tokens")
+        check_counts(self, "validate_every", "save_every", "log_every")
         check_from_zero(self, "clip_norm", "patience", "keep_best", "average_last", "seed")
         check_shares(self, "label_smoothing", "ema")
         if self.keep_last < 2:
@@ -132,7 +124,7 @@ class TrainConfig:
         if self.ema > 0.0 and self.average_last > 0:
             raise ValueError(
                 f"ema={self.ema} and average_last={self.average_last} are two averages, expected "
-                "one of them to be 0: say --set train.average_last=0, or --set train.ema=0"
+                "one of them to be 0: use --set train.average_last=0, or --set train.ema=0"
             )
 
     def is_regular(self, step: int) -> bool:
@@ -147,33 +139,11 @@ def _check_below_peak(config: ScheduleConfig, *names: str) -> None:
             raise ValueError(f"{name}={getattr(config, name)} must not be above peak={config.peak}")
 
 
-def inverse_sqrt(step: int, config: InverseSqrtConfig) -> float:
-    """A line from `start` to `peak`, then peak * sqrt(warmup / step)."""
+def find_rate(step: int, config: ScheduleConfig) -> float:
+    """The learning rate after `step` updates, which the next one uses."""
     if step < config.warmup:
-        return warm_up(step, config)
-    return config.peak * math.sqrt(config.warmup / step)
-
-
-def cosine(step: int, config: CosineConfig) -> float:
-    """A line from `start` to `peak`, then half a cosine down to `floor`, which it keeps."""
-    if step < config.warmup:
-        return warm_up(step, config)
+        return config.start + (config.peak - config.start) * step / config.warmup
+    if isinstance(config, InverseSqrtConfig):
+        return config.peak * math.sqrt(config.warmup / step)
     share = min(1.0, (step - config.warmup) / config.period)
     return config.floor + (config.peak - config.floor) * 0.5 * (1.0 + math.cos(math.pi * share))
-
-
-def warm_up(step: int, config: ScheduleConfig) -> float:
-    """The line from `start` at step 0 to `peak` at step `warmup`."""
-    return config.start + (config.peak - config.start) * step / config.warmup
-
-
-# Each takes the configuration of its kind.
-SCHEDULES: dict[str, Callable[[int, Any], float]] = {
-    InverseSqrtConfig.kind: inverse_sqrt,
-    CosineConfig.kind: cosine,
-}
-
-
-def find_rate(step: int, config: ScheduleConfig) -> float:
-    """The rate after `step` updates, which the next one uses."""
-    return SCHEDULES[config.kind](step, config)

@@ -65,7 +65,6 @@ class PreparedData:
             self.digests[name] = digest(path)
 
     def updates(self, position: Position, config: TrainConfig, group: Group) -> Loader:
-        """The batches of this rank, made ahead by a thread."""
         return Loader(
             self._batches(config),
             position,
@@ -75,25 +74,27 @@ class PreparedData:
         )
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
+<<<<<<< HEAD
         """Means over the first epoch: target tokens and batches for one update."""
         epoch = self._batches(config).plan.epoch(config.seed, 0)
+=======
+        epoch = self._batches(config).epoch(config.seed, 0)
+>>>>>>> main
         updates = len(epoch.updates(tokens=self._enough(config))) - 1
         return float(epoch.tokens.sum()) / updates, len(epoch) / updates
 
     def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
-        """The longest batches first; no example is left out, however long."""
         batches = Batches(
             self._examples(self._valid), max_tokens=config.max_tokens, too_long="alone"
         )
         return batches.by_length(rank=group.rank, ranks=group.size)
 
     def verify(self) -> None:
-        """Reads everything once; ValueError names the file that is not as it was written."""
+        """Reads everything once; ValueError names a damaged file."""
         for store in (self._train, self._valid):
             store.verify()
 
     def files(self) -> dict[str, Path]:
-        """Vocabulary, codes and pipeline."""
         return {
             name: inside(self.folder, name)
             for name in PIPELINE_FILES
@@ -101,10 +102,10 @@ class PreparedData:
         }
 
     def _enough(self, config: TrainConfig) -> int:
-        """With how many target tokens an update ends, for it to have as many as wanted on average.
+        """Target tokens that end an update.
 
-        The batch that reaches a number goes beyond it, by half a batch on average. For a recipe
-        whose batches are its updates that would be half, or twice, of what it wants.
+        The batch that reaches a number goes beyond it by half a batch on average, so half a batch
+        less is asked for.
         """
         tokens = self._batches(config).plan.by_length().tokens
         return max(1, config.tokens_per_update - int(tokens.sum()) // len(tokens) // 2)

@@ -1,17 +1,19 @@
-"""Several processes with a copy of the model each: how they meet, and what they exchange.
+"""Several ranks with a copy of the model each: how they meet, and what they exchange.
 
-Gradients are accumulated by each rank alone and summed once for an update, in a few large pieces.
-torch's DistributedDataParallel would sum them during the last backward pass; but then a rank that
-runs out of memory there, and tries again, leaves the others waiting, and a rank without a batch has
-no backward pass at all.
+Each rank accumulates its gradients alone, and these are summed once per update in a few large
+pieces. DistributedDataParallel would sum them during the last backward pass; but then a rank that
+runs out of memory there and retries leaves the others waiting, and a rank without a batch has no
+backward pass at all.
 """
 
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,17 +21,18 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from lightconv.processes import PARENT, watch_parent
 from lightconv.train.group import Compute, Group
-from lightconv.train.launch import EXIT_LOST, STORE, Place, clear_orphaned, watch_parent
+from lightconv.train.launch import EXIT_LOST, STORE, Place
 
-# How long a rank waits for another: in a collective (rank 0 may be writing a checkpoint), at first.
+# Longest wait in a collective (rank 0 may be writing a checkpoint), and at the start.
 TIMEOUT = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
 PAUSE = 0.05
-# Gradients are summed in pieces of about so many bytes: large enough for the network, and the next
-# is put together while one is under way.
+# Bytes of gradients summed at once: large enough for the network, and the next piece is put
+# together while one is under way.
 PIECE = 64 << 20
-# Where the rank that failed first leaves its number and its exit code.
+# Key under which the rank that failed first leaves its number and its exit code.
 FAILED = "failed"
 
 
@@ -47,18 +50,19 @@ def join(
     stop: Callable[[], int] = lambda: 0,
     exit_code: Callable[[BaseException], int] = lambda error: 1,
 ) -> Iterator[Group]:
-    """The group of this process, which has left it when the block ends.
+    """The group of this process, left when the block ends.
 
-    kind       how several ranks share the work: Replicas unless given
-    stop       0, or the exit code of who wants to stop before all have met
-    exit_code  what the process ends with for an error
+    kind       class of the group; default: Replicas
+    stop       0, or the exit code of a stop that came before all have met
+    exit_code  exit code of the process for an error
 
-    When a rank fails, the others end with its exit code (SystemExit) and leave the word to it.
+    When a rank fails, the others end with its exit code (SystemExit) and let it report the error.
     """
     if place is None or place.size == 1:
         yield Group()
         return
-    watch_parent(env)
+    if PARENT in env or "TORCHELASTIC_RUN_ID" in env:
+        watch_parent(int(env.get(PARENT, os.getppid())))
     store: Store | None = None
     try:
         with _contact():
@@ -74,15 +78,14 @@ def join(
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-        clear_orphaned(env)
 
 
 def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:
-    """The store, under a name that the processes of this attempt share and no earlier one had.
+    """The store under a prefix that the processes of this attempt share and no earlier one had.
 
-    torchrun may give restarted processes the store of those before, where the addresses of the dead
-    still stand, and its count of restarts may differ between machines. So each rank says a new
-    word, rank 0 lists what it hears, and all go when each has found its own word in the same list.
+    torchrun may give restarted processes the store of those before, with the addresses of dead
+    ranks in it, and its count of restarts may differ between machines. So each rank sets a new
+    word, rank 0 lists the words, and all continue once each has found its word in the same list.
     """
     rank, mine = place.rank, secrets.token_hex(8)
     words = [f"word/{other}" for other in range(place.size)]
@@ -95,7 +98,7 @@ def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> 
             store.set(key, text)
 
     def read(*keys: str) -> list[str]:
-        """What all of these say, once they do."""
+        """Values of all these keys; empty until all are set."""
         return [store.get(key).decode() for key in keys] if store.check(list(keys)) else []
 
     def with_mine(key: str) -> str | None:
@@ -126,7 +129,7 @@ def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> 
 
 
 class Replicas(Group):
-    """Ranks that have the whole model each."""
+    """Ranks with the whole model each."""
 
     def __init__(self, place: Place, device: torch.device, store: Store) -> None:
         self.rank, self.size = place.rank, place.size
@@ -135,21 +138,18 @@ class Replicas(Group):
         self._calls = 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """values [n] float64 -> their sums over all ranks [n], on the device they are on."""
         values = values.clone()
         with _contact():
             dist.all_reduce(values)
         return values
 
     def agree(self, code: int) -> int:
-        """The largest `code` of any rank; also a place where all wait for each other."""
         largest = torch.tensor([code])
         with _contact():
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
     def tell(self, text: str | None) -> str | None:
-        """The text of the first rank that has one, on every rank; None if none has."""
         left = self.agree(0 if text is None else self.size - self.rank)
         if left == 0:
             return None
@@ -161,10 +161,7 @@ class Replicas(Group):
             return self._store.get(key).decode()
 
     def first(self, compute: Compute, stop: Callable[[], bool]) -> float:
-        """What rank 0 computes, on every rank.
-
-        The others look for the result from time to time: a collective would have a time limit.
-        """
+        # The others poll for the result: a collective would have a time limit.
         key = self._key("first")
         hurry = f"{key}/hurry"
         if self.rank == 0:
@@ -183,11 +180,10 @@ class Replicas(Group):
         return float.fromhex(self._store.get(key).decode())
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Makes each gradient its sum over all ranks; None counts as zero."""
         under_way = []
         for piece in pieces([p for p in model.parameters() if p.requires_grad], PIECE):
             flat = torch.cat([_gradient(parameter).flatten() for parameter in piece])
-            # The sums are read where they arrive.
+            # Gradients become views of the sums.
             parts = flat.split([parameter.numel() for parameter in piece])
             for parameter, part in zip(piece, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
@@ -198,7 +194,7 @@ class Replicas(Group):
                 work.wait()
 
     def _key(self, what: str) -> str:
-        """All ranks make the same calls, so they count alike."""
+        """A key of this call: all ranks make the same calls, so they count alike."""
         self._calls += 1
         return f"{what}/{self._calls}"
 
@@ -208,7 +204,7 @@ class Replicas(Group):
 
 
 def pieces(parameters: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """Neighbours of one type, together about `size` bytes, a larger one alone."""
+    """Consecutive parameters of one dtype, at most `size` bytes together; a larger one alone."""
     piece: list[Tensor] = []
     total = 0
     for parameter in parameters:
@@ -227,6 +223,9 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 def _open_store(place: Place, env: Mapping[str, str]) -> Store:
     if STORE in env:
+        # A FileStore in a missing folder waits for minutes, and no other thread runs meanwhile.
+        if not Path(env[STORE]).parent.is_dir():
+            raise SystemExit(EXIT_LOST)
         return FileStore(env[STORE], place.size)
     found = rendezvous("env://", place.rank, place.size, timeout=MEETING)
     store: Store = next(iter(found))[0]
@@ -241,13 +240,13 @@ def _start(store: Store, place: Place, device: torch.device) -> None:
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.size, timeout=TIMEOUT
     )
-    # Who is through may still be waited for, and one that fails before that is no clean end.
+    # Barrier: nobody continues before every rank has joined.
     dist.all_reduce(torch.zeros(1))
 
 
 @contextmanager
 def _contact() -> Iterator[None]:
-    """What goes wrong between ranks is a LostError."""
+    """Turns errors of communication into LostError."""
     try:
         yield
     except RuntimeError as error:
@@ -258,7 +257,7 @@ def _contact() -> Iterator[None]:
 def _other_code(
     store: Store | None, place: Place, error: BaseException, code: int, *, launched: bool
 ) -> int | None:
-    """The exit code of the rank that failed first; None if that is this one, which then says so."""
+    """Exit code of the rank that failed first; None if it is this one, which reports the error."""
     lost = _is_lost(error)
     if store is None:
         return None
@@ -268,15 +267,12 @@ def _other_code(
             return EXIT_LOST
         found = store.compare_set(FAILED, "", mine).decode()
     except RuntimeError:
-        # Rank 0 had the store, and is gone: it has spoken, or whoever started it will.
+        # Rank 0 hosted the store and has exited; it or its launcher reports the error.
         return code if lost else None
     return None if found == mine else int(found.split()[1])
 
 
 def _is_lost(error: BaseException | None) -> bool:
-    """Whether an error is a LostError, or was made of one."""
-    while error is not None:
-        if isinstance(error, LostError):
-            return True
+    while error is not None and not isinstance(error, LostError):
         error = error.__cause__
-    return False
+    return error is not None

@@ -23,10 +23,11 @@ OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 class MemoryEstimate(NamedTuple):
-    """Bytes: parameters, their gradients, the optimiser and the average, what backward needs.
+    """Bytes of a training process.
 
-    workspace  what operations hold for a moment, and the allocator afterwards: a third of the
-               activations, as measured with models of three sizes
+    optimizer    state of the optimiser and moving average
+    activations  tensors kept for the backward pass
+    workspace    temporary tensors: a third of the activations, as measured with three models
     """
 
     parameters: int
@@ -37,7 +38,6 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
         return sum(self)
 
 
@@ -71,7 +71,7 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
 
 
 class _Saved:
-    """Counts the storages that a forward pass keeps, each once, parameters not."""
+    """Counts the storages that a forward pass keeps, each once, without parameters."""
 
     def __init__(self, known: set[int]) -> None:
         self._known = known
@@ -82,7 +82,7 @@ class _Saved:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
             self._known.add(storage._cdata)
-            self._alive.append(tensor)  # or its number is given to another one
+            self._alive.append(tensor)  # or its address is used again
             self.bytes += storage.nbytes()
         return tensor
 
@@ -97,17 +97,18 @@ def plan_rows(
     processes: int = 1,
     kept: int = 0,
 ) -> Rows:
-    """What will be done.
+    """The table before a run.
 
-    recipe_tokens  tokens per update of the recipe before anything in it was set
-    effective      what the data makes of it: mean target tokens and batches of an update
+    recipe_tokens  tokens per update of the recipe before --set
+    effective      mean target tokens and batches of an update with this data
     kept           bytes up to which a process keeps freed memory
     """
+    devices = "device" if processes == 1 else "devices"
     rows = [
         ("parameters", f"{parameters:,}"),
         ("device", f"{device}, {config.precision}" + (", compiled" if config.compile else "")),
         ("steps", f"{config.max_steps:,}"),
-        ("batch", f"at most {config.max_tokens:,} positions on {_count(processes, 'device')}"),
+        ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
         ("effective batch", _effective(config, recipe_tokens, effective)),
     ]
     if kept:
@@ -118,7 +119,6 @@ def plan_rows(
 def _effective(
     config: TrainConfig, recipe_tokens: int, effective: tuple[float, float] | None
 ) -> str:
-    """Target tokens of an update, against the recipe's."""
     if effective is None:
         tokens: float = config.tokens_per_update
         text = f"{tokens:,} target tokens by accumulation"
@@ -139,13 +139,13 @@ def _effective(
 
 
 def memory_rows(memory: MemoryEstimate) -> Rows:
-    """The estimate, part by part."""
+    """Rows of an estimate."""
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     return [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
 
 
 def summary_rows(outcome: "Outcome", model: Path) -> Rows:
-    """What came out."""
+    """The table after a run."""
     progress = outcome.progress
     seconds = sum(progress.seconds.values())
     rows = [
@@ -173,14 +173,13 @@ def summary_rows(outcome: "Outcome", model: Path) -> Rows:
 
 
 def _shares(seconds: dict[str, float]) -> str:
-    """Where time went, the most first."""
     total = max(sum(seconds.values()), 1e-9)
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {spent / total:.1%}" for name, spent in ranked)
 
 
 def _overhead(seconds: dict[str, float]) -> str:
-    """What loading, logging and checkpoints cost beside the updates; validation is work."""
+    """The share of loading, logging and checkpoints; validation is not overhead."""
     parts = {name: seconds.get(name, 0.0) for name in OVERHEAD}
     total = max(sum(parts.values()) + seconds.get("updates", 0.0), 1e-9)
     listed = ", ".join(f"{name} {spent / total:.2%}" for name, spent in parts.items())
@@ -189,7 +188,3 @@ def _overhead(seconds: dict[str, float]) -> str:
 
 def _show(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

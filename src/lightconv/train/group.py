@@ -12,11 +12,11 @@ Compute = Callable[[Callable[[], bool]], float]
 
 
 class Group:
-    """What the loop asks of the other ranks; every rank calls the same methods in the same order.
+    """Communication between ranks; every rank calls the same methods in the same order.
 
-    rank      the number of this process, from 0 on; 0 is the one that writes
-    size      how many there are
-    lockstep  whether all ranks must run the model equally often, because each has a part of it
+    rank      number of this process, from 0 on; rank 0 writes
+    size      number of ranks
+    lockstep  True if all ranks must run the model equally often, because each has a part of it
     """
 
     rank: int = 0
@@ -24,14 +24,14 @@ class Group:
     lockstep: bool = False
 
     def prepare(self, model: nn.Module) -> None:
-        """Called with the model before an optimiser sees it: where it is sharded."""
+        """Shards the model, if the group does; called before an optimiser is built."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """values [n] float64 -> their sums over all ranks [n], on the device they are on."""
+        """values [n] float64 -> their sums over all ranks [n], on the same device."""
         return values
 
     def agree(self, code: int) -> int:
-        """The largest `code` of any rank; also a place where all wait for each other."""
+        """The largest `code` of any rank; also a barrier."""
         return code
 
     def tell(self, text: str | None) -> str | None:
@@ -39,10 +39,10 @@ class Group:
         return text
 
     def first(self, compute: Compute, stop: Callable[[], bool]) -> float:
-        """What rank 0 computes, on every rank; the others wait, however long it takes.
+        """The result of rank 0 on every rank; the others wait, however long it takes.
 
-        compute  called on rank 0 alone, with a function that says whether any rank wants to stop
-        stop     whether this rank does
+        compute  called on rank 0 with a function that is true once any rank wants to stop
+        stop     true once this rank wants to stop
         """
         return compute(stop)
 
@@ -53,7 +53,7 @@ class Group:
     def sum_gradients(self, model: nn.Module) -> None:
         """Makes each gradient its sum over all ranks; None counts as zero.
 
-        Called once for an update, when every rank has accumulated the gradients of all its batches:
+        Called once per update, after every rank has accumulated the gradients of all its batches:
         a rank that retries a batch keeps nobody waiting inside a backward pass.
         """
 
@@ -62,30 +62,29 @@ class Group:
         return torch.nn.utils.get_total_norm(gradients(model))
 
     def whole(self, model: M) -> M | None:
-        """The model with all of its parameters; where it is sharded, None but on rank 0."""
+        """The model with all of its parameters; None on ranks above 0 if it is sharded."""
         return model
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Every gradient there is."""
+    """All gradients that are not None."""
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def gather(tensor: Tensor) -> Tensor:
-    """A sharded tensor as a whole on rank 0, off its device, and empty elsewhere; others as is."""
-    if not hasattr(tensor, "full_tensor"):
-        return tensor
-    full: Tensor = tensor.full_tensor()
-    return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
+def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sharded tensors as a whole on the CPU of rank 0, empty on other ranks; others as they are."""
 
+    def whole(tensor: Tensor) -> Tensor:
+        if not hasattr(tensor, "full_tensor"):
+            return tensor
+        full: Tensor = tensor.full_tensor()
+        return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
 
-def gather_all(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each as of `gather`, one after the other in the same order on every rank."""
-    return {name: gather(tensor) for name, tensor in tensors.items()}
+    return {name: whole(tensor) for name, tensor in tensors.items()}
 
 
 def shard(whole: Tensor, like: Tensor) -> Tensor:
-    """This rank's part, if `like` is sharded."""
+    """This rank's part of `whole` if `like` is sharded, else all of it."""
     if not hasattr(like, "full_tensor"):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,4 +1,4 @@
-"""A gradient that is not finite never reaches the parameters, and ten in a row end the run."""
+"""Guards of an update: gradients that are not finite, and batches that do not fit into memory."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -11,6 +11,8 @@ from lightconv.data import PAD, Batch
 from lightconv.train.optim import Loss
 
 MOST_IN_A_ROW = 10
+# Number of examples of a batch that an error lists.
+LISTED = 8
 # Messages of torch on a processor, where the error has no class of its own.
 OUT_OF_MEMORY = (
     "DefaultCPUAllocator",
@@ -18,30 +20,28 @@ OUT_OF_MEMORY = (
     "not enough memory",
     "out of memory",
 )
-# Number of examples of a batch that an error lists.
-LISTED = 8
 
 
 class DivergenceError(RuntimeError):
-    """Training cannot go on: the message names the step, the module and the batch."""
+    """Training cannot continue: the message names the step, the module and the batch."""
 
 
 class Culprit(NamedTuple):
-    """Where a number that is not finite comes from: a module, and the place of a batch."""
+    """Source of a number that is not finite: a module, and the place of a batch."""
 
     module: str
     place: int
 
 
 class Guard:
-    """Counts the updates that were left out."""
+    """Counts the updates whose gradient was not finite."""
 
     def __init__(self) -> None:
         self.skipped = 0
         self.in_a_row = 0
 
     def count(self, *, finite: bool) -> bool:
-        """After each update: whether there were too many in a row that were not finite."""
+        """Called after each update; True if too many in a row were not finite."""
         self.in_a_row = 0 if finite else self.in_a_row + 1
         self.skipped += not finite
         return self.in_a_row >= MOST_IN_A_ROW
@@ -65,10 +65,10 @@ def describe(step: int, culprit: Culprit | None, batches: Sequence[Batch]) -> st
 def find_culprit(
     model: nn.Module, runs: Sequence[Callable[[], Loss]], scale: float = 1.0
 ) -> Culprit | None:
-    """Which module made the first number that is not finite, and for which batch.
+    """The module that made the first number that is not finite, and the batch.
 
-    runs   each gives the loss of one batch
-    scale  what losses are multiplied with before they go backward
+    runs   each returns the loss of one batch
+    scale  factor of losses before the backward pass
     """
     for place, run in enumerate(runs):
         model.zero_grad(set_to_none=True)
@@ -86,10 +86,10 @@ def find_culprit(
 
 
 class _Watch(ExitStack):
-    """While open, looks at what every module returns.
+    """Checks the output of every module while it is open.
 
-    found  the first whose output is not finite
-    order  the names of all that ran, in order of their ends
+    found  the first module whose output is not finite
+    order  names of all modules that ran, in order of their ends
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -97,11 +97,10 @@ class _Watch(ExitStack):
         self.found: str | None = None
         self.order: list[str] = []
         for name, module in model.named_modules():
-            handle = module.register_forward_hook(self._look(name))
-            self.callback(handle.remove)
+            self.callback(module.register_forward_hook(self._look(name)).remove)
 
     def last_of(self, names: Iterable[str]) -> str:
-        """Gradients come from the output: of these modules the one that ran last had its first.
+        """Of these modules the one that ran last, whose gradient was computed first.
 
         A module may not run itself, but have its parameters read by the one around it.
         """
@@ -122,34 +121,28 @@ def _is_finite(tensor: Tensor | None) -> bool:
     return tensor is None or bool(tensor.isfinite().all())
 
 
-# --- Memory
-
-
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, on whatever device."""
+    """True for an error of exhausted memory on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 def positions(batch: Batch) -> int:
-    """How many positions the largest part of a batch has, padding included."""
+    """Positions of the largest part of a batch, padding included."""
     return max(part.numel() for part in (*batch.inputs, batch.target))
 
 
 def halve(batch: Batch) -> tuple[Batch, Batch]:
     """The first and the second half of the rows, each without columns of padding only."""
+
+    def cut(rows: slice) -> Batch:
+        inputs = tuple(trim(part[rows]) for part in batch.inputs)
+        numbers = None if batch.rows is None else batch.rows[rows]
+        return Batch(inputs, trim(batch.target[rows]), numbers)
+
+    def trim(part: Tensor) -> Tensor:
+        return part[:, : int((part != PAD).sum(1).max())]
+
     middle = len(batch.target) // 2
-    return _cut(batch, slice(middle)), _cut(batch, slice(middle, None))
-
-
-def _cut(batch: Batch, rows: slice) -> Batch:
-    inputs = tuple(_trim(part[rows]) for part in batch.inputs)
-    return Batch(
-        inputs, _trim(batch.target[rows]), None if batch.rows is None else batch.rows[rows]
-    )
-
-
-def _trim(part: Tensor) -> Tensor:
-    """[B, T] padded on the right -> [B, the longest of these]."""
-    return part[:, : int((part != PAD).sum(1).max())]
+    return cut(slice(middle)), cut(slice(middle, None))

@@ -111,21 +111,17 @@ def _read(
     torn  report a torn last line too
     """
     with os.fdopen(os.dup(file), "rb") as source:
-        lines = source.read().split(b"\n")
-    rest = lines.pop()
+        *lines, rest = source.read().split(b"\n")
     entries: list[Entry] = []
-    bad: list[int] = []
     size = place = 0
     for number, line in enumerate(lines, 1):
         place += len(line) + 1
         entry = _parse(line)
         if entry is None:
-            bad.append(number)
+            report(f"{path}: line {number} is damaged and left out")
         elif keep(entry):
             entries.append(entry)
             size = place
-    for number in bad:
-        report(f"{path}: line {number} is damaged and left out")
     if rest and torn:
         report(f"{path}: the last line is torn and cut off")
     return entries, size

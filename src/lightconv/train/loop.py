@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from lightconv.console import Display
 from lightconv.data import Batch, Loader, Position
@@ -22,7 +22,7 @@ from lightconv.train.checkpoint import (
 )
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.data import TrainingData
-from lightconv.train.group import gather_all
+from lightconv.train.group import gather
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
@@ -32,9 +32,9 @@ from lightconv.train.trainer import Record, Trainer
 class Metric(NamedTuple):
     """A measure of the model besides its loss, such as BLEU on validation data.
 
-    compute  gets the model in evaluation mode, and a function that says whether to hurry: once it
-             is true, whatever is returned is thrown away
-    higher   whether more is better
+    compute  called with the model in evaluation mode and a function: once it returns true, the
+             result is thrown away, so any will do
+    higher   True if more is better
     """
 
     name: str
@@ -88,40 +88,34 @@ class Progress:
         return cls(**values | {"position": position, "window": window})
 
 
+@dataclass
 class Loop:
-    """Trains until `max_steps`, until validation no longer improves, or until told to stop."""
+    """Trains until `max_steps`, until validation no longer improves, or until a stop.
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        data: TrainingData,
-        *,
-        checkpoints: Checkpoints,
-        log: Log | None,
-        display: Display,
-        stop: Stop,
-        metric: Metric | None = None,
-        allocator: Allocator | None = None,
-        machine: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.trainer = trainer
-        self.config = trainer.config
-        self.group = trainer.group
-        self.data = data
-        self.checkpoints = checkpoints
-        self.log = log
-        self.display = display
-        self.stop = stop
-        self.metric = metric
-        self.allocator = allocator or Allocator(0)
-        self.machine = dict(machine or {})
+    log      None on ranks above 0
+    machine  description of the machine for checkpoints
+    """
+
+    trainer: Trainer
+    data: TrainingData
+    checkpoints: Checkpoints
+    log: Log | None
+    display: Display
+    stop: Stop
+    metric: Metric | None = None
+    allocator: Allocator = field(default_factory=lambda: Allocator(0))
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.config = self.trainer.config
+        self.group = self.trainer.group
         self.pace = Pace(self.config.max_steps)
         self.progress = Progress(Position(self.config.seed))
-        # The step whose state is on the disk as it is now.
+        # Step whose state is on the disk as it is now.
         self.saved: int | None = None
 
     def run(self) -> int:
-        """0 at the end of training, or the exit code of who wants to stop; all is saved."""
+        """0 at the end of training, or the exit code of a stop; all is saved."""
         code = 0
         with self.data.updates(self.progress.position, self.config, self.group) as updates:
             while True:
@@ -141,30 +135,21 @@ class Loop:
                     code = self.group.agree(self.stop.code)
 
     def ended(self) -> bool:
-        """Whether nothing is left to do."""
-        config, progress = self.config, self.progress
-        if self.trainer.step < config.max_steps and not self._out_of_patience():
-            return False
-        return progress.validated == self.trainer.step
+        """True if nothing is left to do."""
+        impatient = 0 < self.config.patience <= self.progress.stale
+        last = self.trainer.step >= self.config.max_steps or impatient
+        return last and self.progress.validated == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Takes all that a checkpoint holds."""
         trainer, values = self.trainer, checkpoint.values
         restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
-        restore_optimizer(
-            trainer.optimizer,
-            trainer.model,
-            checkpoint.tensors[OPTIMIZER_PART],
-            values["optimizer"],
-        )
+        state = checkpoint.tensors[OPTIMIZER_PART]
+        restore_optimizer(trainer.optimizer, trainer.model, state, values["optimizer"])
         if trainer.ema is not None:
             trainer.ema.restore(checkpoint.tensors[EMA_PART])
         trainer.set_values(values["trainer"])
         self.progress = Progress.of(values["progress"])
         self.saved = checkpoint.step
-
-    def _out_of_patience(self) -> bool:
-        return 0 < self.config.patience <= self.progress.stale
 
     def _update(self, updates: Loader) -> Record:
         progress, config = self.progress, self.config
@@ -191,7 +176,7 @@ class Loop:
         return record
 
     def _log(self, record: Record) -> Record:
-        """Writes what happened since the last entry; the record with these means."""
+        """Writes means since the last entry; returns the record with them."""
         window, self.progress.window = self.progress.window, Window()
         tokens = max(window.tokens, 1)
         record = record._replace(loss=window.loss / tokens, nll=window.nll / tokens)
@@ -217,21 +202,17 @@ class Loop:
         if self.log is not None:
             self.log.write(entry)
 
-    # --- Validation
-
     def _validation_due(self) -> bool:
         step, config = self.trainer.step, self.config
-        if step == self.progress.validated:
-            return False
-        return step % config.validate_every == 0 or step >= config.max_steps
+        due = step % config.validate_every == 0 or step >= config.max_steps
+        return due and step != self.progress.validated
 
     def _validate(self) -> int:
-        """0 when it is done; the exit code of who wants to stop, and then it counts for nothing."""
+        """0 when it is done; the exit code of a stop, and then it counts for nothing."""
         progress, trainer = self.progress, self.trainer
         with self._timed("validation"):
-            measured = trainer.measure(
-                self._until_stop(self.data.validation(self.config, self.group))
-            )
+            batches = self.data.validation(self.config, self.group)
+            measured = trainer.measure(self._until_stop(batches))
             score = -measured.nll
             entry: dict[str, Any] = {
                 "kind": "valid",
@@ -244,8 +225,7 @@ class Loop:
                 found = self._compute(self.metric)
                 score = found if self.metric.higher else -found
                 entry["metric"] = {self.metric.name: found}
-        code = self.group.agree(self.stop.code)
-        if code:
+        if code := self.group.agree(self.stop.code):
             return code
         progress.validated, progress.score = trainer.step, score
         improved = not math.isnan(score) and (progress.best is None or score > progress.best)
@@ -258,46 +238,38 @@ class Loop:
         return 0
 
     def _compute(self, metric: Metric) -> float:
-        """The metric, which the first rank computes while the others wait."""
-        trainer = self.trainer
-        trainer.model.eval()
-        with trainer.averaged():
-            whole = self.group.whole(trainer.model)
+        """The metric, which rank 0 computes while the others wait."""
+        model = self.trainer.model.eval()
+        with self.trainer.averaged():
+            whole = self.group.whole(model)  # None above rank 0
 
             def compute(hurry: Callable[[], bool]) -> float:
-                assert whole is not None  # on the first rank
-                return metric.compute(whole, hurry)
+                return metric.compute(cast(Model, whole), hurry)
 
             return self.group.first(compute, lambda: self.stop.code > 0)
 
     def _until_stop(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """At least one batch, but no more when somebody wants to stop."""
+        """At least one batch, but no more after a stop."""
         for batch in batches:
             yield batch
             if self.stop.code:
                 return
 
-    # --- Checkpoints
-
     def _save_due(self, *, last: bool) -> bool:
-        step = self.trainer.step
-        if step == self.saved:
-            return False
-        return last or self.config.is_regular(step) or self._is_new_best(step)
-
-    def _is_new_best(self, step: int) -> bool:
-        progress = self.progress
-        return self.config.keep_best > 0 and progress.validated == step == progress.best_step > 0
+        step, progress = self.trainer.step, self.progress
+        new_best = self.config.keep_best > 0 and progress.validated == step == progress.best_step
+        due = last or self.config.is_regular(step) or (new_best and step > 0)
+        return due and step != self.saved
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.step
         with self._timed("checkpoints"):
-            # Every rank takes part: where parameters are sharded they are gathered.
+            # All ranks take part: sharded tensors are gathered.
             state, options = flatten_optimizer(trainer.optimizer, trainer.model)
             tensors = {MODEL_PART: parameters(trainer.model), OPTIMIZER_PART: state}
             if trainer.ema is not None:
                 tensors[EMA_PART] = trainer.ema.tensors
-            tensors = {part: gather_all(named) for part, named in tensors.items()}
+            tensors = {part: gather(named) for part, named in tensors.items()}
             trainer.agree_on_size()
             values = {
                 "trainer": trainer.values(),

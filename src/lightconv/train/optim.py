@@ -11,14 +11,20 @@ from torch import Tensor, nn
 
 from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
-from lightconv.train.config import AdamConfig, NesterovConfig, OptimizerConfig, Precision
+from lightconv.train.config import NesterovConfig, OptimizerConfig, Precision
 from lightconv.train.group import shard
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# The loss is a sum over tokens, so its gradients are large to begin with.
+FIRST_SCALE = 128.0
+LARGEST_SCALE = 2.0**24
+GROW_EVERY = 2000
 
 Model = Seq2Seq | LanguageModel
 
 
 class Loss(NamedTuple):
-    """Sums over the target tokens of a batch: smoothed [], plain [] without gradient; how many."""
+    """Sums over the target tokens of a batch: smoothed [], plain [] without gradient; tokens."""
 
     loss: Tensor
     nll: Tensor
@@ -33,10 +39,10 @@ def batch_loss(
     device: torch.device | str | None = None,
     features: Callable[..., Tensor] | None = None,
 ) -> Loss:
-    """The loss of a batch; padding is left out before the vocabulary is looked at.
+    """The loss of a batch; padding is dropped before the vocabulary is scored.
 
-    device    where the model is, if the batch is elsewhere: it waits for nothing to be counted
-    features  called in the place of `model.features`: inputs to [B, T, D]
+    device    of the model, if the batch is elsewhere: tokens are counted without waiting for it
+    features  called instead of `model.features`: inputs to [B, T, D]
     """
     target = batch.target.flatten()
     rows = (target != PAD).nonzero()[:, 0]
@@ -58,24 +64,17 @@ def empty_batch(model: Model) -> Batch:
     return Batch(inputs, torch.full((1, 1), PAD))
 
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# The loss is a sum over tokens, so that its gradients are large to begin with.
-FIRST_SCALE = 128.0
-LARGEST_SCALE = 2.0**24
-GROW_EVERY = 2000
-
-
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Where a forward pass runs; parameters and their gradients stay float32."""
+    """Context of a forward pass; parameters and their gradients stay float32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[precision])
 
 
 class LossScale:
-    """What the loss is multiplied with before its backward pass; 1 but for fp16.
+    """Factor of the loss before its backward pass; 1 except for fp16.
 
-    It is halved when a gradient is not finite, and doubled after `GROW_EVERY` updates without that.
+    Halved when a gradient is not finite, doubled after `GROW_EVERY` updates without that.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -84,63 +83,46 @@ class LossScale:
         self.good = 0
 
     def adjust(self, *, finite: bool) -> None:
-        """After each update: whether its gradient was finite."""
+        """Called after each update."""
         if self.fixed:
             return
+        self.good = self.good + 1 if finite else 0
         if not finite:
             self.value /= 2.0
-            self.good = 0
-            return
-        self.good += 1
-        if self.good == GROW_EVERY:
+        elif self.good == GROW_EVERY:
             self.value = min(self.value * 2.0, LARGEST_SCALE)
             self.good = 0
 
 
-def adam(parameters: Iterable[nn.Parameter], lr: float, config: AdamConfig) -> torch.optim.AdamW:
-    """Adam with decoupled weight decay, which is what AdamW names; at zero it is Adam."""
-    return torch.optim.AdamW(
-        parameters,
-        lr=lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
-
-
-def nesterov(
-    parameters: Iterable[nn.Parameter], lr: float, config: NesterovConfig
-) -> torch.optim.SGD:
-    """Nesterov's momentum; the momentum keeps gradients, so a changed rate acts at once."""
+def build_optimizer(
+    parameters: Iterable[nn.Parameter], lr: float, config: OptimizerConfig
+) -> torch.optim.Optimizer:
+    """The optimiser of a configuration, in torch's fused form: one pass over the parameters."""
     parameters = list(parameters)
+    if not isinstance(config, NesterovConfig):
+        # AdamW is Adam with decoupled weight decay.
+        return torch.optim.AdamW(
+            parameters,
+            lr=lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+    # The momentum holds gradients, so a changed rate takes effect at once.
     return torch.optim.SGD(
         parameters,
         lr=lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=True,
-        # Sharded parameters have no fused form of this one.
+        # There is no fused form for sharded parameters.
         fused=not any(hasattr(parameter, "full_tensor") for parameter in parameters),
     )
 
 
-# Each takes the configuration of its kind.
-OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float, Any], torch.optim.Optimizer]] = {
-    AdamConfig.kind: adam,
-    NesterovConfig.kind: nesterov,
-}
-
-
-def build_optimizer(
-    parameters: Iterable[nn.Parameter], lr: float, config: OptimizerConfig
-) -> torch.optim.Optimizer:
-    """The optimiser that `config` describes, with `lr` until somebody sets another one."""
-    return OPTIMIZERS[config.kind](parameters, lr, config)
-
-
 class EMA:
-    """average <- d * average + (1 - d) * parameter, where d rises to `decay`.
+    """Moving average of parameters: average <- d * average + (1 - d) * parameter.
 
     d = min(decay, (1 + n) / (10 + n)) after n updates: the start is soon forgotten.
     """
@@ -154,14 +136,14 @@ class EMA:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After update number `step`, from 1 on."""
+        """Called after update number `step`, from 1 on."""
         decay = min(self.decay, (1 + step) / (10 + step))
         parameters = [parameter.detach() for parameter in self.model.parameters()]
         torch._foreach_lerp_(list(self.tensors.values()), parameters, 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the averaged parameters as long as this is open."""
+        """The model has the averaged parameters while this is open."""
         self._swap()
         try:
             yield
@@ -170,7 +152,6 @@ class EMA:
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Takes the averages that `tensors` had before."""
         for name, tensor in self.tensors.items():
             tensor.copy_(shard(tensors[name], tensor))
 
@@ -178,7 +159,7 @@ class EMA:
     def _swap(self) -> None:
         for name, parameter in self.model.named_parameters():
             average = self.tensors[name]
-            if hasattr(parameter, "full_tensor"):  # sharded: its memory is known elsewhere too
+            if hasattr(parameter, "full_tensor"):  # sharded: FSDP refers to its memory too
                 kept = parameter.detach().clone()
                 parameter.copy_(average)
                 average.copy_(kept)
@@ -187,14 +168,16 @@ class EMA:
 
 
 def derive(*numbers: int) -> int:
-    """A seed of 63 bits from whole numbers; different ones give unrelated seeds."""
+    """A seed of 63 bits from integers; different ones give unrelated seeds.
+
+    Randomness is derived from (seed, step, batch), never carried, so that a resumed run repeats it.
+    """
     packed = struct.pack(f"<{len(numbers)}q", *numbers)
-    digest = hashlib.blake2b(packed, digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
 
 def set_seed(seed: int, device: torch.device) -> None:
-    """Seeds what models draw from: torch's generators of the CPU and of `device`."""
+    """Seeds torch's generators of the CPU and of `device`."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -1,9 +1,10 @@
-"""Curves of runs, from their logs: loss, metric, learning rate."""
+"""Curves of runs from their logs: loss, metric, learning rate."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightconv.console import tell
 from lightconv.train.log import LOG_FILE, Entry, read_log
 
 if TYPE_CHECKING:
@@ -11,12 +12,12 @@ if TYPE_CHECKING:
 
 PLOT_FILE = "plot.png"
 SUFFIXES = (".png", ".svg", ".pdf")
-# Told apart by those who do not see all colours, and in print by the order of the legend.
+# Distinct for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
 
 
 def draw(runs: Sequence[Path], out: Path) -> None:
-    """Writes a picture of all runs; its form is that of the name's suffix."""
+    """Writes a picture of all runs; the suffix of its name is its format."""
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
     logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
@@ -57,7 +58,7 @@ def _draw_run(
     dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
     _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
     _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
-    # Runs often have the same rate: those that are drawn later leave a rim of the earlier ones.
+    # Runs often have the same rate: a later curve leaves a rim of the earlier ones.
     _curve(axes[-1], train, "lr", color=colour, linewidth=1.4 + 2.0 * later)
     for axis, metric in zip(axes[1:], metrics, strict=False):
         _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
@@ -84,16 +85,15 @@ def _metric(entry: Entry) -> dict[str, float]:
 
 def _read(run: Path) -> list[Entry]:
     path = run / LOG_FILE
-    if not path.is_file():
-        raise ValueError(f"{run} is no run: it has no {LOG_FILE}, expected a folder of `train`")
-    entries = read_log(path)
-    if not entries:
-        raise ValueError(f"{path} has no entries yet. Wait for the first one")
-    return entries
+    if not path.exists():
+        raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
+    if entries := read_log(path, tell):
+        return entries
+    raise ValueError(f"{path} has no entries yet. Wait for the first one")
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The last part of each path; the whole where that says too little."""
+    """The last part of each path; the whole path if that is not unique."""
     short = [run.absolute().name for run in runs]
     names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
     double = [name for name in names if names.count(name) > 1]

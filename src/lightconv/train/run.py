@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -40,38 +41,15 @@ if TYPE_CHECKING:
 
 # Tables of config.json that a model folder has too.
 TABLES = ("task", "decode")
-OWN_NAMES = {
-    CONFIG_FILE,
-    LOG_FILE,
-    RUN_CHECKPOINTS,
-    RUN_MODEL,
-    BOARD_FOLDER,
-    PLOT_FILE,
-    *PIPELINE_FILES,
-}
+OWN_NAMES = {CONFIG_FILE, LOG_FILE, RUN_CHECKPOINTS, RUN_MODEL, BOARD_FOLDER, PLOT_FILE}
+OWN_NAMES |= {*PIPELINE_FILES}
 # Checkpoints to average by default: as many as the paper takes for IWSLT.
 LAST = 10
 # Fields that describe a recipe and change nothing.
 WORDS = ("about", "sources")
-# Settings that --allow-changes permits: not the model, the order of the data, or the state of the
-# optimiser and of the averages.
-CHANGEABLE = (
-    "decode",
-    "train.average_last",
-    "train.clip_norm",
-    "train.compile",
-    "train.keep_best",
-    "train.keep_last",
-    "train.label_smoothing",
-    "train.log_every",
-    "train.max_steps",
-    "train.patience",
-    "train.precision",
-    "train.save_every",
-    "train.schedule",
-    "train.tokens_per_update",
-    "train.validate_every",
-)
+# Not even --allow-changes permits these: the model, the order of the data, and the state of the
+# optimiser and of the average depend on them.
+FIXED = ("task", "model", "train.optimizer", "train.max_tokens", "train.ema", "train.seed")
 
 
 class Outcome(NamedTuple):
@@ -91,24 +69,18 @@ class Outcome(NamedTuple):
     entries: list[Entry]
 
 
+@dataclass
 class Run:
     """A run folder.
 
-    recipe_tables  tables that config.json of the exported model has beside the model
+    recipe_tables  tables of config.json of the exported model besides the model
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        model: ModelConfig,
-        train: TrainConfig,
-        tables: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self.model_config = model
-        self.train_config = train
-        self.recipe_tables = dict(tables or {})
-        self._file_names = set(PIPELINE_FILES)
+    path: Path
+    model_config: ModelConfig
+    train_config: TrainConfig
+    recipe_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _file_names: set[str] = field(default_factory=lambda: {*PIPELINE_FILES})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -134,24 +106,22 @@ class Run:
         """A new run, or an existing one of the same recipe; ValueError lists what differs.
 
         overwrite      removes an existing run first
-        allow_changes  permits changes of the settings in CHANGEABLE
+        allow_changes  permits changes of `train` and `decode` that a run survives
         """
-        path = Path(path)
-        config = path / CONFIG_FILE
+        path, new = Path(path), to_json(recipe).encode()
         if overwrite and path.exists():
             _remove(path)
-        if config.exists():
-            changed = _check_same(path, recipe, allow_changes=allow_changes)
-        elif path.exists() and (not path.is_dir() or set(_names(path)) - set(PIPELINE_FILES)):
+        if (path / CONFIG_FILE).exists():
+            if _check_same(path, recipe, allow_changes=allow_changes):
+                replace_file(path / CONFIG_FILE, new)
+        elif path.exists() and (not path.is_dir() or set(_names(path)) - {*PIPELINE_FILES}):
             raise ValueError(
                 f"{path} exists and is not a run folder: it has no {CONFIG_FILE}. Choose another "
                 "name"
             )
         else:
             path.mkdir(parents=True, exist_ok=True)
-            changed = True
-        if changed:
-            replace_file(config, to_json(recipe).encode())
+            replace_file(path / CONFIG_FILE, new)
         tables = {name: to_dict(getattr(recipe, name)) for name in TABLES}
         return cls(path, recipe.model, recipe.train, tables)
 
@@ -190,14 +160,9 @@ class Run:
     ) -> list[int]:
         """Steps in ascending order: those given, the best, or the last regular ones."""
         checkpoints = self.checkpoints()
-        present = checkpoints.steps()
         if steps is not None:
-            if missing := [step for step in steps if step not in present]:
-                listed = ", ".join(map(str, present)) or "none"
-                raise ValueError(
-                    f"{checkpoints.folder} has no checkpoint of step {missing[0]}; there are: "
-                    f"{listed}"
-                )
+            for step in steps:
+                checkpoints.find(step)
             return sorted(steps)
         if best is not None:
             known, count, kind, option = checkpoints.ranking(), best, "with a score", "--best"
@@ -218,14 +183,15 @@ class Run:
         ema  averages the moving averages that training kept instead of the parameters
         """
         from lightconv.models.tensors import compare, fill, parameters
+        from lightconv.train.checkpoint import shapes
         from lightconv.train.checkpoints import average
 
-        folders = self.checkpoints().folders()
-        tensors = average([folders[step] for step in steps], ema=ema)
+        checkpoints = self.checkpoints()
+        folders = [checkpoints.find(step) for step in steps]
+        tensors = average(folders, ema=ema)
         model = build_empty(self.model_config)
-        wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
-        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        compare(folders[steps[0]], str(self.path / CONFIG_FILE), wanted, found)
+        by = str(self.path / CONFIG_FILE)
+        compare(folders[0], by, shapes(parameters(model)), shapes(tensors))
         fill(model, tensors)
         return model.eval()
 
@@ -241,31 +207,32 @@ class Run:
 
         tables  added to the run's own tables
         """
-        return ModelFolder.write(
-            out or self.model_path,
-            model,
-            files=self.files(),
-            tables={**self.recipe_tables, **(tables or {})},
-            overwrite=overwrite,
-        )
+        tables = {**self.recipe_tables, **(tables or {})}
+        out = out or self.model_path
+        return ModelFolder.write(out, model, files=self.files(), tables=tables, overwrite=overwrite)
 
     def files(self) -> dict[str, Path]:
         """Vocabulary, codes and pipeline that the run began with.
 
         ValueError if one of them is no longer what the newest checkpoint says.
         """
-        digests = self._digests()
+        from lightconv.train.checkpoint import DamagedError, read_state
+
+        digests: dict[str, str] = {}
+        for _, folder in sorted(self.checkpoints().folders().items()):
+            try:
+                digests = read_state(folder)["values"].get("data", {})
+            except DamagedError:
+                continue
         found: dict[str, Path] = {}
         for name in sorted(self._file_names):
-            wanted = digests.get(name)
-            if wanted is None and not (self.path / name).exists():
-                continue
-            found[name] = inside(self.path, name)
-            if wanted is not None and digest(found[name]) != wanted:
-                raise ValueError(
-                    f"{found[name]} is not the file that the run began with. Train again with the "
-                    "same command to restore it from the data"
-                )
+            if name in digests or (self.path / name).exists():
+                found[name] = inside(self.path, name)
+                if digest(found[name]) != digests.get(name, digest(found[name])):
+                    raise ValueError(
+                        f"{found[name]} is not the file that the run began with. Train again with "
+                        "the same command to restore it from the data"
+                    )
         return found
 
     def train(
@@ -316,27 +283,18 @@ class Run:
             if first:
                 self._keep_files(data)
                 log = stack.enter_context(self._open_log(found, display, board=tensorboard))
-            loop = Loop(
-                trainer,
-                data,
-                checkpoints=checkpoints,
-                log=log,
-                display=display,
-                stop=stop,
-                metric=metric,
-                allocator=allocator,
-                machine=describe_machine(device, group),
-            )
+            machine = describe_machine(device, group)
+            parts = (checkpoints, log, display, stop, metric, allocator, machine)
+            loop = Loop(trainer, data, *parts)
             if found is not None:
                 loop.resume(found)
                 _tell_resumed(loop, found)
             code = self._finish(loop)
-            averaged = self._export_last(trainer.step) if first and code == 0 else []
             return Outcome(
                 code,
                 trainer.step,
                 checkpoints.path(trainer.step),
-                averaged,
+                self._export_last(trainer.step) if first and code == 0 else [],
                 loop.progress,
                 trainer.guard.skipped,
                 [] if log is None else log.entries,
@@ -359,43 +317,38 @@ class Run:
 
     def _export_last(self, step: int) -> list[int]:
         """Exports the result of a training that ended at `step`; returns the steps averaged."""
+        from lightconv.train.checkpoint import DamagedError
+
         config = self.train_config
         steps = self.regular_steps()[-config.average_last :] if config.average_last else []
         if len(steps) < 2:
             steps = [step]
-        self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
+        try:
+            self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
+        except DamagedError as error:
+            raise DamagedError(
+                f"{error}. Move this checkpoint away and start again: the model is then made of "
+                "the others"
+            ) from None
         return steps
 
     def _open_log(self, found: "Checkpoint | None", display: Display, *, board: bool) -> Log:
         """The log up to what the checkpoint knows of."""
-        step = validated = 0
-        if found is not None:
-            step, validated = found.step, found.values["progress"]["validated"]
-
-        def keep(entry: Entry) -> bool:
-            known: int = validated if entry.get("kind") == "valid" else step
-            return bool(entry["step"] <= known)
-
+        step = 0 if found is None else found.step
+        known = {"valid": 0 if found is None else found.values["progress"]["validated"]}
         curves = Board(self.path / BOARD_FOLDER, step) if board else None
-        return Log(self.path / LOG_FILE, keep, report=display.note, board=curves)
-
-    def _digests(self) -> dict[str, str]:
-        """Digests of the data, as the newest good checkpoint has them."""
-        from lightconv.train.checkpoint import DamagedError, read_state
-
-        for _, folder in sorted(self.checkpoints().folders().items(), reverse=True):
-            try:
-                return dict(read_state(folder)["values"].get("data", {}))
-            except DamagedError:
-                continue
-        return {}
+        return Log(
+            self.path / LOG_FILE,
+            lambda entry: bool(entry["step"] <= known.get(entry.get("kind", ""), step)),
+            report=display.note,
+            board=curves,
+        )
 
     def _keep_files(self, data: "TrainingData") -> None:
         """Copies vocabulary and codes into the run, whose model is made of these copies."""
         files = data.files()
-        for name in PIPELINE_FILES:
-            if name not in files:
-                (self.path / name).unlink(missing_ok=True)
+        for name in {*PIPELINE_FILES} - {*files}:
+            (self.path / name).unlink(missing_ok=True)
         for name, content in files.items():
             new = content if isinstance(content, bytes) else content.read_bytes()
             if data.digests.get(name) not in (None, hashlib.sha256(new).hexdigest()):
@@ -407,13 +360,16 @@ class Run:
 
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
         """Raises ValueError unless the checkpoint was made with this data."""
+
+        def short(text: str | None) -> str:
+            return "absent" if text is None else f"{text[:12]}..."
+
         old, new = found.values["data"], data.digests
-        lines = [
-            f"{name}: {_short(old.get(name))} -> {_short(new.get(name))}"
-            for name in {**old, **new}
-            if old.get(name) != new.get(name)
-        ]
-        if lines:
+        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        if changed:
+            lines = (
+                f"{name}: {short(old.get(name))} -> {short(new.get(name))}" for name in changed
+            )
             raise ValueError(
                 f"{self.path} was begun with other data: {'; '.join(lines)}. Give the data it was "
                 "begun with, or choose another folder"
@@ -429,7 +385,7 @@ class Run:
         if before is None and (self.path / LOG_FILE).exists():  # a checkpoint of 0.1.0
             valid = [e for e in read_log(self.path / LOG_FILE) if e.get("kind") == "valid"]
             before = " ".join(valid[-1].get("metric", {})) if valid else None
-        if before is not None and found.values["progress"]["validated"] and before != now:
+        if found.values["progress"]["validated"] and before not in (None, now):
             raise ValueError(
                 f"{self.path} was begun with {before or 'no --metric'}, expected the same, got "
                 f"{now or 'no --metric'}. Set it back, or choose another folder"
@@ -445,11 +401,8 @@ def run(
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Outcome:
-    """`Run.train` without a recipe: nothing compares the configuration with that of an older run.
-
-    options  as of `Run.train`
-    """
-    return Run(folder, model, config, tables).train(data, **options)
+    """`Run.train` without a recipe; an older run's configuration is not compared."""
+    return Run(Path(folder), model, config, tables or {}).train(data, **options)
 
 
 def is_run(path: str | Path) -> bool:
@@ -476,9 +429,7 @@ def _find_checkpoint(checkpoints: "Checkpoints", group: "Group") -> "Checkpoint 
     """The newest good checkpoint as rank 0 finds it; all ranks load the same."""
     found = checkpoints.latest() if group.rank == 0 else None
     chosen = group.tell(None if found is None else str(found.step))
-    if chosen is None or found is not None:
-        return found
-    return checkpoints.load(int(chosen))
+    return found if chosen is None or found is not None else checkpoints.load(int(chosen))
 
 
 def _tell_resumed(loop: "Loop", found: "Checkpoint") -> None:
@@ -501,7 +452,7 @@ def _check_same(path: Path, recipe: Any, *, allow_changes: bool) -> bool:
     """True if something changed that may change; ValueError if something else did."""
     old = read(path / CONFIG_FILE, type(recipe))
     changed = [line for line in differences(old, recipe) if not line.startswith(WORDS)]
-    fixed = [line for line in changed if not (allow_changes and line.startswith(CHANGEABLE))]
+    fixed = [line for line in changed if not allow_changes or line.startswith(FIXED)]
     if fixed:
         hint = "" if allow_changes else ". --allow-changes permits some changes of train and decode"
         raise ValueError(
@@ -518,10 +469,9 @@ def _remove(path: Path) -> None:
     strange = sorted(set(_names(path)) - OWN_NAMES) if path.is_dir() else [path.name]
     if strange:
         raise ValueError(f"{path} is not overwritten: {strange[0]} does not belong to a run")
-    if (path / RUN_CHECKPOINTS).is_dir():
-        # Not while another process writes there.
+    if is_run(path):
         with Checkpoints(path / RUN_CHECKPOINTS) as checkpoints:
-            checkpoints.claim()
+            checkpoints.claim()  # not while another process writes there
     # First the file that makes it a run: a half removed one is not taken for a whole one.
     (path / CONFIG_FILE).unlink(missing_ok=True)
     shutil.rmtree(path)
@@ -529,7 +479,3 @@ def _remove(path: Path) -> None:
 
 def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-
-
-def _short(text: str | None) -> str:
-    return "absent" if text is None else f"{text[:12]}..."

@@ -1,8 +1,8 @@
-"""A model spread over the ranks (FSDP2), for one that does not fit a device with its optimiser.
+"""A model sharded over the ranks (FSDP2), if it does not fit a device with its optimiser.
 
 Each rank keeps a part of every parameter, of its gradient and of the optimiser's state. A layer is
-gathered before it runs, forward and backward, and gradients are summed as they are spread. All of
-these are collectives: every rank runs as many passes as the others, over nothing if need be.
+gathered before it runs, forward and backward, and gradients are summed as they are sharded. These
+are collectives: every rank runs as many passes as the others, over an empty batch if need be.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,20 +24,20 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Shards(Replicas):
-    """Ranks that have a part of the model each."""
+    """Ranks with a part of the model each."""
 
     lockstep = True
     _model: FSDPModule | None = None
 
     def prepare(self, model: nn.Module) -> None:
-        """Spreads a model that is the same on every rank, layer by layer."""
         assert isinstance(model, Seq2Seq | LanguageModel)
         mesh = init_device_mesh(self.device.type, (self.size,))
-        for layer in layers(model):
+        stacks = (model.encoder, model.decoder) if isinstance(model, Seq2Seq) else (model.layers,)
+        for layer in (layer for stack in stacks for layer in stack):
             fully_shard(layer, mesh=mesh)
         self._model = fully_shard(model, mesh=mesh)
-        # Training calls this instead of `forward`. What the output reads stays gathered until the
-        # backward pass has ended.
+        # Training calls `features` instead of `forward`. The parameters of the output stay gathered
+        # until the backward pass has ended.
         register_fsdp_forward_method(model, "features")
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -46,39 +46,30 @@ class Shards(Replicas):
                 module.set_force_sum_reduction_for_comms(True)
 
     def together(self, items: Iterable[T]) -> Iterator[T | None]:
-        """The items of this rank, then None while other ranks still have some."""
         left = iter(items)
         while True:
             item = next(left, None)
             if not self.agree(int(item is not None)):
                 break
             yield item
-        # Passes without a backward one leave what they have gathered.
+        # A pass without a backward one leaves its parameters gathered.
         if self._model is not None:
             self._model.reshard()
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Has been done in every backward pass."""
+        """Every backward pass has done it."""
 
     def norm(self, model: nn.Module) -> Tensor:
-        """The norm of the whole gradient [], the same on every rank."""
         total = torch.nn.utils.get_total_norm(gradients(model))
         whole: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
         return whole
 
     def whole(self, model: M) -> M | None:
-        """A model of its own with all of the parameters on rank 0, None elsewhere."""
+        """A new model with all parameters on rank 0, None elsewhere."""
         assert isinstance(model, Seq2Seq | LanguageModel)
-        tensors = {name: gather(tensor) for name, tensor in parameters(model).items()}
+        tensors = gather(parameters(model))
         if self.rank != 0:
             return None
         full = build_empty(model.config)
         fill(full, {name: tensor.to(self.device) for name, tensor in tensors.items()})
         return cast(M, full.eval())
-
-
-def layers(model: Seq2Seq | LanguageModel) -> list[nn.Module]:
-    """What is gathered as one: the layers; the rest of the model is another unit."""
-    if isinstance(model, Seq2Seq):
-        return [*model.encoder, *model.decoder]
-    return list(model.layers)

@@ -38,11 +38,11 @@ from lightconv.train.optim import (
 class Record(NamedTuple):
     """One update: its number from 1 on, loss per target token, those tokens, the rate used.
 
-    nll         the loss per token without label smoothing
-    norm        of the gradient, before it was cut
-    skipped     the gradient was not finite, so nothing was changed
-    stop        somebody wants to stop
-    done        False if the update was given up for that, and nothing has changed
+    nll      loss per token without label smoothing
+    norm     norm of the gradient before clipping
+    skipped  the gradient was not finite, so nothing was changed
+    stop     a rank wants to stop
+    done     False if the update was given up for that, and nothing has changed
     """
 
     step: int
@@ -57,7 +57,7 @@ class Record(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Means over the target tokens of validation data, and how many these are."""
+    """Means over the target tokens of validation data, and their number."""
 
     loss: float
     nll: float
@@ -65,14 +65,14 @@ class Measured(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A batch and the numbers its randomness comes from: its place in the update of all ranks."""
+    """A batch and the source of its randomness: its place in the update of all ranks."""
 
     key: tuple[int, ...]
     batch: Batch
 
 
 class _Sums(NamedTuple):
-    """Of the parts of an update: loss and nll [2] float64, tokens, and whether these are all."""
+    """Sums over the parts of an update: loss and nll [2] float64, tokens; False if broken off."""
 
     losses: Tensor
     tokens: int
@@ -112,7 +112,7 @@ class Trainer:
         With several ranks these are the batches of this one. The tenth gradient in a row that is
         not finite is a DivergenceError.
 
-        stop  whether this rank wants to stop: asked between batches, of which an update may have
+        stop  true once this rank wants to stop: asked between batches, of which an update may have
               many. Before the last one, this and all other ranks then give the update up
         """
         parts = [
@@ -147,10 +147,7 @@ class Trainer:
 
     @torch.no_grad()
     def measure(self, batches: Iterable[Batch]) -> Measured:
-        """The loss on validation data, of the averaged parameters if there are such.
-
-        With several ranks `batches` are those of this one.
-        """
+        """The loss on this rank's validation batches, with averaged parameters if there are any."""
         self.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         tokens = 0
@@ -166,20 +163,17 @@ class Trainer:
         return Measured(loss / count, nll / count, int(count))
 
     def averaged(self) -> AbstractContextManager[None]:
-        """The model has its averaged parameters as long as this is open, if it keeps such."""
+        """The model has its averaged parameters, if any, while this is open."""
         return nullcontext() if self.ema is None else self.ema.applied()
 
     def agree_on_size(self) -> None:
-        """Makes the largest batch that fits that of the rank with the least memory.
-
-        A checkpoint holds one number, and who goes on from it cuts batches as the others do.
-        """
+        """Takes the largest batch that fits of all ranks: a checkpoint holds one number."""
         unknown = 1 << 62
         least = -self.group.agree(-(unknown if self.largest is None else self.largest))
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
-        """What there is to store besides tensors, as JSON has it."""
+        """Plain values for a checkpoint."""
         return {
             "step": self.step,
             "skipped": self.guard.skipped,
@@ -190,7 +184,6 @@ class Trainer:
         }
 
     def set_values(self, values: dict[str, Any]) -> None:
-        """Takes what `values` returned before."""
         self.step = values["step"]
         self.guard.skipped, self.guard.in_a_row = values["skipped"], values["in_a_row"]
         if not self.scale.fixed:
@@ -198,7 +191,7 @@ class Trainer:
         self.largest = values["largest"]
 
     def _apply(self, lr: float, tokens: float, norm: float) -> None:
-        """One optimiser step; gradients are sums, and `norm` is that of their mean."""
+        """One optimiser step; gradients are sums, `norm` is the norm of their mean."""
         factor = 1.0 / (tokens * self.scale.value)
         limit = self.config.clip_norm
         if limit > 0.0:
@@ -233,8 +226,8 @@ class Trainer:
                     if self.group.lockstep:
                         raise RuntimeError(
                             f"out of memory at step {self.step + 1}. Processes that share the "
-                            "model cannot try again one by one: take a lower train.max_tokens, or "
-                            "more of them"
+                            "model cannot retry one by one: lower train.max_tokens, or use more of "
+                            "them"
                         ) from None
                     failed = part
                     break
@@ -242,12 +235,12 @@ class Trainer:
                 tokens += found.tokens
             if failed is None:
                 return parts, _Sums(losses, tokens, complete=True)
-            # Part of a backward pass may have been added to the gradients: all begins anew, when
-            # the error, and what its traceback holds, is gone.
+            # Part of a backward pass may have been added to the gradients, so all begins anew, once
+            # the error is gone with the tensors of its traceback.
             self._remember(failed.batch)
 
     def _remember(self, batch: Batch) -> None:
-        """Batches as large as this one will be cut."""
+        """Batches of this size will be halved."""
         self.largest = positions(batch) - 1
         if len(batch.target) == 1:
             raise RuntimeError(
@@ -258,7 +251,7 @@ class Trainer:
             torch.cuda.empty_cache()
 
     def _split(self, parts: Iterable[_Part]) -> Iterator[_Part]:
-        """The parts, none of them larger than what fits, as far as rows allow."""
+        """The parts, halved until each fits or has one row."""
         for part in parts:
             fits = self.largest is None or positions(part.batch) <= self.largest
             if fits or len(part.batch.target) == 1:
@@ -282,7 +275,7 @@ class Trainer:
             )
 
     def _explain(self, parts: Sequence[_Part]) -> str:
-        """Why the last gradient was not finite; the update is computed once more to see it."""
+        """The message of a divergence; computes the update once more to find its source."""
         if self.group.lockstep:  # one rank cannot look for itself
             return describe(self.step, None, [])
         self.features = self.model.features
