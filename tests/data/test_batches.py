@@ -45,16 +45,14 @@ def ted_like(examples: int, seed: int = 0) -> list[NDArray[Any]]:
 @given(
     rows=LENGTHS,
     max_tokens=st.integers(40, 400),
-    max_sentences=st.none() | st.integers(1, 30),
     seed=st.integers(0, 5),
 )
 def test_every_example_once_within_the_limits(
     rows: list[tuple[int, ...]],
     max_tokens: int,
-    max_sentences: int | None,
     seed: int,
 ) -> None:
-    plan = BatchPlan(arrays(rows), max_tokens=max_tokens, max_sentences=max_sentences)
+    plan = BatchPlan(arrays(rows), max_tokens=max_tokens)
     for epoch in (plan.epoch(seed, 0), plan.epoch(seed, 1), plan.by_length()):
         found = batches(epoch)
         assert sorted(chain.from_iterable(found)) == list(range(len(rows)))
@@ -62,7 +60,6 @@ def test_every_example_once_within_the_limits(
         for index, batch in enumerate(found):
             longest = max(max(rows[row]) for row in batch)
             assert len(batch) * longest <= max_tokens
-            assert len(batch) <= (max_sentences or len(batch))
             assert epoch.tokens[index] == sum(rows[row][-1] for row in batch)
         positions = sum(
             len(batch) * max(rows[row][side] for row in batch)
@@ -197,7 +194,6 @@ def test_too_long_examples_can_stand_alone() -> None:
     ("changes", "match"),
     [
         ({"max_tokens": 0}, "max_tokens=0"),
-        ({"max_sentences": 0}, "max_sentences=0"),
         ({"too_long": "drop"}, "too_long='drop' must be one of error, alone"),
         ({"lengths": [np.zeros(0, dtype=np.uint32)]}, "no examples"),
     ],

@@ -131,10 +131,9 @@ class Epoch:
 class BatchPlan:
     """Batches of examples of similar lengths; every example is in one of them.
 
-    lengths        [examples] int per side: positions of a row, EOS included; the target last
-    max_tokens     bound of the sentences of a batch times the longest of them on either side
-    max_sentences  bound of the sentences of a batch
-    too_long       an example of more than `max_tokens` is an "error", or a batch "alone"
+    lengths     [examples] int per side: positions of a row, EOS included; the target last
+    max_tokens  bound of the sentences of a batch times the longest of them on either side
+    too_long    an example of more than `max_tokens` is an "error", or a batch "alone"
 
     batches  their number
     padding  share of positions that are padding, on all sides
@@ -145,18 +144,17 @@ class BatchPlan:
         lengths: Sequence[NDArray[Any]],
         *,
         max_tokens: int,
-        max_sentences: int | None = None,
         too_long: TooLong = "error",
     ) -> None:
-        if max_tokens < 1 or (max_sentences is not None and max_sentences < 1):
-            raise ValueError(f"{max_tokens=} and {max_sentences=} must be at least 1")
+        if max_tokens < 1:
+            raise ValueError(f"{max_tokens=} must be at least 1")
         if too_long not in ("error", "alone"):
             raise ValueError(f"{too_long=} must be one of error, alone")
         self._longest, self._second = _keys(lengths)
         if too_long == "error":
             _check_lengths(self._longest, max_tokens)
         counted = np.unique(self._longest, return_counts=True)
-        self._bounds = _cut(*counted, max_tokens, max_sentences)
+        self._bounds = _cut(*counted, max_tokens)
         self.batches = len(self._bounds) - 1
         # Examples of one key have equal lengths on every side: these sums hold for every epoch.
         order = self._sort(self._rows())
@@ -220,19 +218,12 @@ def _check_lengths(longest: NDArray[Any], max_tokens: int) -> None:
         )
 
 
-def _cut(
-    lengths: NDArray[Any],
-    counts: NDArray[np.int64],
-    max_tokens: int,
-    max_sentences: int | None,
-) -> NDArray[np.int64]:
+def _cut(lengths: NDArray[Any], counts: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:
     """Bounds of the batches of sorted examples: each length that occurs, rising, and its count."""
     found = [np.zeros(1, dtype=np.int64)]
     start = begin = 0  # of the batch that is not full, and of the examples of this length
     for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
         room = max(1, max_tokens // length)
-        if max_sentences is not None:
-            room = min(room, max_sentences)
         # A batch of shorter sentences may have more than fit with one of these.
         if begin - start >= room:
             start = begin

@@ -9,10 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
-from lightconv.data.batches import BatchPlan
-=======
->>>>>>> main
 from lightconv.data.vocabulary import EOS
 from lightconv.decode.search import Rows, batch_by_length, pad_right
 from lightconv.models import Seq2Seq

@@ -12,10 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
-from lightconv.data.batches import BatchPlan
-=======
->>>>>>> main
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
 from lightconv.decode.beam import Hypothesis, beam_options, beam_search

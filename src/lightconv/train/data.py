@@ -74,12 +74,7 @@ class PreparedData:
         )
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
-<<<<<<< HEAD
-        """Means over the first epoch: target tokens and batches for one update."""
         epoch = self._batches(config).plan.epoch(config.seed, 0)
-=======
-        epoch = self._batches(config).epoch(config.seed, 0)
->>>>>>> main
         updates = len(epoch.updates(tokens=self._enough(config))) - 1
         return float(epoch.tokens.sum()) / updates, len(epoch) / updates
 
