@@ -219,7 +219,7 @@ def test_parts_that_do_not_belong_together() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "not JSON"),
+        ("", "not JSON|is empty"),
         ("{", "not JSON"),
         ("[]", "not a pipeline of lightconv"),
         ('{"format": "lightconv", "version": 1}', "not a pipeline of lightconv"),
