@@ -381,7 +381,7 @@ def _make_ids(
     return dropped, ids, sizes
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # the digest tells one pipeline of a folder from the next
 def _load(folder: str, digest: str) -> Pipeline:
     pipeline = Pipeline.load(folder)
     sides = tuple(SideConfig(lang=side.lang) for side in pipeline.config.sides)  # words already
