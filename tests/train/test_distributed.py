@@ -94,7 +94,7 @@ def attempt(path: Path, size: int, late: int | None = None) -> list[dist.PrefixS
         assert not found  # the words of the dead are there, but nobody goes
         threads[late].start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     return [found[rank] for rank in range(size)]
 
 

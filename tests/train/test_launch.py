@@ -202,7 +202,7 @@ def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for process in processes:
         process.kill()
-        process.wait()
+        process.wait(30)
 
 
 def read(path: Path) -> str:
@@ -256,7 +256,7 @@ def test_the_second_ctrl_c_ends_all_at_once(launched: Callable[..., Any], tmp_pa
 def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path: Path) -> None:
     launcher = launched()
     launcher.kill()
-    launcher.wait()
+    launcher.wait(30)
     pids = [int(read(tmp_path / f"{rank}.pid")) for rank in (0, 1)]
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     assert "[15]" in (read(tmp_path / "0.got"), read(tmp_path / "1.got"))
@@ -350,7 +350,7 @@ def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) ->
         assert err.count("error") == 1
     steps = Checkpoints(tmp_path / "run" / "checkpoints").steps()
     again = [*arguments, "--set", f"train.max_steps={steps[-1] + 5}", "--allow-changes"]
-    rest = subprocess.run(again, env=ENV, text=True, capture_output=True, check=False)
+    rest = subprocess.run(again, env=ENV, text=True, capture_output=True, timeout=120, check=False)
     assert rest.returncode == 0, rest.stderr
     assert "resumed from step " in rest.stderr
 

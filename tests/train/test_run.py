@@ -15,6 +15,7 @@ from lightconv.models.folder import ModelFolder
 from lightconv.recipe import Recipe
 from lightconv.train import Group, PreparedData, Run, Trainer
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.loop import Loop, Metric
 from lightconv.train.run import _find_checkpoint, is_run
 from tests.train.examples import model_config, prepare, recipe, small_config
 
