@@ -21,7 +21,7 @@ from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import (
     EXIT_LOST,
     STORE,
-    Place,
+    RankPlace,
     Ranks,
     check_processes,
     find_place,
@@ -42,8 +42,8 @@ def test_the_place_is_what_torchrun_says() -> None:
     assert find_place({}) is None
     assert find_place({"RANK": "3"}) is None
     full = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert find_place(full) == Place(5, 8, 1, 4)
-    assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == Place(1, 2, 1, 2)
+    assert find_place(full) == RankPlace(5, 8, 1, 4)
+    assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace(1, 2, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_a_place_that_cannot_be(changes: dict[str, str], words: str) -> None:
 
 def test_how_many_processes() -> None:
     check_processes(2, None, {})
-    check_processes(2, Place(0, 2, 0, 2), {STORE: "/tmp/x"})
+    check_processes(2, RankPlace(0, 2, 0, 2), {STORE: "/tmp/x"})
     for number in (0, -1, 5000):
         with pytest.raises(ValueError, match=f"--processes {number} must be from 1 to"):
             check_processes(number, None, {})
     with pytest.raises(ValueError, match="torchrun has started 4 processes already"):
-        check_processes(2, Place(0, 4, 0, 4), {})
+        check_processes(2, RankPlace(0, 4, 0, 4), {})
 
 
 def test_restarts_are_known() -> None:

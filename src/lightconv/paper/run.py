@@ -22,9 +22,9 @@ from lightconv.paper.machine import find_commit
 from lightconv.paper.plan import Job
 from lightconv.paper.results import Measured, Result, Results, Status
 from lightconv.paper.tables import Table
-from lightconv.processes import PARENT
+from lightconv.processes import EXIT_INTERRUPT, PARENT
 from lightconv.train.log import LOG_FILE, read_log
-from lightconv.train.signals import EXIT_INTERRUPT, Stop
+from lightconv.train.signals import Stop
 
 EXIT_FAILURE = 1
 EXIT_INPUT = 2

@@ -28,7 +28,8 @@ from lightconv.paper.report import draw, notes, print_part, show_experiment, wri
 from lightconv.paper.results import Results, Scale, results_folder
 from lightconv.paper.run import EXIT_DIVERGED, Plan, run
 from lightconv.paper.tables import Table
-from lightconv.train.signals import EXIT_INTERRUPT, EXIT_STOPPED, Stop
+from lightconv.processes import EXIT_INTERRUPT, EXIT_STOPPED
+from lightconv.train.signals import Stop
 
 # Where prepared data is, by corpus, unless told otherwise.
 DATA = Path("data")

@@ -249,6 +249,5 @@ def restore_optimizer(
 
 
 def _optimized(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    """Names of an optimiser's parameters, in its own order."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     return [names[p] for group in optimizer.param_groups for p in group["params"]]

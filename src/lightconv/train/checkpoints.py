@@ -208,7 +208,6 @@ class Checkpoints:
         return f"The last checkpoint is {self.path(steps[-1])}"
 
     def _is_good(self, step: int, path: Path) -> bool:
-        """Verifies a checkpoint, once."""
         if step not in self._good:
             try:
                 verify_checkpoint(path)
@@ -257,7 +256,6 @@ class Checkpoints:
                     shutil.rmtree(gone, ignore_errors=True)
 
     def _clear(self) -> None:
-        """Clears away the leftovers of dead processes: the lock says that no other is alive."""
         for path in sorted(self.folder.iterdir()):
             match = PASSING.fullmatch(path.name)
             if not match:

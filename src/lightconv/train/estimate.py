@@ -179,7 +179,6 @@ def _shares(seconds: dict[str, float]) -> str:
 
 
 def _overhead(seconds: dict[str, float]) -> str:
-    """The share of loading, logging and checkpoints; validation is not overhead."""
     parts = {name: seconds.get(name, 0.0) for name in OVERHEAD}
     total = max(sum(parts.values()) + seconds.get("updates", 0.0), 1e-9)
     listed = ", ".join(f"{name} {spent / total:.2%}" for name, spent in parts.items())

@@ -31,7 +31,7 @@ MOST = 1024
 PAUSE = 0.05
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Number of this process among all ranks, and among those of its machine."""
 
     rank: int
@@ -40,12 +40,12 @@ class Place(NamedTuple):
     local_size: int
 
 
-def find_place(env: Mapping[str, str]) -> Place | None:
+def find_place(env: Mapping[str, str]) -> RankPlace | None:
     """The place that torchrun or the launcher gave in the environment; None without one."""
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
     rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-    place = Place(
+    place = RankPlace(
         rank, size, _number(env, "LOCAL_RANK", rank), _number(env, "LOCAL_WORLD_SIZE", size)
     )
     if not (rank < size and place.local_rank < place.local_size <= size):
@@ -56,7 +56,7 @@ def find_place(env: Mapping[str, str]) -> Place | None:
     return place
 
 
-def check_processes(processes: int, place: Place | None, env: Mapping[str, str]) -> None:
+def check_processes(processes: int, place: RankPlace | None, env: Mapping[str, str]) -> None:
     """Raises ValueError for a number that cannot be started."""
     if not 1 <= processes <= MOST:
         raise ValueError(f"--processes {processes} must be from 1 to {MOST}")
@@ -225,7 +225,6 @@ class Ranks:
                     self._send(signal.SIGTERM)
 
     def _conclude(self) -> int:
-        """One exit code, and a line if no rank could report the error."""
         if self._interrupts > 1:
             return EXIT_INTERRUPT
         bad = [(rank, code) for rank, code in self._codes.items() if code]
