@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import pytest
 
 from lightconv import cli
 from lightconv.commands.recipes import BEGIN, END
-from lightconv.config import parse_json, parse_toml
+from lightconv.config import from_dict
 from lightconv.paper.recipes import RECIPES, TITLES
 from lightconv.recipe import Recipe
 
@@ -150,19 +151,19 @@ def test_a_page_without_markers_is_left_alone(ask: Ask, tmp_path: Path) -> None:
 
 def test_show_prints_toml_that_it_reads_again(ask: Ask, tmp_path: Path) -> None:
     out = ask("show", NAME).out
-    assert parse_toml(out, Recipe) == RECIPES[NAME]
+    assert from_dict(Recipe, tomllib.loads(out)) == RECIPES[NAME]
     file = tmp_path / "my.toml"
     file.write_text(out)
     assert ask("show", str(file)).out == out
 
 
 def test_show_json(ask: Ask) -> None:
-    assert parse_json(ask("show", NAME, "--json").out, Recipe) == RECIPES[NAME]
+    assert from_dict(Recipe, json.loads(ask("show", NAME, "--json").out)) == RECIPES[NAME]
 
 
 def test_show_set(ask: Ask) -> None:
     out = ask("show", NAME, "--set", "train.max_steps=7", "--set", "model.dropout=0.5").out
-    recipe = parse_toml(out, Recipe)
+    recipe = from_dict(Recipe, tomllib.loads(out))
     assert (recipe.train.max_steps, recipe.model.dropout) == (7, 0.5)
 
 

@@ -63,7 +63,7 @@ ALONE = {
 }
 # Needs a mirror of packages, minutes, or a fresh machine; the test that stands for it.
 ELSEWHERE = {
-    "lightconv prepare debian-en-de ": "tests/data/corpora/test_debian.py",
+    "lightconv prepare debian-en-de ": "tests/corpora/test_debian.py",
     "lightconv table ablation --scale cpu ": "tests/paper/test_table_command.py",
     "python examples/swap_attention.py": "tests/examples/test_swap_attention.py",
     "pip install ": "tests/test_readme.py",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import ModelConfig
 from lightconv.train.config import TrainConfig
 

@@ -171,12 +171,11 @@ def test_parts_and_the_original_stay_as_they_are() -> None:
         (["zzz=x"], "unknown field zzz='x'; known: about, task, model, train, decode, sources"),
         (
             ["train.optimizer.momentum=0.9"],
-            "unknown field train.optimizer.momentum=0.9 of train.optimizer.kind='adam', "
-            "it belongs to 'nesterov'",
+            "unknown field train.optimizer.momentum=0.9 of 'adam', it belongs to 'nesterov'",
         ),
         (
             ["model.encoder.*.kernel=3"],
-            "unknown field model.encoder.1.kernel=3 of model.encoder.1.",
+            "unknown field model.encoder.1.kernel=3",
         ),
         (
             ["model.encoder.2.heads=3"],
@@ -215,7 +214,7 @@ def test_mistakes(settings: list[str], message: str) -> None:
 
 
 def test_the_class_itself_stays() -> None:
-    with pytest.raises(ConfigError, match=r"^unknown kind='language_model'; known: seq2seq$"):
+    with pytest.raises(ConfigError, match=r"^kind='language_model' must be one of seq2seq$"):
         override(MODEL, ["kind=language_model"])
 
 

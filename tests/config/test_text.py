@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from lightconv.config import (
     ConfigError,
     differences,
+    from_dict,
     override,
-    parse_json,
-    parse_toml,
     read,
     read_plain,
     to_dict,
     to_json,
     to_toml,
 )
+from lightconv.config.text import parse_plain
 from lightconv.models.config import ModelConfig
 from lightconv.recipe import Recipe
 from lightconv.train.config import AdamConfig
@@ -29,7 +29,7 @@ from tests.config.examples import LANGUAGE_MODEL, TOML, TRANSLATION, recipes
 
 def test_toml_is_what_one_would_write() -> None:
     assert to_toml(TRANSLATION) == TOML
-    assert parse_toml(TOML, Recipe) == TRANSLATION
+    assert from_dict(Recipe, parse_plain(TOML, ".toml")) == TRANSLATION
 
 
 def test_json_is_the_plain_values() -> None:
@@ -43,18 +43,20 @@ def test_json_is_the_plain_values() -> None:
 
 @pytest.mark.parametrize("recipe", [TRANSLATION, LANGUAGE_MODEL])
 def test_a_model_alone_is_told_by_its_kind(recipe: Recipe) -> None:
-    assert parse_json(to_json(recipe.model), ModelConfig) == recipe.model
-    assert parse_toml(to_toml(recipe.model), ModelConfig) == recipe.model
+    assert from_dict(ModelConfig, parse_plain(to_json(recipe.model), ".json")) == recipe.model
+    assert from_dict(ModelConfig, parse_plain(to_toml(recipe.model), ".toml")) == recipe.model
 
 
 @settings(max_examples=150, deadline=None)
 @given(recipe=recipes)
 def test_round_trips_are_exact(recipe: Recipe) -> None:
     as_json, as_toml = to_json(recipe), to_toml(recipe)
-    assert parse_json(as_json, Recipe) == recipe
-    assert parse_toml(as_toml, Recipe) == recipe
+    assert from_dict(Recipe, parse_plain(as_json, ".json")) == recipe
+    assert from_dict(Recipe, parse_plain(as_toml, ".toml")) == recipe
     # What both texts say is one thing, apart from TOML's missing null.
-    assert parse_toml(as_toml, Recipe).sources == json.loads(as_json)["sources"]
+    assert (
+        from_dict(Recipe, parse_plain(as_toml, ".toml")).sources == json.loads(as_json)["sources"]
+    )
     assert tomllib.loads(as_toml)["model"]["kind"] == recipe.model.kind
 
 
@@ -79,9 +81,9 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
         ("gone", None, "gone: no such file"),
         ("a\0b.toml", None, "embedded null byte"),
         (".", None, ": is a directory"),
-        ("x.toml", b"", "x.toml: about is missing, expected text"),
-        ("x.json", b" \n", "x.json: not JSON: Expecting value"),
-        ("x.yaml", b"a: 1", "x.yaml: suffix '.yaml', expected one of .json, .toml"),
+        ("x.toml", b"", "x.toml: is empty, expected a configuration"),
+        ("x.json", b" \n", "x.json: is empty, expected a configuration"),
+        ("x.yaml", b"a: 1", "x.yaml: suffix '.yaml', expected .json or .toml"),
         (
             "x.toml",
             b"a = 1\nb = '\xff'",
@@ -101,7 +103,7 @@ def test_files(tmp_path: Path, suffix: str, write: object, mark: str, newline: s
         (
             "x.toml",
             b"#" * 300_000,
-            "x.toml: longer than 262144 bytes, so it is not a configuration",
+            "x.toml: longer than 262144 bytes, expected a",
         ),
     ],
     ids=lambda value: repr(value)[:30],
@@ -137,14 +139,13 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ('{"eps": "\\ud800"}', "eps='\\ud800' must be a number"),
         ("[" * 100_000, "nested too deeply to be a configuration"),
         ('{"a":' * 50_000, "nested too deeply to be a configuration"),
-        (" " * 300_000, "longer than 262144 characters"),
         ("", "not JSON: Expecting value: line 1 column 1"),
     ],
     ids=lambda text: text[:30],
 )
 def test_hostile_json(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        parse_json(text, AdamConfig)
+        from_dict(AdamConfig, parse_plain(text, ".json"))
     assert str(raised.value).startswith(message)
 
 
@@ -163,14 +164,13 @@ def test_hostile_json(text: str, message: str) -> None:
         ("'a'." * 50_000 + "a = 1", "more than 256 dots in a line"),
         ("[" + "a . " * 50_000 + "a]", "more than 256 dots in a line"),
         ("eps = {" + "a." * 100_000 + "a = 1}", "more than 256 dots in a line"),
-        (" " * 300_000, "longer than 262144 characters"),
     ],
     ids=lambda text: text[:30],
 )
 def test_hostile_toml(text: str, message: str) -> None:
     began = time.process_time()
     with pytest.raises(ConfigError) as raised:
-        parse_toml(text, AdamConfig)
+        from_dict(AdamConfig, parse_plain(text, ".toml"))
     assert str(raised.value).startswith(message)
     assert time.process_time() - began < 2.0
 
@@ -178,7 +178,7 @@ def test_hostile_toml(text: str, message: str) -> None:
 def test_dots_in_strings_and_comments_are_no_keys() -> None:
     dots = "." * 1000
     text = TOML.replace("Two layers", dots).replace("[task]", f"[task] # {dots} it's so")
-    assert parse_toml(text, Recipe).about == dots
+    assert from_dict(Recipe, parse_plain(text, ".toml")).about == dots
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -200,25 +200,32 @@ def test_dots_in_strings_and_comments_are_no_keys() -> None:
             ["train.optimizer.kind=nesterov"],
             [
                 'train.optimizer.kind: "adam" -> "nesterov"',
-                "train.optimizer.betas: [0.9, 0.98] -> absent",
-                "train.optimizer.eps: 1e-08 -> absent",
-                "train.optimizer.momentum: absent -> 0.99",
+                "train.optimizer.betas: [0.9, 0.98] -> none",
+                "train.optimizer.eps: 1e-08 -> none",
+                "train.optimizer.momentum: none -> 0.99",
             ],
         ),
         (
             ["model.encoder=[{kind='dynamicconv',kernel=3,heads=4,glu=true,dropconnect=0.1}]"],
-            ['model.encoder.1: { kind = "attention", heads = 4, dropout = 0.0 } -> absent'],
+            [
+                'model.encoder.1.kind: "attention" -> none',
+                "model.encoder.1.heads: 4 -> none",
+                "model.encoder.1.dropout: 0.0 -> none",
+            ],
         ),
         (
             ["model.adaptive.cutoffs=[5]"],
             [
-                "model.adaptive: none -> { cutoffs = [5], factor = 4, tie_words = true, "
-                "tie_projections = false, dropout = 0.0 }"
+                "model.adaptive.cutoffs: none -> [5]",
+                "model.adaptive.factor: none -> 4",
+                "model.adaptive.tie_words: none -> true",
+                "model.adaptive.tie_projections: none -> false",
+                "model.adaptive.dropout: none -> 0.0",
             ],
         ),
         (
             ["sources={'model'='the table', 'a.b'='c'}"],
-            ['sources.train.optimizer.eps: "its README" -> absent', 'sources.a.b: absent -> "c"'],
+            ['sources.train.optimizer.eps: "its README" -> none', 'sources.a.b: none -> "c"'],
         ),
     ],
 )

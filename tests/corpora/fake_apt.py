@@ -7,6 +7,7 @@ the mirror make it fail.
 
 import gzip
 import json
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ elif "download" in arguments:
 """
 _APT_CONFIG = r"""
 import sys
-assert sys.argv[1:] == ["shell", "found", "Dir::Bin::methods/f"], sys.argv
+assert sys.argv[3:] == ["shell", "found", "Dir::Bin::methods/f"], sys.argv
 print(f"found='{METHODS}'")
 """
 _APT_HELPER = r"""
@@ -90,6 +91,8 @@ class FakeApt:
         for path, text in scripts.items():
             path.write_text("\n".join(lines) + text)
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        if tool := shutil.which("dpkg-deb"):
+            (self.bin / "dpkg-deb").symlink_to(tool)
 
     def publish(self, language: str, text: str, release: str = "stable") -> None:
         """Puts an index onto the mirror."""

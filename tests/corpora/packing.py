@@ -1,13 +1,26 @@
-"""Small archives in the formats that owners of corpora ship."""
+"""Folders, archives and packages in the formats that owners of corpora ship."""
 
+import bz2
 import gzip
 import io
+import lzma
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 Files = Mapping[str, str | bytes]
+
+COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+def lines(*texts: str) -> str:
+    return "".join(f"{text}\n" for text in texts)
 
 
 def to_bytes(content: str | bytes) -> bytes:
@@ -22,32 +35,46 @@ def write_folder(folder: Path, files: Files) -> Path:
     return folder
 
 
-def write_tar(path: Path, files: Files, *, links: Mapping[str, str] | None = None) -> Path:
-    """A .tar, or a .tgz by its name."""
-    mode = "w" if path.suffix == ".tar" else "w:gz"
-    with tarfile.open(path, mode) as tar:
+def pack(path: Path, files: Files, *odd: tarfile.TarInfo) -> Path:
+    """An archive by its name: .zip, .tar, or a .tgz; `odd` members of a tar have no content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name, content in files.items():
+                zipped.writestr(name, to_bytes(content))
+    else:
+        data = _tar(files, odd)
+        path.write_bytes(data if path.suffix == ".tar" else gzip.compress(data))
+    return path
+
+
+def odd_member(name: str, kind: bytes, target: str = "/etc/passwd") -> tarfile.TarInfo:
+    """A link, a device or another member of a tar that is not a regular file."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def _tar(files: Files, odd: tuple[tarfile.TarInfo, ...]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for info in odd:
+            tar.addfile(info)
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(to_bytes(content))
             tar.addfile(info, io.BytesIO(to_bytes(content)))
-        for name, target in (links or {}).items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            tar.addfile(info)
-    return path
+    return buffer.getvalue()
 
 
-def write_zip(path: Path, files: Files) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, to_bytes(content))
-    return path
+def make_deb(files: Files, compression: str = ".xz", *odd: tarfile.TarInfo) -> bytes:
+    """A package: an `ar` archive of three members."""
+    tar = _tar({f"./{name}": data for name, data in files.items()}, odd)
+    data = COMPRESSIONS.get(compression, bytes)(tar)
+    members = {"debian-binary": b"2.0\n", "control.tar": b"odd", f"data.tar{compression}": data}
+    return b"!<arch>\n" + b"".join(_ar_member(name, data) for name, data in members.items())
 
 
-def write_gzip(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(gzip.compress(to_bytes(content)))
-    return path
-
-
-def lines(*texts: str) -> str:
-    return "".join(f"{text}\n" for text in texts)
+def _ar_member(name: str, data: bytes) -> bytes:
+    header = f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n"
+    return header.encode() + data + b"\n" * (len(data) % 2)

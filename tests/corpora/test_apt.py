@@ -1,16 +1,19 @@
-"""The package client: what is asked of it, what is kept, and what is said when it cannot."""
+"""The package client: its calls, what is kept, its failures; packages, also damaged ones."""
 
 import fcntl
 import os
+import random
 import re
 import shutil
+import tarfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from lightconv.corpora.apt import fetch_indices, fetch_packages
+from lightconv.corpora.apt import fetch_indices, fetch_packages, read_members
 from tests.corpora.fake_apt import FakeApt
+from tests.corpora.packing import COMPRESSIONS, make_deb, odd_member
 
 
 def quiet(_: str) -> None:
@@ -42,49 +45,35 @@ def test_indices_are_plain_text_in_the_cache(apt: FakeApt, cache: Path) -> None:
     assert {call[-1] for call in apt.calls()} == {"C.UTF-8"}
 
 
-def test_what_was_fetched_needs_no_apt(
+def test_only_missing_indices_need_apt(
     apt: FakeApt, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apt.publish("en", "english\n")
-    first = fetch_indices(cache, ["en"], quiet)
-    monkeypatch.setenv("PATH", "/nowhere")
-    said: list[str] = []
-    assert fetch_indices(cache, ["en"], said.append) == first
-    assert len(said) == 1 and "remove it to fetch it anew" in said[0]
-
-
-def test_only_what_is_missing_is_fetched(apt: FakeApt, cache: Path) -> None:
     apt.publish("en", "old\n")
     apt.publish("de", "deutsch\n")
     fetch_indices(cache, ["en"], quiet)
     apt.publish("en", "new\n")
     found = fetch_indices(cache, ["en", "de"], quiet)
-    assert found["en"][0].read_text() == "old\n"
-    assert found["de"][0].read_text() == "deutsch\n"
+    assert [found[language][0].read_text() for language in ("en", "de")] == ["old\n", "deutsch\n"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    said: list[str] = []
+    assert fetch_indices(cache, ["en", "de"], said.append) == found
+    assert len(said) == 2 and "fetched before" in said[0]
 
 
 def test_everything_apt_writes_is_below_the_cache(apt: FakeApt, cache: Path) -> None:
-    apt.publish("en", "english\n")
-    fetch_indices(cache, ["en"], quiet)
-    config = (cache / "apt" / "apt.conf").read_text()
-    folders = dict(re.findall(r'^(Dir::\S+) "(.*)";$', config, re.MULTILINE))
-    assert {"Dir::State", "Dir::State::lists", "Dir::State::status", "Dir::Cache"} <= set(folders)
-    assert {"Dir::Cache::archives", "Dir::Log"} <= set(folders)
-    assert all(Path(folder).is_relative_to(cache) for folder in folders.values())
-    # Hooks of the system would change it; its sources, keys and checks are used as they are.
-    assert "#clear APT::Update;" in config
-    assert not re.search(
-        r"Dir::Etc|AllowInsecure|AllowUnauthenticated|trusted|Verify", config, re.I
-    )
-    assert not re.search("allow|unauthenticated|force", str(apt.calls()), re.I)
-
-
-def test_languages_are_those_asked_for(apt: FakeApt, cache: Path) -> None:
     apt.publish("da", "dansk\n")
     fetch_indices(cache, ["da"], quiet)
     config = (cache / "apt" / "apt.conf").read_text()
-    cleared, set_to = config.index("#clear Acquire::Languages;"), config.index("Languages {")
-    assert cleared < set_to
+    folders = dict(re.findall(r'^(Dir::\S+) "(.*)";$', config, re.MULTILINE))
+    names = ("State", "State::lists", "State::status", "Cache", "Cache::archives", "Log")
+    assert {f"Dir::{name}" for name in names} <= set(folders)
+    assert all(Path(folder).is_relative_to(cache) for folder in folders.values())
+    # Hooks of the system would change it; its sources, keys and checks are used as they are.
+    assert "#clear APT::Update;" in config
+    insecure = r"Dir::Etc|AllowInsecure|AllowUnauthenticated|trusted|Verify"
+    assert not re.search(insecure, config, re.I)
+    assert not re.search("allow|unauthenticated|force", str(apt.calls()), re.I)
+    assert config.index("#clear Acquire::Languages;") < config.index("Languages {")
     assert 'Acquire::Languages { "da"; };' in config
     assert 'Packages::DefaultEnabled "false"' in config
 
@@ -178,6 +167,91 @@ def test_another_process_is_waited_for(apt: FakeApt, cache: Path) -> None:
         assert waiting.wait(30) and not found and not apt.calls()
     thread.join(30)
     assert found == ["english\n"]
+
+
+# --- Packages
+
+PAGES = {"usr/share/a.html": b"<p>a</p>", "usr/share/ä.html": b"c" * 9999}
+NOISE = {f"{n}.html": random.Random(n).randbytes(3000) for n in range(3)}
+
+
+needs_tool = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg-deb here")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return tmp_path / "a_1.0_all.deb"
+
+
+def read(package: Path) -> dict[str, bytes]:
+    return dict(read_members(package, lambda name: name.endswith(".html")))
+
+
+@needs_tool
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_members(package: Path, compression: str) -> None:
+    package.write_bytes(make_deb({**PAGES, "usr/share/b.png": b"b"}, compression))
+    assert read(package) == PAGES
+
+
+@needs_tool
+def test_reading_may_stop_early(package: Path) -> None:
+    package.write_bytes(make_deb({f"{n}.html": b"x" * 100_000 for n in range(50)}))
+    members = read_members(package, lambda name: True)
+    assert next(members)[0] == "0.html"
+    members.close()  # type: ignore[attr-defined]
+
+
+@needs_tool
+def test_links_devices_and_giants_are_not_read(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
+    odd = [odd_member(f"./{number}.html", kind) for number, kind in enumerate(kinds)]
+    monkeypatch.setattr("lightconv.corpora.apt._MAX_BYTES", 9998)
+    package.write_bytes(make_deb({**PAGES, "../../up.html": b"up"}, ".xz", *odd))
+    # A name that leads out is only a name: nothing is written.
+    assert read(package) == {"usr/share/a.html": b"<p>a</p>", "../../up.html": b"up"}
+    assert [file.name for file in package.parent.iterdir()] == [package.name]
+
+
+@needs_tool
+@pytest.mark.parametrize("kept", [0, 5, 8, 40, 68, 75, 200, -40, -400])
+def test_cut_packages(package: Path, kept: int) -> None:
+    package.write_bytes(make_deb(NOISE)[:kept])
+    with pytest.raises(ValueError, match=r"a_1\.0_all\.deb"):
+        read(package)
+
+
+@needs_tool
+def test_damaged_packages(package: Path) -> None:
+    whole = make_deb(NOISE)
+    for seed in range(10):
+        damaged = bytearray(whole)
+        damaged[random.Random(seed).randrange(200, len(whole) - 100)] ^= 0xFF
+        package.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a_1\.0_all\.deb"):
+            read(package)
+
+
+def test_a_tool_that_fails_at_the_end(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tarfile.open(tmp_path / "data.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.html"))
+    tool = tmp_path / "dpkg-deb"
+    tool.write_text(f"#!/bin/sh\n/bin/cat '{tmp_path}/data.tar'\necho bad sum >&2\nexit 2\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="bad sum"):
+        read(package)
+
+
+def test_a_machine_without_the_tool(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    package.write_bytes(make_deb(PAGES))
+    with pytest.raises(ValueError, match="needs dpkg-deb"):
+        read(package)
 
 
 @pytest.mark.slow

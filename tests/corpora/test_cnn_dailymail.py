@@ -1,33 +1,23 @@
-"""CNN-DailyMail: stories by the SHA-1 of their address, or JSON lines; one split each."""
+"""CNN-DailyMail: stories by the SHA-1 of their address, and records of JSON lines."""
 
+import gzip
 import hashlib
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightconv.corpora import cnn_dailymail, open_corpus
-from lightconv.corpora.cnn_dailymail import parse_story
+from lightconv.corpora import open_corpus
+from lightconv.corpora.cnn_dailymail import parse_records, parse_story, summary_text
 from lightconv.data.config import BPEConfig
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
-from tests.corpora.packing import lines, write_folder, write_gzip, write_tar
+from tests.corpora.packing import lines, pack, write_folder
 
-STORY = lines(
-    "(CNN) -- A cat sat on a mat .",
-    "",
-    "A caption without an end",
-    "  It said: \u201cMeow\u201d  ",
-    "",
-    "@highlight",
-    "",
-    "NEW: Cat sits",
-    "",
-    "@highlight",
-    "",
-    "It says Meow!",
-)
 ADDRESSES = {
     "all_train.txt": [f"http://web.archive.org/web/1id_/http://example.org/{n}" for n in range(5)],
     "all_val.txt": ["http://example.org/val"],
@@ -57,17 +47,28 @@ def stories(*, archives: bool, folder: Path) -> Path:
     write_folder(folder, lists)
     if not archives:
         return write_folder(folder, cnn | mail)
-    write_tar(folder / "cnn_stories.tgz", cnn)
-    write_tar(folder / "dailymail_stories.tgz", mail)
+    pack(folder / "cnn_stories.tgz", cnn)
+    pack(folder / "dailymail_stories.tgz", mail)
     return folder
 
 
 def test_a_story() -> None:
-    assert parse_story(iter(STORY.splitlines())) == (
+    text = [
+        "(CNN) -- A cat sat on a mat .",
+        "",
+        "A caption without an end",
+        "  It said: \u201cMeow\u201d  ",
+        "@highlight",
+        "",
+        "NEW: Cat sits",
+        "@highlight",
+        "It says Meow!",
+    ]
+    assert parse_story(text) == (
         "(CNN) -- A cat sat on a mat . A caption without an end . It said: “Meow”",
         "NEW: Cat sits . ¶ It says Meow!",
     )
-    assert parse_story(iter(["@highlight", "only this"])) == ("", "only this .")
+    assert parse_story(["@highlight", "only this"]) == ("", "only this .")
 
 
 @pytest.mark.parametrize("archives", [True, False], ids=["archives", "folders"])
@@ -88,19 +89,29 @@ def test_stories_go_to_their_splits(archives: bool, tmp_path: Path) -> None:
     assert ("cnn_stories.tgz" in corpus.digests) == archives
 
 
-def test_a_story_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [
+        ("dailymail_stories.tgz", r"lacks 2 of the 5 stories of all_train\.txt, \w+\.story"),
+        ("url_lists/all_val.txt", r"lacks all_val\.txt, expected a folder with"),
+    ],
+)
+def test_missing_stories_and_lists(removed: str, message: str, tmp_path: Path) -> None:
     path = stories(archives=True, folder=tmp_path / "data")
-    (path / "dailymail_stories.tgz").unlink()
-    name = story_name(ADDRESSES["all_train.txt"][1])
-    with pytest.raises(ValueError, match=rf"lacks 2 of the 5 stories of all_train\.txt, {name}"):
+    (path / removed).unlink()
+    with pytest.raises(ValueError, match=message):
         open_corpus("cnn-dailymail", path, tmp_path)
 
 
-def test_stories_without_lists(tmp_path: Path) -> None:
+def test_the_papers_preparation(tmp_path: Path) -> None:
     path = stories(archives=False, folder=tmp_path / "data")
-    (path / "url_lists" / "all_val.txt").unlink()
-    with pytest.raises(ValueError, match=r"lacks all_val\.txt, expected a folder with"):
-        open_corpus("cnn-dailymail", path, tmp_path)
+    corpus = open_corpus("cnn-dailymail", path, tmp_path)
+    recipe = RECIPES["cnn-dailymail-dynamicconv"]
+    assert corpus.task == recipe.task
+    assert [side.truncate for side in corpus.pipeline.sides] == [400, None]
+    assert isinstance(recipe.model, Seq2SeqConfig)
+    rows = recipe.model.source_vocab
+    assert corpus.pipeline.subword == BPEConfig(merges=30_000, share_vocab=True, most=rows - 4)
 
 
 # --- JSON lines
@@ -117,13 +128,10 @@ def records(split: str, count: int) -> str:
 
 def test_json_lines(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "json", {"validation.jsonl": records("valid", 2)})
-    write_gzip(folder / "train.jsonl.gz", records("train", 3))
-    write_tar(folder / "rest.tgz", {"x/test.json": records("test", 1)})
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(records("train", 3).encode()))
+    pack(folder / "rest.tgz", {"x/test.json": records("test", 1)})
     corpus = open_corpus("cnn-dailymail", folder, tmp_path)
-    assert list(corpus.splits["valid"]()) == [
-        ("valid 0", "a 0 ¶ b 0"),
-        ("valid 1", "a 1 ¶ b 1"),
-    ]
+    assert list(corpus.splits["valid"]()) == [(f"valid {n}", f"a {n} ¶ b {n}") for n in (0, 1)]
     assert len(list(corpus.splits["train"]())) == 3
     assert list(corpus.splits["test"]()) == [("test 0", "a 0 ¶ b 0")]
     assert set(corpus.digests) == {"validation.jsonl", "train.jsonl.gz", "rest.tgz"}
@@ -133,24 +141,70 @@ def test_a_bad_record_is_named(tmp_path: Path) -> None:
     files = {f"{split}.jsonl": records(split, 2) for split in ("train", "val", "test")}
     files["train.jsonl"] += "{broken\n"
     corpus = open_corpus("cnn-dailymail", write_folder(tmp_path / "json", files), tmp_path)
-    with pytest.raises(ValueError, match=r"train\.jsonl, line 3: no JSON"):
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 3: not JSON"):
         list(corpus.splits["train"]())
 
 
 def test_neither_stories_nor_json_lines(tmp_path: Path) -> None:
     wrong = write_folder(tmp_path / "wrong", {"train.jsonl": records("a", 1), "x.txt": "x"})
-    with pytest.raises(ValueError, match=r"lacks validation\.jsonl and story files, expected a"):
+    with pytest.raises(ValueError, match=r"lacks validation\.jsonl, test\.jsonl, expected a"):
         open_corpus("cnn-dailymail", wrong, tmp_path)
-    with pytest.raises(ValueError, match=r"cnn-dailymail needs --from PATH: a folder with cnn_st"):
-        cnn_dailymail.articles(None, tmp_path, lambda _: None)
 
 
-def test_the_papers_preparation(tmp_path: Path) -> None:
-    path = stories(archives=False, folder=tmp_path / "data")
-    corpus = open_corpus("cnn-dailymail", path, tmp_path)
-    recipe = RECIPES["cnn-dailymail-dynamicconv"]
-    assert corpus.task == recipe.task
-    assert [side.truncate for side in corpus.pipeline.sides] == [400, None]
-    assert isinstance(recipe.model, Seq2SeqConfig)
-    rows = recipe.model.source_vocab
-    assert corpus.pipeline.subword == BPEConfig(merges=30_000, share_vocab=True, most=rows - 4)
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"id": "1", "article": "One.\nTwo.", "highlights": "A b .\nC d ."},
+        {"document": "One.\r\n\r\nTwo.", "summary": ["A b .", "C d ."]},
+        {"text": ["One.", "Two."], "summary": "<s> A b . </s> <s> C d . </s>"},
+    ],
+)
+def test_all_ways_to_say_the_same(record: dict[str, Any]) -> None:
+    assert list(parse_records([json.dumps(record)], "x")) == [("One. Two.", "A b . ¶ C d .")]
+
+
+def test_a_pilcrow_of_the_text_is_no_end_of_a_sentence() -> None:
+    assert summary_text(["a ¶ b", "", "  ", "c\u2028d"]) == "a b ¶ c d"
+
+
+def test_blank_lines_and_empty_texts() -> None:
+    lines = ["", json.dumps({"article": "", "highlights": ""}), "  "]
+    assert list(parse_records(lines, "x")) == [("", "")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"x, line 2: not JSON \(.*\), expected \{\"article\": ..., \"highlights\": ...\}"),
+        ("[" * 100_000, "x, line 2: not JSON"),
+        ("[1, 2]", r"x, line 2: '\[1, 2\]', expected"),
+        ('{"title": "a", "body": "b"}', "x, line 2: fields body, title, expected"),
+        ("{}", r"x, line 2: fields \(none\), expected"),
+        ('{"article": 3, "highlights": "a"}', "x, line 2, article: '3', expected text"),
+        ('{"article": "a", "highlights": ["b", 4]}', "x, line 2, highlights: .* expected text"),
+        (r'{"article": "\ud800", "highlights": "a"}', "x, line 2, article: a lone surrogate"),
+    ],
+)
+def test_lines_that_are_none(line: str, message: str) -> None:
+    good = '{"article": "a", "highlights": "b"}'
+    with pytest.raises(ValueError, match=message):
+        list(parse_records([good, line], "x"))
+
+
+@given(st.text(max_size=60) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))
+def test_any_line_is_an_example_or_an_error(line: str) -> None:
+    try:
+        found = list(parse_records([line], "x"))
+    except ValueError as error:
+        assert str(error).startswith("x, line 1")
+    else:
+        assert found == []
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=5))
+def test_a_summary_is_one_line_that_can_be_taken_apart(sentences: list[str]) -> None:
+    line = summary_text(sentences)
+    assert "\n" not in line
+    assert len(line.splitlines()) <= 1
+    kept = [" ".join(text.replace("¶", " ").split()) for text in sentences]
+    assert [part.strip() for part in line.split("¶") if part] == [text for text in kept if text]

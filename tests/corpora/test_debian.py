@@ -1,17 +1,163 @@
-"""Corpora of package descriptions, from hand-made indices; with a mirror, the real ones."""
+"""Package descriptions: records and their parts, pairs, and corpora of hand-made indices."""
 
 import shutil
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightconv.corpora import open_corpus
+from lightconv.corpora.debian import (
+    Description,
+    is_translation,
+    read_descriptions,
+    sentences,
+    units,
+)
 from lightconv.corpora.splits import leaks, package_stem, position
 from lightconv.data.config import BytesConfig, TaskConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.fake_apt import FakeApt
+
+INDEX = """\
+Package: foo
+Description-md5: 00ff
+Description-de: Werkzeug   für Dinge
+ Foo ist ein
+ Werkzeug.
+ .
+ Es kann:
+  * dies
+  * das,
+    und jenes
+ .
+
+Package: bar
+Description-md5: 11ff
+Description-de: Ohne Langtext
+"""
+
+
+def read(path: Path, data: bytes) -> list[Description]:
+    path.write_bytes(data)
+    return list(read_descriptions([path], "de"))
+
+
+def test_records(tmp_path: Path) -> None:
+    foo, bar = read(tmp_path / "index", INDEX.encode())
+    assert foo.text == "Foo ist ein Werkzeug. Es kann: * dies * das, und jenes"
+    paragraphs = (
+        ("Foo ist ein", "Werkzeug."),
+        ("Es kann:", " * dies", " * das,", "   und jenes"),
+    )
+    assert tuple(foo) == ("foo", "00ff", "Werkzeug für Dinge", paragraphs)
+    assert tuple(bar) == ("bar", "11ff", "Ohne Langtext", ())
+
+
+@pytest.mark.parametrize(
+    ("part", "damaged"),
+    [
+        (b"Package: bar\n", b""),
+        (b"Description-md5: 11ff\n", b""),
+        (b"Description-de: Ohne", b"Description-fr: Ohne"),
+        (b"Ohne", b"\xff\xfe"),
+        (b"Ohne Langtext", b""),
+    ],
+)
+def test_damaged_records_are_left_out(tmp_path: Path, part: bytes, damaged: bytes) -> None:
+    found = read(tmp_path / "index", INDEX.encode().replace(part, damaged))
+    assert [description.package for description in found] == ["foo"]
+
+
+@given(st.binary(max_size=300))
+def test_no_garbage_crashes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage"
+    for part in (data, INDEX.encode() + data, data + INDEX.encode()):
+        for found in read(path, part):
+            assert found.package and found.synopsis and isinstance(found.text, str)
+            for paragraph in found.paragraphs:
+                assert " ".join(units(paragraph)) == " ".join(" ".join(units(paragraph)).split())
+
+
+def test_units_are_text_items_and_lines() -> None:
+    paragraph = [
+        "Foo has a list -",
+        "- as you see - of",
+        " * first item",
+        "   that goes on",
+        "  - deeper",
+        " * second",
+        "and an end",
+        "of two lines",
+        "  $ foo --help",
+        "  $ foo --version",
+    ]
+    assert units(paragraph) == [
+        "Foo has a list - - as you see - of",
+        "first item that goes on",
+        "deeper",
+        "second",
+        "and an end of two lines",
+        "$ foo --help",
+        "$ foo --version",
+    ]
+
+
+@pytest.mark.parametrize("mark", ["*", "-", "+", "o", "•", "–", "1.", "12)", "(3)"])
+def test_marks_of_list_items(mark: str) -> None:
+    assert units([f"  {mark} one", f"  {mark}  two"]) == ["one", "two"]
+    assert units([f" \N{NO-BREAK SPACE}{mark}\N{NO-BREAK SPACE}one"]) == ["one"]
+
+
+def test_lines_that_are_not_list_items() -> None:
+    for line in ("-option x", "2048 tiles", "open"):
+        assert units([f"  {line}"]) == [line]
+    assert units([]) == []
+
+
+def test_sentences() -> None:
+    parts = [
+        "It runs on e.g. Linux.",
+        'It is "free."',
+        "See J. R. Doe (2001).",
+        "Is it?",
+        "Yes!",
+        "Version 1.5 has it, etc. 3 files. lower case goes on.",
+        "The end",
+    ]
+    assert sentences(" ".join(parts)) == parts
+    assert sentences("") == []
+
+
+@given(st.text(alphabet="aB .!?()\"'1", max_size=60))
+def test_sentences_lose_nothing(text: str) -> None:
+    assert " ".join(sentences(text)).split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kept"),
+    [
+        ("A text of words.", "Ein Text aus Wörtern.", True),
+        ("A text of words.", "a text of words", False),
+        ("A text of words.", "«A TEXT of words»", False),
+        ("Syntax highlighter", "Syntaxhervorhebung", False),
+        ("1 2 3 foo", "1 2 3 Fuß", False),
+        ("A text of words.", "12 34", False),
+        ("A text of words.", "", False),
+        ("Set the delay", "设置延迟", True),
+        ("a b " * 40, "ä", False),
+        ("kinds of things", "x" * 60, True),
+        ("kinds of things", "x" * 61, False),
+    ],
+)
+def test_pairs_that_are_useful(source: str, target: str, kept: bool) -> None:
+    assert is_translation(source, target) == kept
+
+
+# --- Corpora
 
 ENGLISH = """\
 Package: zebra
@@ -47,6 +193,12 @@ Description-en: quokka of the day
   * or at others
  .
  It is free of charge.
+
+Package: t
+Description-md5: 9
+Description-en: x
+ 1 2 3 4 = 5 6 7
+ Too short here.
 """
 GERMAN = """\
 Package: zebra
@@ -78,84 +230,53 @@ Description-de: Quokka des heutigen Tages
  .
  Es kostet nichts.
 """
+PAIRS = {
+    "tool that counts zebras": "Werkzeug zum Zählen von Zebras",
+    "Zebra counts what is striped. It is fast and small.": "Zebra zählt alles Gestreifte. "
+    "Es ist schnell und klein.",
+    "It knows these animals:": "Es kennt diese Tiere:",
+    "zebras of all ages": "Zebras jeden Alters",
+    "tigers and their cubs, also white ones": "Tiger und ihre Jungen, auch weiße",
+    "okapi finder for forests": "Okapifinder für alle Wälder",
+    "quokka of the day": "Quokka des heutigen Tages",
+    "It is free of charge.": "Es kostet nichts.",
+}
+SUMMARIES = {
+    "Zebra counts what is striped. It is fast and small. It knows these animals: * zebras of all "
+    "ages * tigers and their cubs, also white ones See http://zebra.example for more about "
+    "it.": "tool that counts zebras",
+    "First paragraph of the okapi. Second paragraph of the okapi.": "okapi finder for forests",
+    "Shows a quokka: * smiling at you * or at others It is free of charge.": "quokka of the day",
+}
+SENTENCES = {
+    ("Zebra counts what is striped.",),
+    ("It is fast and small.",),
+    ("It knows these animals:",),
+    ("zebras of all ages",),
+    ("tigers and their cubs, also white ones",),
+    ("See http://zebra.example for more about it.",),
+    ("This package has the manual of the tool.",),
+    ("First paragraph of the okapi.",),
+    ("Second paragraph of the okapi.",),
+    ("It is free of charge.",),
+}
 
 
 def every(corpus: Corpus) -> set[Example]:
     return {example for reader in corpus.splits.values() for example in reader()}
 
 
-def test_translation_is_aligned_by_digest_and_part(apt: FakeApt, tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", ["de", "fr", "it", "da"])
+def test_translation(apt: FakeApt, tmp_path: Path, language: str) -> None:
+    german = GERMAN.replace("-de:", f"-{language}:")
     apt.publish("en", ENGLISH)
-    apt.publish("de", GERMAN)
-    corpus = open_corpus("debian-en-de", None, tmp_path / "cache")
-    assert every(corpus) == {
-        ("tool that counts zebras", "Werkzeug zum Zählen von Zebras"),
-        (
-            "Zebra counts what is striped. It is fast and small.",
-            "Zebra zählt alles Gestreifte. Es ist schnell und klein.",
-        ),
-        ("It knows these animals:", "Es kennt diese Tiere:"),
-        ("zebras of all ages", "Zebras jeden Alters"),
-        ("tigers and their cubs, also white ones", "Tiger und ihre Jungen, auch weiße"),
-        ("okapi finder for forests", "Okapifinder für alle Wälder"),
-        ("quokka of the day", "Quokka des heutigen Tages"),
-        ("It is free of charge.", "Es kostet nichts."),
-    }
+    apt.publish(language, german)
+    corpus = open_corpus(f"debian-en-{language}", None, tmp_path)
+    assert every(corpus) == set(PAIRS.items())
     assert corpus.digests == {
         "0_stable_main_i18n_Translation-en": sha256(ENGLISH.encode()).hexdigest(),
-        "0_stable_main_i18n_Translation-de": sha256(GERMAN.encode()).hexdigest(),
+        f"0_stable_main_i18n_Translation-{language}": sha256(german.encode()).hexdigest(),
     }
-
-
-def test_summary(apt: FakeApt, tmp_path: Path) -> None:
-    apt.publish("en", ENGLISH)
-    corpus = open_corpus("debian-summary", None, tmp_path)
-    assert every(corpus) == {
-        (
-            "Zebra counts what is striped. It is fast and small. It knows these animals: * zebras "
-            "of all ages * tigers and their cubs, also white ones See http://zebra.example for "
-            "more about it.",
-            "tool that counts zebras",
-        ),
-        (
-            "First paragraph of the okapi. Second paragraph of the okapi.",
-            "okapi finder for forests",
-        ),
-        (
-            "Shows a quokka: * smiling at you * or at others It is free of charge.",
-            "quokka of the day",
-        ),
-    }
-    assert [side.truncate for side in corpus.pipeline.sides] == [400, None]
-    assert len(corpus.digests) == 1
-
-
-def test_sentences(apt: FakeApt, tmp_path: Path) -> None:
-    table = (
-        "Package: t\nDescription-md5: 9\nDescription-en: x\n 1 2 3 4 = 5 6 7\n Too short here.\n"
-    )
-    apt.publish("en", ENGLISH + "\n" + table)
-    corpus = open_corpus("debian-lm", None, tmp_path)
-    assert every(corpus) == {
-        ("Zebra counts what is striped.",),
-        ("It is fast and small.",),
-        ("It knows these animals:",),
-        ("zebras of all ages",),
-        ("tigers and their cubs, also white ones",),
-        ("See http://zebra.example for more about it.",),
-        ("This package has the manual of the tool.",),
-        ("First paragraph of the okapi.",),
-        ("Second paragraph of the okapi.",),
-        ("It is free of charge.",),
-    }
-
-
-@pytest.mark.parametrize("language", ["de", "fr", "it", "da"])
-def test_every_language_has_a_corpus(apt: FakeApt, tmp_path: Path, language: str) -> None:
-    apt.publish("en", ENGLISH)
-    apt.publish(language, GERMAN.replace("-de:", f"-{language}:"))
-    corpus = open_corpus(f"debian-en-{language}", None, tmp_path)
-    assert len(every(corpus)) == 8
     assert corpus.task == TaskConfig(
         kind="translation",
         corpus=f"debian-en-{language}",
@@ -163,15 +284,29 @@ def test_every_language_has_a_corpus(apt: FakeApt, tmp_path: Path, language: str
         target_lang=language,
         metric="sacrebleu",
     )
+    assert [side.lang for side in corpus.pipeline.sides] == ["en", language]
     assert corpus.pipeline.subword == BytesConfig(vocab=8000, joint=True)
+    assert (corpus.filters.max_len, corpus.filters.max_ratio) == (256, 4.0)
+    if language == "de":
+        assert corpus.task == RECIPES["debian-en-de-lightconv-small"].task
 
 
-@pytest.mark.parametrize("name", ["debian-en-de", "debian-lm", "debian-summary"])
-def test_tasks_are_those_of_the_recipes(apt: FakeApt, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "texts", "truncate"),
+    [
+        ("debian-summary", set(SUMMARIES.items()), [400, None]),
+        ("debian-lm", SENTENCES, [None]),
+    ],
+)
+def test_summaries_and_sentences(
+    apt: FakeApt, tmp_path: Path, name: str, texts: set[Example], truncate: list[int | None]
+) -> None:
     apt.publish("en", ENGLISH)
-    apt.publish("de", GERMAN)
     corpus = open_corpus(name, None, tmp_path)
+    assert every(corpus) == texts
+    assert [side.truncate for side in corpus.pipeline.sides] == truncate
     assert corpus.task == RECIPES[f"{name}-lightconv-small"].task
+    assert len(corpus.digests) == 1
 
 
 def test_families_of_packages_stay_together(apt: FakeApt, tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from lightconv.corpora.own import own_corpus
-from lightconv.data.config import BPEConfig, BytesConfig, FilterConfig, PipelineConfig, SideConfig
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    FilterConfig,
+    PipelineConfig,
+    SideConfig,
+    TaskKind,
+)
 from lightconv.data.corpus import Corpus
 from tests.corpora.packing import lines, write_folder
 
@@ -41,11 +48,8 @@ def test_parallel_files(folder: Path) -> None:
         "test": [("fünf", "five")],
     }
     assert list(corpus.splits) == ["train", "valid", "test"]
-    assert (corpus.task.kind, corpus.task.source_lang, corpus.task.target_lang) == (
-        "translation",
-        "de",
-        "en",
-    )
+    assert (corpus.task.kind, corpus.task.source_lang) == ("translation", "de")
+    assert corpus.task.target_lang == "en"
     assert corpus.digests["train/train.de"] == hashlib.sha256(b"eins\nzwei\n\n").hexdigest()
     assert len(corpus.digests) == 6
 
@@ -119,46 +123,44 @@ def test_of_a_long_text_about_two_thousand_are_held_out(tmp_path: Path) -> None:
 # --- Bad input
 
 
-def test_missing_files_are_named_with_what_the_prefix_means(folder: Path) -> None:
-    (folder / "train.en").unlink()
-    with pytest.raises(
-        ValueError,
-        match=r"train\.en does not exist, expected a text file: prefix .*/train stands for "
-        r"train\.de and train\.en",
-    ):
-        translation(folder)
-    with pytest.raises(ValueError, match=r"dev\.source does not exist.*or a \.jsonl file"):
-        own_corpus("summarization", train=folder / "dev")
-    with pytest.raises(ValueError, match=r"nothing\.txt does not exist"):
-        own_corpus("language_model", train=folder / "nothing.txt")
-
-
-def test_empty_files_and_folders(folder: Path) -> None:
-    (folder / "valid.en").write_text("")
-    with pytest.raises(ValueError, match=r"valid\.en is empty, expected lines of text"):
-        translation(folder)
-    with pytest.raises(ValueError, match="text is a folder, expected a text file"):
-        own_corpus("language_model", train=folder)
-
-
-def test_files_of_different_length(folder: Path) -> None:
-    (folder / "train.en").write_text(lines("one", "two"))
-    with pytest.raises(ValueError, match=r"train\.de has 3 lines and .*train\.en has 2, expected"):
-        translation(folder)
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"train.en": None},
+            r"train\.en does not exist.*/train stands for train\.de and train\.en",
+        ),
+        ({"valid.en": ""}, r"valid\.en is empty"),
+        ({"train.en": "one\ntwo\n"}, r"train\.de has 3 lines and .*train\.en has 2, expected"),
+        ({"train.en": b"one\ntw\xff\nthree\n"}, r"train\.en, line 2: byte 0xff .*iconv"),
+        ({"train.en": b"one\ntw\0\nthree\n"}, r"train\.en, line 2: a NUL character"),
+        ({"train.en": "one\ntwo\nthree\n".encode("utf-16")}, r"train\.en is UTF-16"),
+    ],
+)
+def test_bad_parallel_files(
+    folder: Path, files: dict[str, str | bytes | None], message: str
+) -> None:
+    for name, content in files.items():
+        (folder / name).unlink()
+        if content is not None:
+            write_folder(folder, {name: content})
+    with pytest.raises(ValueError, match=message):
+        list(translation(folder).splits["train"]())
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("kind", "name", "message"),
     [
-        (b"one\ntw\xff\nthree\n", r"train\.en, line 2: byte 0xff is not UTF-8 .*iconv"),
-        (b"one\ntw\0\nthree\n", r"train\.en, line 2: a NUL character"),
-        ("one\ntwo\nthree\n".encode("utf-16"), r"train\.en is UTF-16"),
+        ("summarization", "dev", r"dev\.source does not exist.*or a \.jsonl file"),
+        ("summarization", "a.jsonl", r"a\.jsonl, line 1: fields article, expected"),
+        ("language_model", "nothing.txt", r"nothing\.txt does not exist"),
+        ("language_model", ".", "is a folder, expected a text file"),
     ],
 )
-def test_what_is_no_text(folder: Path, content: bytes, message: str) -> None:
-    (folder / "train.en").write_bytes(content)
+def test_bad_files(folder: Path, kind: TaskKind, name: str, message: str) -> None:
+    write_folder(folder, {"a.jsonl": '{"article": 1}\n'})
     with pytest.raises(ValueError, match=message):
-        list(translation(folder).splits["train"]())
+        list(own_corpus(kind, train=folder / name).splits["train"]())
 
 
 def test_marks_of_other_systems_are_counted_in_one_warning(folder: Path) -> None:
@@ -169,15 +171,9 @@ def test_marks_of_other_systems_are_counted_in_one_warning(folder: Path) -> None
     assert len(warned) == 1
 
 
-def test_languages(folder: Path) -> None:
-    with pytest.raises(ValueError, match="translation needs --source-lang and --target-lang"):
-        translation(folder, target_lang=None)
-    with pytest.raises(ValueError, match="source and target language are both 'de'"):
-        translation(folder, target_lang="de")
-
-
-def test_bad_json(tmp_path: Path) -> None:
-    write_folder(tmp_path, {"a.jsonl": '{"article": 1}\n'})
-    corpus = own_corpus("summarization", train=tmp_path / "a.jsonl")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: fields article, expected"):
-        list(corpus.splits["train"]())
+@pytest.mark.parametrize(
+    ("target", "message"), [(None, "--source-lang and --target-lang"), ("de", "both 'de'")]
+)
+def test_languages(folder: Path, target: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        translation(folder, target_lang=target)

@@ -1,43 +1,46 @@
-"""WMT's archives and Google's package: which files, which lines, which splits."""
+"""WMT's archives and Google's package: files, lines, splits; Chinese pairs."""
 
 import gzip
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lightconv.corpora import open_corpus, wmt
-from lightconv.corpora.wmt import EN_DE, EN_FR, ZH_EN
+from lightconv.corpora import open_corpus
+from lightconv.corpora.wmt import CAMPAIGNS, Seen, clean_chinese
 from lightconv.data.codes import Codes
 from lightconv.data.config import BPEConfig
 from lightconv.data.corpus import Corpus
 from lightconv.data.subword import WordPieces
 from lightconv.paper.recipes import RECIPES
-from tests.corpora.packing import lines, write_folder, write_tar, write_zip
+from tests.corpora.packing import Files, lines, pack, write_folder
 
 
-def sgm(*texts: str) -> str:
-    return lines(
-        '<refset setid="x" srclang="any" trglang="en">',
-        '<doc docid="1" genre="news">',
-        *(f'<seg id="{number}">{text}</seg>' for number, text in enumerate(texts, 1)),
-        "</doc>",
-        "</refset>",
-    )
-
-
-def parallel(stem: str, first: str, second: str, count: int) -> dict[str, str]:
+def parallel(folder: str, stem: str, pair: str, count: int) -> dict[str, str]:
+    """Files STEM.LANG of two languages, as in `de-en`."""
     return {
-        f"{stem}.{lang}": lines(*(f"{stem} {lang} {n}" for n in range(count)))
-        for lang in (first, second)
+        f"{folder}/{stem}.{lang}": lines(*(f"{stem} {lang} {n}" for n in range(count)))
+        for lang in pair.split("-")
     }
 
 
-def held_out(stem: str, source: str, target: str, count: int) -> dict[str, str]:
+def held_out(folder: str, stem: str, pair: str, count: int) -> dict[str, str]:
+    """Source and reference of a test set as .sgm."""
     return {
-        f"{stem}-src.{source}.sgm": sgm(*(f"{stem} &amp; {source} {n}" for n in range(count))),
-        f"{stem}-ref.{target}.sgm": sgm(*(f"{stem} &amp; {target} {n}" for n in range(count))),
+        f"{folder}/{stem}-{role}.{lang}.sgm": lines(
+            '<refset setid="x" srclang="any">',
+            *(f'<seg id="{n}">{stem} &amp; {lang} {n}</seg>' for n in range(count)),
+            "</refset>",
+        )
+        for role, lang in zip(("src", "ref"), pair.split("-"), strict=True)
     }
+
+
+def pack_all(folder: Path, archives: dict[str, Any]) -> Path:
+    for name, files in archives.items():
+        pack(folder / name, files)
+    return folder
 
 
 def opened(name: str, path: Path) -> Corpus:
@@ -48,35 +51,23 @@ def counts(corpus: Corpus) -> dict[str, int]:
     return {split: sum(1 for _ in read()) for split, read in corpus.splits.items()}
 
 
-def below(folder: str, files: dict[str, str]) -> dict[str, str]:
-    return {f"{folder}/{name}": text for name, text in files.items()}
-
-
 # --- En-De
 
 
 @pytest.fixture
 def en_de(tmp_path: Path) -> Path:
     """The archives of 2016; the test set of 2014 as it was and shortened, under one name."""
-    folder = tmp_path / "wmt16"
-    folder.mkdir()
-    many = parallel("europarl-v7.de-en", "de", "en", 5) | parallel(
-        "europarl-v7.fr-en", "fr", "en", 9
-    )
-    write_tar(folder / "training-parallel-europarl-v7.tgz", below("training", many))
-    write_tar(
-        folder / "training-parallel-commoncrawl.tgz", parallel("commoncrawl.de-en", "de", "en", 4)
-    )
-    commentary = below(
-        "training-parallel-nc-v11", parallel("news-commentary-v11.de-en", "de", "en", 3)
-    )
-    write_tar(folder / "training-parallel-nc-v11.tgz", commentary)
-    write_tar(folder / "dev.tgz", below("dev", held_out("newstest2013", "en", "de", 2)))
-    write_tar(
-        folder / "test-filtered.tgz", below("test", held_out("newstest2014-deen", "en", "de", 1))
-    )
-    write_tar(folder / "test-full.tgz", below("test", held_out("newstest2014-deen", "en", "de", 6)))
-    return folder
+    europarl = parallel("training", "europarl-v7.de-en", "de-en", 5)
+    archives = {
+        "training-parallel-europarl-v7.tgz": europarl
+        | parallel("training", "europarl-v7.fr-en", "fr-en", 9),
+        "training-parallel-commoncrawl.tgz": parallel(".", "commoncrawl.de-en", "de-en", 4),
+        "training-parallel-nc-v11.tgz": parallel("nc", "news-commentary-v11.de-en", "de-en", 3),
+        "dev.tgz": held_out("dev", "newstest2013", "en-de", 2),
+        "test-filtered.tgz": held_out("test", "newstest2014-deen", "en-de", 1),
+        "test-full.tgz": held_out("test", "newstest2014-deen", "en-de", 6),
+    }
+    return pack_all(tmp_path / "wmt16", archives)
 
 
 def test_en_de_from_the_campaign(en_de: Path) -> None:
@@ -89,17 +80,16 @@ def test_en_de_from_the_campaign(en_de: Path) -> None:
     assert list(corpus.splits["valid"]())[1] == ("newstest2013 & en 1", "newstest2013 & de 1")
     assert list(pickle.loads(pickle.dumps(corpus.splits["train"]))()) == train
     assert len(corpus.digests) == 6
-    assert not corpus.tokenized
-    assert corpus.codes is None
+    assert (corpus.tokenized, corpus.codes) == (False, None)
 
 
 def test_en_de_unpacked_with_plain_test_files(tmp_path: Path) -> None:
     files = {
-        **below("training", parallel("europarl-v7.de-en", "de", "en", 1)),
-        **parallel("commoncrawl.de-en", "de", "en", 1),
-        **below("nc", parallel("news-commentary-v11.de-en", "de", "en", 1)),
-        **below("dev", parallel("newstest2013", "de", "en", 2)),
-        **below("dev", parallel("newstest2014", "de", "en", 3)),
+        **parallel("training", "europarl-v7.de-en", "de-en", 1),
+        **parallel(".", "commoncrawl.de-en", "de-en", 1),
+        **parallel("nc", "news-commentary-v11.de-en", "de-en", 1),
+        **parallel("dev", "newstest2013", "de-en", 2),
+        **parallel("dev", "newstest2014", "de-en", 3),
     }
     corpus = opened("wmt16-en-de", write_folder(tmp_path / "loose", files))
     assert counts(corpus) == {"train": 3, "valid": 2, "test": 3}
@@ -109,10 +99,8 @@ def test_en_de_unpacked_with_plain_test_files(tmp_path: Path) -> None:
 def test_en_de_is_prepared_like_the_package(en_de: Path) -> None:
     corpus = opened("wmt16-en-de", en_de)
     assert corpus.task == RECIPES["wmt-en-de-dynamicconv"].task
-    assert [(s.lang, s.normalize, s.tokenize) for s in corpus.pipeline.sides] == [
-        ("en", "none", "moses"),
-        ("de", "none", "moses"),
-    ]
+    sides = [(side.lang, side.normalize, side.tokenize) for side in corpus.pipeline.sides]
+    assert sides == [("en", "none", "moses"), ("de", "none", "moses")]
     assert corpus.pipeline.subword == BPEConfig(merges=32_000, share_vocab=True, most=32_764)
     assert (corpus.filters.min_len, corpus.filters.max_len) == (1, 80)
 
@@ -132,19 +120,14 @@ SEGMENTED = {
 
 
 def test_the_package_keeps_its_codes(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "wmt16_en_de.tar.gz", SEGMENTED)
-    corpus = opened("wmt16-en-de", path)
-    assert list(corpus.splits["train"]()) == [
-        ("It &apos;s a test .", "Es ist ein Test ."),
-        ("token", "Wort"),
-        ("a", "b"),
-    ]
+    corpus = opened("wmt16-en-de", pack(tmp_path / "wmt16_en_de.tar.gz", SEGMENTED))
+    words = [("It &apos;s a test .", "Es ist ein Test ."), ("token", "Wort"), ("a", "b")]
+    assert list(corpus.splits["train"]()) == words
     assert counts(corpus) == {"train": 3, "valid": 1, "test": 2}
     assert corpus.tokenized
-    assert corpus.codes is not None
-    assert corpus.codes.read_text() == SEGMENTED["bpe.32000"]
+    assert corpus.codes and corpus.codes.read_text() == SEGMENTED["bpe.32000"]
     assert corpus.filters.max_len is None, "the package was cleaned when it was made"
-    assert corpus.pipeline == EN_DE.pipeline
+    assert corpus.pipeline == CAMPAIGNS["wmt16-en-de"].pipeline
     loose = opened("wmt16-en-de", write_folder(tmp_path / "loose", SEGMENTED))
     assert loose.codes == tmp_path / "loose" / "bpe.32000"
 
@@ -153,7 +136,7 @@ def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
     cut = "a te@@ st to@@ k@@ en T@@ est"
     codes = lines("#version: 0.2", "t e", "t o", "s t</w>", "e n</w>", "e st</w>")
     files = SEGMENTED | {"train.tok.clean.bpe.32000.en": lines(cut, "", ""), "bpe.32000": codes}
-    corpus = opened("wmt16-en-de", write_tar(tmp_path / "wmt16_en_de.tar.gz", files))
+    corpus = opened("wmt16-en-de", pack(tmp_path / "wmt16_en_de.tar.gz", files))
     assert corpus.codes is not None
     segmenter = WordPieces(Codes.load(corpus.codes))
     words = next(iter(corpus.splits["train"]()))[0]
@@ -163,48 +146,37 @@ def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
 
 def test_an_incomplete_package(tmp_path: Path) -> None:
     files = {name: text for name, text in SEGMENTED.items() if name != "bpe.32000"}
-    with pytest.raises(ValueError, match=r"lacks bpe\.32000, expected all of wmt16_en_de"):
-        opened("wmt16-en-de", write_tar(tmp_path / "a.tar.gz", files))
+    with pytest.raises(ValueError, match=r"lacks bpe\.32000 \(wmt16_en_de\.tar\.gz\)"):
+        opened("wmt16-en-de", pack(tmp_path / "a.tar.gz", files))
 
 
 # --- En-Fr
 
 
 def test_en_fr(tmp_path: Path) -> None:
-    folder = tmp_path / "wmt14"
-    folder.mkdir()
-    europarl = parallel("europarl-v7.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-europarl-v7.tgz", below("training", europarl))
-    crawl = parallel("commoncrawl.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-commoncrawl.tgz", crawl)
-    write_tar(
-        folder / "training-parallel-un.tgz",
-        below("un", parallel("undoc.2000.fr-en", "fr", "en", 2)),
-    )
-    commentary = parallel("news-commentary-v9.fr-en", "fr", "en", 2)
-    write_tar(folder / "training-parallel-nc-v9.tgz", below("training", commentary))
-    giga = {
-        f"{name}.gz": gzip.compress(text.encode())
-        for name, text in parallel("giga-fren.release2.fixed", "fr", "en", 3).items()
+    giga = parallel(".", "giga-fren.release2.fixed", "fr-en", 3)
+    dev = [held_out("dev", f"newstest{year}", "en-fr", year - 2009) for year in (2012, 2013)]
+    archives = {
+        "training-parallel-europarl-v7.tgz": parallel("a", "europarl-v7.fr-en", "fr-en", 2),
+        "training-parallel-commoncrawl.tgz": parallel(".", "commoncrawl.fr-en", "fr-en", 2),
+        "training-parallel-un.tgz": parallel("un", "undoc.2000.fr-en", "fr-en", 2),
+        "training-parallel-nc-v9.tgz": parallel("a", "news-commentary-v9.fr-en", "fr-en", 2),
+        "training-giga-fren.tar": {
+            f"{name}.gz": gzip.compress(text.encode()) for name, text in giga.items()
+        },
+        "dev.tgz": dev[0] | dev[1],
+        "test-full.tgz": held_out("t", "newstest2014-fren", "en-fr", 5),
     }
-    write_tar(folder / "training-giga-fren.tar", giga)
-    dev = held_out("newstest2012", "en", "fr", 3) | held_out("newstest2013", "en", "fr", 4)
-    write_tar(folder / "dev.tgz", below("dev", dev))
-    write_tar(folder / "test-full.tgz", below("t", held_out("newstest2014-fren", "en", "fr", 5)))
-    corpus = opened("wmt14-en-fr", folder)
+    corpus = opened("wmt14-en-fr", pack_all(tmp_path / "wmt14", archives))
     assert counts(corpus) == {"train": 11, "valid": 7, "test": 5}
-    assert list(corpus.splits["train"]())[-1] == (
-        "giga-fren.release2.fixed en 2",
-        "giga-fren.release2.fixed fr 2",
-    )
+    stem = "giga-fren.release2.fixed"
+    assert list(corpus.splits["train"]())[-1] == (f"{stem} en 2", f"{stem} fr 2")
     valid = list(corpus.splits["valid"]())
-    assert valid[2:4] == [
-        ("newstest2012 & en 2", "newstest2012 & fr 2"),
-        ("newstest2013 & en 0", "newstest2013 & fr 0"),
-    ]
+    assert valid[2] == ("newstest2012 & en 2", "newstest2012 & fr 2")
+    assert valid[3] == ("newstest2013 & en 0", "newstest2013 & fr 0")
     assert corpus.task == RECIPES["wmt-en-fr-dynamicconv"].task
-    assert all(s.normalize == s.tokenize == "moses" for s in corpus.pipeline.sides)
-    assert all(side.split_hyphens for side in corpus.pipeline.sides)
+    for side in corpus.pipeline.sides:
+        assert side.normalize == side.tokenize == "moses" and side.split_hyphens
     assert corpus.pipeline.subword == BPEConfig(merges=40_000, share_vocab=True, most=39_996)
     assert (corpus.filters.max_len, corpus.filters.max_ratio) == (175, 1.5)
 
@@ -216,67 +188,77 @@ def chinese(name: str, count: int) -> str:
     return lines(*(f"{name} 中文 {n}" for n in range(count)))
 
 
-@pytest.fixture
-def zh_en(tmp_path: Path) -> Path:
-    folder = tmp_path / "wmt17"
-    folder.mkdir()
+def test_zh_en(tmp_path: Path) -> None:
     names = [("casia2015", "casia2015", "ch"), ("casict2011", "casict-A", "ch")]
     names += [("casict2011", "casict-B", "ch"), ("casict2015", "casict2015", "ch")]
     names += [("datum2015", "datum", "ch"), ("neu2017", "NEU", "cn")]
     names += [("datum2017", f"Book{n}", "cn") for n in range(1, 21)]
-    homes: dict[str, dict[str, str]] = {}
+    archives: dict[str, dict[str, str]] = {}
     for home, stem, end in names:
-        homes.setdefault(home, {})[f"{home}/{stem}_{end}.txt"] = chinese(stem, 2)
-        homes[home][f"{home}/{stem}_en.txt"] = lines(f"{stem} English 0", f"{stem} English 1")
-    for home, files in homes.items():
-        write_zip(folder / f"{home}.zip", files)
-    commentary = {
+        files = archives.setdefault(f"{home}.zip", {})
+        files[f"{home}/{stem}_{end}.txt"] = chinese(stem, 2)
+        files[f"{home}/{stem}_en.txt"] = lines(f"{stem} English 0", f"{stem} English 1")
+    archives["training-parallel-nc-v12.tgz"] = {
         "training/news-commentary-v12.zh-en.zh": "一 二\r\n一 二\r\nlatin\r\n一 二\r\n",
         "training/news-commentary-v12.zh-en.en": "one two\none two\nlatin\nOne two\n",
     }
-    write_tar(folder / "training-parallel-nc-v12.tgz", commentary)
-    united = {
+    dev = held_out("dev", "newsdev2017-zhen", "zh-en", 2)
+    archives["dev.tgz"] = dev | held_out("dev", "newsdev2017-enzh", "en-zh", 9)
+    archives["test.tgz"] = held_out("test", "newstest2017-zhen", "zh-en", 3)
+    folder = pack_all(tmp_path / "wmt17", archives)
+    united: Files = {
         "en-zh/UNv1.0.en-zh.zh": chinese("UN", 3).encode() + b"\xff\xe4\xb8\x80\n",
         "en-zh/UNv1.0.en-zh.en": lines("UN 0", "UN 1", "UN 2", "broken"),
         "en-zh/UNv1.0.en-zh.ids": "x\n",
     }
-    whole = write_tar(folder / "UNv1.0.en-zh.tar.gz", united).read_bytes()
-    (folder / "UNv1.0.en-zh.tar.gz").unlink()
+    whole = pack(tmp_path / "UNv1.0.en-zh.tar.gz", united).read_bytes()
     (folder / "UNv1.0.en-zh.tar.gz.00").write_bytes(whole[:200])
     (folder / "UNv1.0.en-zh.tar.gz.01").write_bytes(whole[200:])
-    dev = held_out("newsdev2017-zhen", "zh", "en", 2) | held_out("newsdev2017-enzh", "en", "zh", 9)
-    write_tar(folder / "dev.tgz", below("dev", dev))
-    write_tar(folder / "test.tgz", below("test", held_out("newstest2017-zhen", "zh", "en", 3)))
-    return folder
 
-
-def test_zh_en(zh_en: Path) -> None:
-    corpus = opened("wmt17-zh-en", zh_en)
+    corpus = opened("wmt17-zh-en", folder)
     with pytest.warns(UserWarning, match=r"UNv1\.0\.en-zh\.zh: replaced broken bytes in 1 lines"):
         train = list(corpus.splits["train"]())
     # Commentary: one pair twice, one without Chinese. 26 files of CWMT with two pairs each.
     assert len(train) == 2 + 4 + 26 * 2
     assert train[:2] == [("一二", "one two"), ("一二", "One two")]
-    assert train[2:6] == [
-        ("UN中文0", "UN 0"),
-        ("UN中文1", "UN 1"),
-        ("UN中文2", "UN 2"),
-        ("\ufffd一", "broken"),
-    ]
+    assert train[2:5] == [(f"UN中文{n}", f"UN {n}") for n in range(3)]
+    assert train[5] == ("\ufffd一", "broken")
     assert train[-1] == ("NEU中文1", "NEU English 1")
-    assert list(corpus.splits["valid"]())[1] == (
-        "newsdev2017-zhen & zh 1",
-        "newsdev2017-zhen & en 1",
-    )
+    valid = list(corpus.splits["valid"]())
+    assert valid[1] == ("newsdev2017-zhen & zh 1", "newsdev2017-zhen & en 1")
     assert sum(1 for _ in corpus.splits["test"]()) == 3
-
-
-def test_zh_en_preparation(zh_en: Path) -> None:
-    corpus = opened("wmt17-zh-en", zh_en)
     assert corpus.task == RECIPES["wmt-zh-en-dynamicconv"].task
     assert [side.tokenize for side in corpus.pipeline.sides] == ["jieba", "moses"]
     assert corpus.pipeline.subword == BPEConfig(merges=32_000, joint=False)
     assert (corpus.filters.min_len, corpus.filters.max_len) == (3, 70)
+
+
+def test_a_text_is_new_once() -> None:
+    seen = Seen(bits=20)
+    assert [seen.add(text) for text in ("a", "b", "a", "", "", "b", "c")] == [1, 1, 0, 1, 0, 0, 1]
+
+
+def test_few_texts_are_taken_for_others() -> None:
+    # 43 bits for each text, as for 25 million in 2**30.
+    seen = Seen(bits=20)
+    assert sum(not seen.add(f"text {number}") for number in range(2**20 // 43)) == 0
+    full = Seen(bits=10)
+    wrong = sum(not full.add(f"text {number}") for number in range(1000))
+    assert wrong > 400, "a filter that is too small does forget: the test sees it"
+
+
+def test_chinese_pairs() -> None:
+    pairs = {
+        ("你好 ，世界 。", "Hello, world."): ("你好，世界。", "Hello, world."),
+        ("你好，世界。", " Hello, world.\x07"): None,  # the same again
+        ("你好，世界。", "Hello again."): ("你好，世界。", "Hello again."),
+        ("no Chinese", "no Chinese"): None,
+        ("你好", "你好"): None,
+        ("", "empty"): None,
+        ("联合国 大会 New York 第 5 次 会议", "x"): ("联合国大会New York第5次会议", "x"),
+        ("中\x01文", "y"): ("中文", "y"),
+    }
+    assert list(clean_chinese(pairs)) == [pair for pair in pairs.values() if pair]
 
 
 # --- Errors
@@ -284,36 +266,18 @@ def test_zh_en_preparation(zh_en: Path) -> None:
 
 def test_all_that_is_missing_is_named_at_once(en_de: Path, tmp_path: Path) -> None:
     (en_de / "training-parallel-nc-v11.tgz").unlink()
-    with pytest.raises(
-        ValueError,
-        match=r"lacks news-commentary-v11\.de-en\.en \(training-parallel-nc-v11\.tgz\), news-",
-    ):
+    (en_de / "test-full.tgz").unlink()  # the shortened test set remains
+    home = r"\(training-parallel-nc-v11\.tgz\)"
+    with pytest.raises(ValueError, match=rf"v11\.de-en\.en {home}.*newstest2014-deen-src\.en\.sgm"):
         opened("wmt16-en-de", en_de)
     wrong = write_folder(tmp_path / "wrong", {"holiday.txt": "x"})
-    with pytest.raises(ValueError, match=r"and 53 more, expected a folder with .*neu2017\.zip"):
+    with pytest.raises(ValueError, match=r"and 57 more, expected a folder with .*neu2017\.zip"):
         opened("wmt17-zh-en", wrong)
 
 
-def test_only_the_shortened_test_set(en_de: Path) -> None:
-    (en_de / "test-full.tgz").unlink()
-    with pytest.raises(ValueError, match=r"lacks newstest2014-deen-src\.en\.sgm .*test-full\.tgz"):
-        opened("wmt16-en-de", en_de)
-
-
 def test_sides_of_different_length(en_de: Path) -> None:
-    files = parallel("commoncrawl.de-en", "de", "en", 4)
-    files["commoncrawl.de-en.de"] += "one more\n"
-    write_tar(en_de / "training-parallel-commoncrawl.tgz", files)
-    read = opened("wmt16-en-de", en_de).splits["train"]
-    with pytest.raises(ValueError, match=r"commoncrawl\.de-en\.en has 4 lines and .* has 5 lines"):
-        list(read())
-
-
-@pytest.mark.parametrize(
-    ("function", "setup"),
-    [(wmt.en_de, EN_DE), (wmt.en_fr, EN_FR), (wmt.zh_en, ZH_EN)],
-    ids=["en-de", "en-fr", "zh-en"],
-)
-def test_nothing_given(function: wmt.Open, setup: wmt.Setup, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"{setup.task.corpus} needs --from PATH: a folder with"):
-        function(None, tmp_path, lambda _: None)
+    files = parallel(".", "commoncrawl.de-en", "de-en", 4)
+    files["./commoncrawl.de-en.de"] += "one more\n"
+    pack(en_de / "training-parallel-commoncrawl.tgz", files)
+    with pytest.raises(ValueError, match=r"commoncrawl\.de-en\.en has 4 lines and .* has 5,"):
+        list(opened("wmt16-en-de", en_de).splits["train"]())

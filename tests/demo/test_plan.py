@@ -1,10 +1,11 @@
 """Plans are recipes that fit their data; results know what they belong to."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from lightconv.config import parse_toml, to_toml
+from lightconv.config import from_dict, to_toml
 from lightconv.corpora import CORPORA
 from lightconv.data.config import TaskConfig
 from lightconv.demo.plan import PLANS, make_recipe, quick
@@ -21,7 +22,7 @@ def test_a_plan_is_a_recipe(name: str) -> None:
     assert all(corpus in CORPORA for corpus in plan.corpora)
     for each in (plan, quick(plan)):
         recipe = make_recipe(each, TASK, (4000, 4000), shared=True)
-        assert parse_toml(to_toml(recipe), Recipe) == recipe
+        assert from_dict(Recipe, tomllib.loads(to_toml(recipe))) == recipe
         kinds = {layer.kind for layer in _layers(recipe)}
         assert kinds == {"lightconv", "dynamicconv"}  # both have kernels to show
         train = recipe.train

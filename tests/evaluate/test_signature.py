@@ -1,4 +1,4 @@
-"""Scores and their signatures as they are printed."""
+"""Scores and their signatures as printed."""
 
 import pytest
 
@@ -25,12 +25,12 @@ def test_extended() -> None:
     longer = SIGNATURE.extend({"beam": 4})
     assert str(longer) == f"bleu|case:mixed|lines:3|beam:4|lightconv:{__version__}"
     assert str(SIGNATURE) == f"bleu|case:mixed|lines:3|lightconv:{__version__}"
-    with pytest.raises(ValueError, match=r"beam is in the signature bleu.* already"):
+    with pytest.raises(ValueError, match="beam is already in the signature"):
         longer.extend({"beam": 5})
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a|b", "a\nb"])
 def test_what_would_break_the_line(text: str) -> None:
     for name, fields in ((text, {"a": "b"}), ("a", {text: "b"}), ("a", {"b": text})):
-        with pytest.raises(ValueError, match="cannot stand in a signature"):
+        with pytest.raises(ValueError, match="in a signature"):
             Signature(name, fields)

@@ -1,335 +1,245 @@
-"""A trained model on its data, against what one gets by hand from texts."""
+"""A model on a split: texts by hand, scores against those of its translations."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import lightconv
-from lightconv import cli
-from lightconv.config import to_dict
-from lightconv.corpora.synthetic import Settings, make
-from lightconv.data.prepare import prepare
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.text import TextLanguageModel, TextSeq2Seq
-from lightconv.evaluate import METRICS, compute_perplexity
+from lightconv.data.config import BPEConfig, BytesConfig
+from lightconv.data.corpus import Example
+from lightconv.data.prepared import Prepared
+from lightconv.decode import DecodeConfig
+from lightconv.evaluate import METRICS, compute_perplexity, system
 from lightconv.evaluate.system import (
-    check_vocabulary,
+    Forms,
+    check_data,
     describe_search,
     evaluate_pairs,
     evaluate_texts,
     find_metrics,
+    of_ids,
+    of_references,
+    of_texts,
+    open_model,
+    score_forms,
     search_split,
+    validation_metric,
 )
-from lightconv.evaluate.validation import validation_metric
-from lightconv.models.folder import build
+from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
-from tests.trained import DECODE, Trained, pair_config
+from tests.evaluate.examples import GOLDEN, make
+
+PAIRS, TEXT = GOLDEN / "end" / "pairs" / "model", GOLDEN / "end" / "text" / "model"
+EXAMPLES = [("Hallo, Welt!", "Hello, World!"), ("Ein kleines-Haus.", "A small-house isn't big.")]
+WORDS = [("Hallo , Welt !", "Hello , World !"), ("Ein Haus .", "A small-house isn &apos;t big .")]
+MOSES: dict[str, Any] = {"side": {"tokenize": "moses"}, "subword": BPEConfig(merges=5)}
+LOWERED: dict[str, Any] = {**MOSES, "side": {"tokenize": "moses", "lowercase": True}}
+BYTES: dict[str, Any] = {"subword": BytesConfig(vocab=300)}
 
 
-@pytest.fixture
-def pairs(copies: Trained) -> TextSeq2Seq:
-    model = lightconv.load(copies.model)
-    assert isinstance(model, TextSeq2Seq)
-    return model
+@pytest.fixture(scope="module")
+def pairs() -> Prepared:
+    return Prepared.open(GOLDEN / "data" / "pairs")
 
 
-def by_hand(copies: Trained, model: TextSeq2Seq, **options: Any) -> list[str]:
-    return model.translate(list(copies.prepared.texts("test", "source")), **options)
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    found = ModelFolder(PAIRS).load()
+    assert isinstance(found, Seq2Seq)
+    return found
 
 
-def test_the_outputs_are_those_of_translate(copies: Trained, pairs: TextSeq2Seq) -> None:
-    outputs, forms, scores = evaluate_pairs(
-        pairs, copies.prepared, "test", DECODE, find_metrics(copies.prepared)
-    )
-    assert forms.plain == by_hand(copies, pairs)
-    references = copies.prepared.references("test")
+def translate(prepared: Prepared, split: str) -> list[str]:
+    return lightconv.load(PAIRS).translate(list(prepared.texts(split, "source")))
+
+
+# --- forms
+
+
+def outputs(prepared: Prepared) -> Forms:
+    """The ids of the references, as if a model had said them."""
+    store = prepared.store("valid")
+    ids = [[*store[row][1].tolist(), 2] for row in range(len(store))]
+    return of_ids(prepared.pipeline, ids)
+
+
+PLAIN = ["Hello, World!", "A small-house isn't big."]
+SPLIT = ["Hello , World !", "A small-house isn &apos;t big ."]
+
+
+LOWER = Forms([text.lower() for text in SPLIT], [text.lower() for text in PLAIN])
+
+
+@pytest.mark.parametrize(
+    "examples, fields, expected",
+    [
+        (EXAMPLES, MOSES, Forms(SPLIT, PLAIN)),
+        (WORDS, {**MOSES, "tokenized": True}, Forms(SPLIT, PLAIN)),
+        (EXAMPLES, LOWERED, LOWER),
+        (EXAMPLES, BYTES, Forms(PLAIN, PLAIN)),
+    ],
+    ids=["moses", "came tokenised", "lowered", "bytes"],
+)
+def test_words_and_plain_text(
+    examples: list[Example], fields: dict[str, Any], expected: Forms, tmp_path: Path
+) -> None:
+    prepared = make(tmp_path, examples, **fields)
+    assert of_references(prepared, "valid") == expected
+    assert outputs(prepared) == expected
+
+
+def test_other_texts_and_lines(tmp_path: Path) -> None:
+    prepared = make(tmp_path, EXAMPLES, **MOSES)
+    assert of_texts(prepared, ["Oh, no."]) == Forms(["Oh , no ."], ["Oh, no."])
+    forms = Forms(["a", "b"], ["c", "d"])
+    assert forms.first(1) == Forms(["a"], ["c"]) and forms.first(None) == forms
+    prepared = make(tmp_path / "bytes", EXAMPLES, **BYTES)
+    newline = prepared.pipeline.encode(1, ["a\nb"])
+    assert of_ids(prepared.pipeline, newline).plain == ["a b"], "an output is one line"
+
+
+def test_every_metric_has_its_form() -> None:
+    for name, metric in METRICS.items():
+        form = "words" if name.startswith("tokenized") else "plain"
+        assert Forms(["words"], ["plain"]).for_metric(metric) == [form]
+
+
+@pytest.mark.parametrize("metric", ["tokenized_bleu_compounds", "tokenized_bleu_lowercase", "x"])
+def test_perfect_outputs_score_full_marks(metric: str, tmp_path: Path) -> None:
+    """Through Moses, lower case, BPE and back."""
+    examples = [("Ein Satz, noch einer.", "One well-known sentence, and (another) one's end.")] * 3
+    prepared = make(tmp_path, examples, metric=metric, **LOWERED)
+    metrics = find_metrics(prepared)
+    scores = score_forms(prepared, "valid", outputs(prepared), metrics, {"beam": 4})
+    names = [score.signature.name for score in scores]
+    assert names == [*([metric] if metric != "x" else []), "sacrebleu", "chrf"]
+    assert [score.value for score in scores] == pytest.approx([100.0] * len(scores))
+    assert all("|refs:lowered|split:valid|data:" in str(score.signature) for score in scores)
+
+
+# --- scores
+
+
+def test_the_outputs_are_those_of_translate(pairs: Prepared, model: Seq2Seq) -> None:
+    _, decode = open_model(PAIRS, pairs)
+    found, forms, scores = evaluate_pairs(model, pairs, "test", decode, find_metrics(pairs))
+    assert forms.plain == translate(pairs, "test")
+    references = pairs.references("test")
     assert [score.signature.name for score in scores] == ["sacrebleu", "chrf"]
     for score in scores:
         expected = METRICS[score.signature.name].score(forms.plain, references)
         assert score.value == expected.value
-        assert str(score.signature).startswith(str(expected.signature).rpartition("|")[0])
-        assert "|split:test|data:" in str(score.signature)
-        assert "|beam:3|penalty:power|alpha:0.7|" in str(score.signature)
-    assert outputs.tokens == sum(len(text.split()) + 1 for text in forms.plain)
-    assert outputs.seconds > 0.0
+        signature = str(score.signature)
+        assert signature.startswith(str(expected.signature).rpartition("|")[0])
+        assert "|split:test|data:9800fcc1|beam:3|penalty:power|alpha:0.7|" in signature
+        assert "refs:lowered" not in signature
+    ids = pairs.pipeline.encode(1, forms.plain)
+    assert found.tokens == sum(len(each) + 1 for each in ids)
+    assert found.seconds > 0.0
 
 
-def test_a_few_lines_and_hurry(copies: Trained, pairs: TextSeq2Seq) -> None:
-    config = DecodeConfig(beam=1, max_len_plus=9)
-    few = search_split(pairs, copies.prepared, "test", config, most=3)
-    everything = search_split(pairs, copies.prepared, "test", config)
+def test_a_few_lines_and_hurry(pairs: Prepared, model: Seq2Seq) -> None:
+    config = DecodeConfig(beam=1, max_len_plus=20)
+    few = search_split(model, pairs, "test", config, most=3)
+    everything = search_split(model, pairs, "test", config)
     assert few.best == everything.best[:3]
     shown: list[int] = []
     stopped = search_split(
-        pairs, copies.prepared, "test", config, show=shown.append, hurry=lambda: len(shown) == 4
+        model, pairs, "test", config, show=shown.append, hurry=lambda: len(shown) == 4
     )
     assert shown == [1, 2, 3, 4]
     assert sum(map(bool, stopped.best)) == 4
 
 
-def test_signatures_tell_all_of_a_search() -> None:
-    usual = describe_search(DecodeConfig())
-    assert usual == {"beam": 5, "penalty": "power", "alpha": "1"}
+def test_signatures_name_the_whole_search() -> None:
+    usual = {"beam": 5, "penalty": "power", "alpha": "1"}
+    assert describe_search(DecodeConfig()) == usual
     config = DecodeConfig(length_penalty="stepwise", block_ngrams=3, allow_unknown=False)
-    assert describe_search(config) == {
-        "beam": 5,
-        "penalty": "stepwise",
-        "alpha": "1",
-        "block_ngrams": "3",
-        "allow_unknown": "false",
-    }
+    more = {"penalty": "stepwise", "block_ngrams": "3", "allow_unknown": "false"}
+    assert describe_search(config) == usual | more
 
 
-def test_the_paper_s_measure_comes_first(copies: Trained, texts: Trained) -> None:
-    assert [each.name for each in find_metrics(copies.prepared)] == ["sacrebleu", "chrf"]
-    asked = find_metrics(copies.prepared, ["tokenized_bleu_compounds"])
+def test_the_measure_of_the_task_comes_first(pairs: Prepared) -> None:
+    assert [each.name for each in find_metrics(pairs)] == ["sacrebleu", "chrf"]
+    asked = find_metrics(pairs, ["tokenized_bleu_compounds"])
     assert [each.name for each in asked] == ["tokenized_bleu_compounds"]
-    assert find_metrics(texts.prepared) == []
+    assert find_metrics(Prepared.open(GOLDEN / "data" / "text")) == []
+    summaries = find_metrics(Prepared.open(GOLDEN / "data" / "summaries"))
+    assert [each.name for each in summaries] == ["rouge"]
 
 
-def test_texts_have_the_perplexity_of_score(texts: Trained) -> None:
-    model = lightconv.load(texts.model)
-    assert isinstance(model, TextLanguageModel)
-    lines = list(texts.prepared.texts("test", "text"))
-    scored = model.score(lines)
+def test_texts_have_the_perplexity_of_score() -> None:
+    texts = Prepared.open(GOLDEN / "data" / "text")
+    lines = list(texts.texts("test", "text"))
+    scored = lightconv.load(TEXT).score(lines)
     expected = compute_perplexity(
         sum(each.logprob for each in scored),
         lines=len(lines),
         subwords=sum(len(each.ids) - 1 for each in scored),
         words=sum(len(line.split()) for line in lines),
     )
-    found = evaluate_texts(model, texts.prepared, "test")
+    model = ModelFolder(TEXT).load()
+    assert isinstance(model, LanguageModel)
+    found = evaluate_texts(model, texts, "test")
     assert found.value == pytest.approx(expected.value, rel=1e-6)
     assert found.parts["words"] == expected.parts["words"]
-    few = evaluate_texts(model, texts.prepared, "test", most=3)
-    part = sum(each.logprob for each in scored[:3])
-    assert few.parts["log_prob"] == pytest.approx(part, abs=1e-3)
+    few = evaluate_texts(model, texts, "test", most=3)
+    assert few.parts["log_prob"] == pytest.approx(sum(e.logprob for e in scored[:3]), abs=1e-3)
+    assert few.parts["subwords"] == sum(len(each.ids) for each in scored[:3])
 
 
-def test_data_of_another_model_is_refused(copies: Trained, texts: Trained, tmp_path: Path) -> None:
-    check_vocabulary(copies.model, copies.prepared)
-    with pytest.raises(ValueError, match=r"its pipeline\.json is not the one of"):
-        check_vocabulary(texts.model, copies.prepared)
-    other = shutil.copytree(copies.model, tmp_path / "model")
-    with (other / "vocab.target.txt").open("a") as file:
+def test_data_of_another_model_is_refused(pairs: Prepared, tmp_path: Path) -> None:
+    check_data(PAIRS, pairs, pairs=True)
+    with pytest.raises(ValueError, match="holds pairs of source and target, expected texts by"):
+        check_data(TEXT, pairs, pairs=False)
+    model = shutil.copytree(PAIRS, tmp_path / "model")
+    (model / "pipeline.json").unlink()
+    (model / "codes.txt").unlink()
+    check_data(model, pairs, pairs=True)  # an imported model has only its vocabulary
+    with (model / "vocab.txt").open("a") as file:
         file.write("more\n")
-    with pytest.raises(ValueError, match=r"its vocab\.target\.txt is not the one of"):
-        check_vocabulary(other, copies.prepared)
-    (other / "vocab.target.txt").unlink()
-    with pytest.raises(ValueError, match=r"model has no vocab\.target\.txt"):
-        check_vocabulary(other, copies.prepared)
-    imported = shutil.copytree(copies.model, tmp_path / "imported")
-    (imported / "pipeline.json").unlink()
-    check_vocabulary(imported, copies.prepared)
+    for change in (lambda: None, (model / "vocab.txt").unlink, (model / "codes.txt").touch):
+        change()
+        with pytest.raises(ValueError, match=r"its (vocab|codes)\.txt is not the one of"):
+            check_data(model, pairs, pairs=True)
 
 
-# --- While training
+def test_a_damaged_search_names_its_file(pairs: Prepared, tmp_path: Path) -> None:
+    model = shutil.copytree(PAIRS, tmp_path / "model")
+    config = model / "config.json"
+    config.write_text(config.read_text().replace('"alpha": 0.7', '"alpha": "x"'))
+    with pytest.raises(ValueError, match=r"model/config\.json: decode\.alpha"):
+        open_model(model, pairs)
 
 
-def test_a_metric_for_training(copies: Trained, pairs: TextSeq2Seq) -> None:
-    told: list[str] = []
-    name, compute = validation_metric(copies.data, DECODE, lines=10, tell=told.append)
+# --- during training
+
+
+def test_a_metric_for_training(
+    pairs: Prepared,
+    model: Seq2Seq,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(system, "VALIDATION_LINES", 10)
+    _, decode = open_model(PAIRS, pairs)
+    name, compute = validation_metric(pairs.folder, decode)
     assert name == "sacrebleu"
-    sources = list(copies.prepared.texts("valid", "source"))[:10]
-    references = copies.prepared.references("valid")[:10]
-    expected = METRICS["sacrebleu"].score(pairs.translate(sources), references).value
-    assert compute(pairs, lambda: False) == pytest.approx(expected)
-    assert compute(pairs, lambda: True) < expected, "it stops when told to"
+    references = pairs.references("valid")[:10]
+    expected = METRICS["sacrebleu"].score(translate(pairs, "valid")[:10], references).value
+    assert compute(model, lambda: False) == pytest.approx(expected)
+    assert compute(model, lambda: True) < expected, "it stops when told to"
     engine = "the C++ engine" if native().library else "torch, not in the C++ engine: it needs"
-    (note,) = told
-    assert note.startswith(f"sacrebleu of 10 lines: decoding in {engine}")
-    assert validation_metric(copies.data, DECODE, "chrf")[0] == "chrf"
-
-
-def test_texts_have_no_metric_of_outputs(texts: Trained) -> None:
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith(f"note: sacrebleu of 10 lines: decoding in {engine}")
+    assert validation_metric(pairs.folder, decode, "chrf")[0] == "chrf"
+    # A task that is measured by another BLEU, and one by no BLEU.
+    tokenized = make(tmp_path, EXAMPLES, metric="tokenized_bleu").folder
+    assert validation_metric(tokenized, decode)[0] == "tokenized_bleu"
+    assert validation_metric(GOLDEN / "data" / "summaries", decode)[0] == "sacrebleu"
     with pytest.raises(ValueError, match="perplexity is measured anyway"):
-        validation_metric(texts.data, DECODE)
-
-
-@pytest.mark.skipif(native().library is None, reason="no C++ kernels")
-def test_what_stepped_the_model_is_told(
-    copies: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
-    common = (copies.model, "--data", copies.data, "--limit", "3")
-    assert evaluate(*common) == 0
-    assert "engine  native\n" in capsys.readouterr().out
-    assert evaluate(*common, "--engine", "torch") == 0
-    assert "engine  torch\n" in capsys.readouterr().out
-    assert evaluate(*common, "--set", "coverage=0.1") == 0
-    assert "engine  torch (coverage needs to know the attention)\n" in capsys.readouterr().out
-    assert evaluate(*common, "--quantize", "int8") == 0
-    out = capsys.readouterr().out
-    assert "engine  native, int8\n" in out and "|quantize:int8|" in out
-
-
-# --- The command
-
-
-def evaluate(*arguments: object) -> int:
-    return cli.main(["evaluate", *map(str, arguments)])
-
-
-def test_a_table_with_floors(
-    copies: Trained, pairs: TextSeq2Seq, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate(copies.run, "--data", copies.data, "--floor") == 0
-    out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if line.startswith(("metric ", "sacrebleu "))]
-    header, bleu = rows
-    assert header == ["metric", "model", "copy", "nearest"]
-    references = copies.prepared.references("test")
-    score = METRICS["sacrebleu"].score(by_hand(copies, pairs), references).value
-    assert bleu[:3] == ["sacrebleu", f"{score:.2f}", "100.00"]
-    assert float(bleu[3]) < 50.0
-    assert "search  beam 3, penalty power, alpha 0.7" in out
-    assert "\nsacrebleu|nrefs:1|" in out and "\nchrf|nrefs:1|" in out
-
-
-def test_json_and_another_system(
-    copies: Trained, pairs: TextSeq2Seq, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = tmp_path / "other.txt"
-    other.write_text("".join(f"{line} w0\n" for line in by_hand(copies, pairs)))
-    common = (copies.model, "--data", copies.data, "--format", "jsonl", "--samples", "50")
-    assert evaluate(*common, "--against", other, "--out", tmp_path / "out.txt") == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each.get("system") for each in found] == ["model"] * 2 + ["against"] * 2 + [None]
-    comparison = found[-1]
-    assert comparison["first"]["value"] == found[0]["value"] > comparison["second"]["value"]
-    assert comparison["second"]["value"] == found[2]["value"]
-    assert comparison["p_value"] < 0.1 and "|test:paired|bs:50|" in comparison["signature"]
-    assert found[0]["about"]["model"] == str(copies.model)
-    assert (tmp_path / "out.txt").read_text().splitlines() == by_hand(copies, pairs)
-    # Against a model: itself.
-    assert evaluate(*common, "--against", copies.model, "--metric", "tokenized_bleu") == 0
-    *_, comparison = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert comparison["difference"]["value"] == 0.0
-
-
-@pytest.mark.skipif(native().library is None, reason="no C++ kernels")
-def test_eight_bits_beside_float(
-    copies: Trained, pairs: TextSeq2Seq, capsys: pytest.CaptureFixture[str]
-) -> None:
-    common = (copies.model, "--data", copies.data, "--quantize", "int8", "--compare")
-    assert evaluate(*common, "--samples", "50") == 0
-    out = capsys.readouterr().out
-    exact = by_hand(copies, pairs)
-    short = by_hand(copies, pairs, quantize="int8")
-    same = sum(a == b for a, b in zip(short, exact, strict=True))
-    assert f"same outputs   {same} of 30\n" in out
-    assert "engine         native, int8\n" in out and "\ntime, float32  " in out
-    (line,) = (line.split() for line in out.splitlines() if line.startswith("sacrebleu "))
-    references = copies.prepared.references("test")
-    scores = (METRICS["sacrebleu"].score(each, references).value for each in (short, exact))
-    assert line[1:] == [f"{score:.2f}" for score in scores]
-    assert "|test:paired|bs:50|" in out and " against " in out
-    assert evaluate(*common, "--samples", "5", "--format", "jsonl") == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    signatures = {each["system"]: each["signature"] for each in found if "system" in each}
-    assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
-
-
-def test_several_models_as_one(copies: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model beside itself says what it says alone; the signature says how many there were."""
-    common = (copies.model, "--data", copies.data, "--format", "jsonl")
-    assert evaluate(*common) == 0
-    (alone, _) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert evaluate(*common, "--ensemble", copies.run, "--ensemble", copies.model) == 0
-    (together, _) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert together["value"] == alone["value"] and "|ensemble:3|" in together["signature"]
-    assert together["about"]["model"] == " + ".join([str(copies.model)] * 3)
-    assert together["about"]["engine"] == alone["about"]["engine"]
-
-
-def test_texts_and_their_floor(texts: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(texts.run, "--data", texts.data, "--floor", "--format", "jsonl") == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["system"] for each in found] == ["model", "unigram"]
-    assert found[0]["value"] < found[1]["value"] / 2
-    assert found[0]["metric"] == "perplexity"
-
-
-def test_mistakes_are_one_line(
-    copies: Trained, texts: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(*arguments: object) -> str:
-        assert evaluate(*arguments) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-        return err
-
-    data = ("--data", copies.data)
-    assert "--data DIR is needed" in refused(copies.model)
-    assert "train, valid, test, no 'dev'" in refused(copies.model, *data, "--split", "dev")
-    assert "--beam 0" in refused(copies.model, *data, "--beam", "0")
-    assert "--limit 0" in refused(copies.model, *data, "--limit", "0")
-    assert "did you mean 'alpha'" in refused(copies.model, *data, "--set", "alfa=1")
-    assert "unknown metric 'blue'" in refused(copies.model, *data, "--metric", "blue")
-    assert "holds pairs of source and target" in refused(texts.model, *data)
-    assert "is a language model" in refused(
-        texts.model, "--data", texts.data, "--metric", "sacrebleu"
-    )
-    assert "expected both" in refused(copies.model, *data, "--compare")
-    assert "Give the data that it was trained on" in refused(
-        copies.model, *data, "--ensemble", texts.model
-    )
-    for option in (("--quantize", "int8"), ("--engine", "native"), ("--out", tmp_path / "x")):
-        message = refused(texts.model, "--data", texts.data, *option)
-        assert f"{option[0]} is for outputs, but " in message
-    assert "does not exist" in refused(tmp_path / "no", *data)
-    assert "expected a prepared folder" in refused(copies.model, "--data", tmp_path)
-    assert "expected none with a model" in refused(copies.model, *data, "--hypotheses", "x")
-    assert "--floor is for a model" in refused("--hypotheses", "x", "--references", "y", "--floor")
-    (tmp_path / "out").touch()
-    assert "out exists" in refused(copies.model, *data, "--out", tmp_path / "out")
-    (tmp_path / "few").write_text("w1\n")
-    assert "1 lines, expected 30" in refused(copies.model, *data, "--against", tmp_path / "few")
-
-
-def test_train_measures_it(
-    copies: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once begun with a metric, a run goes on with it."""
-    run = shutil.copytree(copies.run, tmp_path / "run")
-    recipe = shutil.copy(run / "config.json", tmp_path / "recipe.json")
-    command = ["train", str(recipe), "--data", str(copies.data), "--out", str(run)]
-    assert cli.main([*command, "--metric", "bleu"]) == 2
-    assert "was begun with no --metric, expected the same, got sacrebleu" in capsys.readouterr().err
-    few = ["--set", "train.max_steps=3", "--set", "train.validate_every=3"]
-    fresh = [*command[:-1], str(tmp_path / "fresh"), *few]
-    assert cli.main([*fresh, "--metric", "bleu"]) == 0
-    err = capsys.readouterr().err
-    assert "sacrebleu " in err
-    assert err.count("note: sacrebleu of 40 lines: decoding in ") == 1
-    entries = [json.loads(line) for line in (tmp_path / "fresh/log.jsonl").read_text().splitlines()]
-    assert list(entries[-1]["metric"]) == ["sacrebleu"]
-    assert cli.main(fresh) == 2
-    assert "was begun with sacrebleu" in capsys.readouterr().err
-
-
-def test_summaries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model that knows nothing, so what training says is above it."""
-    torch.manual_seed(0)
-    corpus = make("synthetic-summary", Settings(train=20, valid=2, test=4))
-    data = prepare(corpus, tmp_path / "data", processes=1)
-    tables = {
-        "task": to_dict(corpus.task),
-        "decode": to_dict(DecodeConfig(beam=2, max_len_plus=12, block_ngrams=3)),
-    }
-    model = build(pair_config(data.vocab_sizes))
-    model.save(tmp_path / "model", files=data.files(), tables=tables)
-    assert evaluate(tmp_path / "model", "--data", tmp_path / "data", "--floor") == 0
-    out = capsys.readouterr().out
-    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
-    assert rows["metric"] == ["model", "copy", "nearest"]
-    for name in ("rouge", "rouge1", "rouge2"):
-        mine, copy, nearest = map(float, rows[name])
-        assert mine < nearest and copy > 0.0
-    assert "|block_ngrams:3|" in out
-    document = next(data.texts("test", "source"))
-    (summary,) = lightconv.load(tmp_path / "model").summarize([document], max_source=9000)
-    assert 0 < len(summary.split()) <= 11 and "¶" not in summary.split()
+        validation_metric(GOLDEN / "data" / "text", decode)

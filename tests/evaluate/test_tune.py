@@ -1,76 +1,65 @@
-"""What is tuned is what a search with that value would have scored, and it is written down."""
+"""Tuned values are those that a search with the same settings would have scored."""
 
-import json
-import shutil
-from argparse import ArgumentTypeError
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+import torch
 
-import lightconv
-from lightconv import cli
-from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
+from lightconv.data.prepared import Prepared
+from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.search import rank
-from lightconv.decode.text import TextSeq2Seq
 from lightconv.evaluate import METRICS
-from lightconv.evaluate.bootstrap import Summed
-from lightconv.evaluate.forms import of_references
-from lightconv.evaluate.system import evaluate_pairs, search_split
-from lightconv.evaluate.tune.grid import Trial, best_trial, choose_metric, tune_search
-from lightconv.evaluate.tune.numbers import parse_counts, parse_grid, parse_numbers
+from lightconv.evaluate.metrics import Summed
+from lightconv.evaluate.system import evaluate_pairs, of_references, search_split
+from lightconv.evaluate.tune import Trial, Tuner, choose_metric, try_alphas
+from lightconv.models import Seq2Seq
 from lightconv.models.folder import ModelFolder
-from lightconv.train.checkpoints import Checkpoints, average
-from tests.trained import DECODE, Trained
+from tests.evaluate.examples import GOLDEN
 
-ALPHAS = (0.0, 0.5, 3.0)
+PAIRS, DATA = GOLDEN / "end" / "pairs" / "model", GOLDEN / "data" / "pairs"
+GRID = {"min_len": ("1", "9"), "length_penalty": ("power", "stepwise")}
 
 
 @pytest.fixture
-def early(copies: Trained) -> TextSeq2Seq:
-    """A model that is wrong often enough for penalties to matter: noise on its output."""
-    import torch
-
-    model = lightconv.load(copies.model)
-    assert isinstance(model, TextSeq2Seq)
+def noisy() -> Seq2Seq:
+    """A model that is wrong often enough for penalties to matter."""
+    model = ModelFolder(PAIRS).load()
+    assert isinstance(model, Seq2Seq)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(parameter + 0.6 * parameter.std() * noise)
+            parameter.add_(0.3 * parameter.std() * noise)
     return model
 
 
-def test_one_search_knows_every_penalty(copies: Trained, early: TextSeq2Seq) -> None:
+def test_one_search_serves_every_penalty(noisy: Seq2Seq) -> None:
     """Against searches with these values, one for each."""
-    prepared, metric = copies.prepared, METRICS["sacrebleu"]
+    tuner = Tuner(PAIRS, DATA, alphas=(0.0, 0.5, 3.0), grid=GRID)
+    prepared, metric = tuner.prepared, METRICS["sacrebleu"]
     assert isinstance(metric, Summed)
-    config = replace(DECODE, beam=4)
-    searches: list[DecodeConfig] = []
-
-    def search(setting: DecodeConfig) -> list[list[Hypothesis]]:
-        searches.append(setting)
-        return search_split(early, prepared, "valid", setting).hypotheses
-
-    trials = list(
-        tune_search(
-            search,
-            prepared,
-            of_references(prepared, "valid"),
-            metric,
-            config,
-            alphas=ALPHAS,
-            grid={"min_len": ("1", "3"), "length_penalty": ("power", "stepwise")},
-        )
-    )
-    assert len(searches) == 4 and len(trials) == 12
+    trials = []
+    for config in (replace(each, beam=4) for each in tuner.configs):
+        found = search_split(noisy, prepared, "valid", config).hypotheses
+        references = of_references(prepared, "valid")
+        trials += try_alphas(found, config, tuner.alphas, metric, prepared.pipeline, references)
+    assert len(trials) == 12
     assert len({round(trial.value, 6) for trial in trials}) > 3, "or the test says little"
     for trial in trials:
-        _, _, (score,) = evaluate_pairs(
-            early, prepared, "valid", trial.config, [METRICS["sacrebleu"]]
-        )
+        _, _, (score,) = evaluate_pairs(noisy, prepared, "valid", trial.config, [metric])
         assert trial.value == pytest.approx(score.value)
+
+
+def test_the_grid_is_a_product() -> None:
+    tuner = Tuner(PAIRS, DATA, grid=GRID)
+    assert [(each.min_len, each.length_penalty) for each in tuner.configs] == [
+        (1, "power"),
+        (1, "stepwise"),
+        (9, "power"),
+        (9, "stepwise"),
+    ]
+    assert {each.alpha for each in tuner.configs} == {0.7}
+    assert Tuner(PAIRS, DATA).configs == [tuner.decode]
 
 
 def test_ranks_by_hand() -> None:
@@ -85,118 +74,17 @@ def test_ranks_by_hand() -> None:
     assert [each.score for each in rank(besides, none, DecodeConfig(alpha=1.0))] == [-1.25, -1.5]
 
 
-def test_of_equals_the_nearest_alpha() -> None:
-    trials = [Trial(DecodeConfig(alpha=alpha), 3.0) for alpha in (0.0, 0.5, 1.0)]
-    assert best_trial(trials, 0.6).config.alpha == 0.5
+def test_the_nearest_alpha_of_equals() -> None:
+    tuner = Tuner(PAIRS, DATA)  # its alpha is 0.7
+    trials = [Trial(DecodeConfig(alpha=alpha), 3.0) for alpha in (0.0, 0.6, 1.0)]
+    assert tuner.best(trials).config.alpha == 0.6
     trials.append(Trial(DecodeConfig(alpha=2.0), 3.1))
-    assert best_trial(trials, 0.6).config.alpha == 2.0
+    assert tuner.best(trials).config.alpha == 2.0
 
 
-def test_what_is_measured(copies: Trained) -> None:
-    assert choose_metric(copies.prepared, None).name == "sacrebleu"
-    assert choose_metric(copies.prepared, "tokenized_bleu").name == "tokenized_bleu"
-    with pytest.raises(ValueError, match="chrf is no sum over lines"):
-        choose_metric(copies.prepared, "chrf")
-
-
-def test_lists_of_values() -> None:
-    assert parse_numbers("0,0.5,2") == (0.0, 0.5, 2.0)
-    assert parse_counts("5,1,5") == (1, 5)
-    assert parse_grid("max_len_plus=100, 140") == ("max_len_plus", ("100", "140"))
-    for parse, wrong in (
-        (parse_numbers, "a"),
-        (parse_numbers, "-1"),
-        (parse_numbers, "nan"),
-        (parse_counts, "0"),
-        (parse_counts, "1.5"),
-        (parse_grid, "beam"),
-        (parse_grid, "beam="),
-        (parse_grid, "alpha=1"),
-    ):
-        with pytest.raises(ArgumentTypeError):
-            parse(wrong)
-
-
-# --- The command
-
-
-def tune(*arguments: object) -> int:
-    return cli.main(["tune", *map(str, arguments)])
-
-
-def test_the_choice_is_written_into_the_model(
-    copies: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = shutil.copytree(copies.model, tmp_path / "model")
-    before = (model / "config.json").read_bytes()
-    common = (model, "--data", copies.data, "--alphas", "0.2,0.9", "--grid", "beam=2,4")
-    assert tune(*common, "--limit", "5", "--dry-run") == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[0] == ["checkpoints", "alpha", "beam", "score"]
-    assert [row[0] for row in rows].count("*") == 1 and len(rows) == 5
-    assert (model / "config.json").read_bytes() == before
-    assert tune(*common) == 0
-    out, err = capsys.readouterr()
-    (best,) = (line.split() for line in out.splitlines() if "*" in line)
-    assert err.count("note: decoding in ") == 1
-    tables = ModelFolder(model).tables
-    assert tables["decode"] == json.loads(before)["decode"] | {
-        "alpha": float(best[2]),
-        "beam": int(best[3]),
-    }
-    assert tables["tuned"]["split"] == "valid" and tables["tuned"]["lines"] == 40
-    assert tables["tuned"]["value"] == pytest.approx(float(best[4]), abs=0.01)
-    assert lightconv.load(model).translate(["w1 w2"]) == ["w1 w2"]
-    assert {path.name for path in model.iterdir()} == {path.name for path in copies.model.iterdir()}
-
-
-def test_a_run_chooses_its_checkpoints(
-    copies: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = shutil.copytree(copies.run, tmp_path / "run")
-    assert tune(run, "--data", copies.data, "--alphas", "1", "--counts", "2", "--limit", "9") == 0
-    (best,) = (line.split() for line in capsys.readouterr().out.splitlines() if "*" in line)
-    tables = ModelFolder(run / "model").tables
-    steps = tables["tuned"]["averaged"]
-    assert steps == [40, 80, 120][-int(best[1]) :]
-    folders = Checkpoints(run / "checkpoints", writer=False).folders()
-    wanted = average([folders[step] for step in steps])
-    found = dict(lightconv.load(run / "model").named_parameters())
-    assert all((wanted[name] == tensor).all() for name, tensor in found.items())
-    assert tables["decode"]["alpha"] == 1.0 and tables["task"]["corpus"] == "synthetic-copy"
-
-
-def test_a_run_of_texts_is_tuned_by_perplexity(
-    texts: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = shutil.copytree(texts.run, tmp_path / "run")
-    assert tune(run, "--data", texts.data) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    values = {int(row[-3]): float(row[-1]) for row in rows}
-    (best,) = (row for row in rows if row[0] == "*")
-    assert values[int(best[1])] == min(values.values())
-    assert set(values) == {1, 2, 3}
-    assert ModelFolder(run / "model").tables["tuned"]["metric"] == "perplexity"
-
-
-def test_mistakes_are_one_line(
-    copies: Trained, texts: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(*arguments: object) -> str:
-        assert tune(*arguments) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-        return err
-
-    assert "--data" in refused(copies.model)
-    data = ("--data", copies.data)
-    assert "is no run" in refused(copies.model, *data, "--counts", "2")
-    assert "3 regular checkpoints, expected at least 9" in refused(
-        copies.run, *data, "--counts", "9"
-    )
-    assert "--alphas" in refused(copies.model, *data, "--alphas", "x")
-    assert "no 'dev'" in refused(copies.model, *data, "--split", "dev")
-    assert "expected a run" in refused(texts.model, "--data", texts.data)
-    assert "holds texts" in refused(copies.model, "--data", texts.data)
-    assert "bem" in refused(copies.model, *data, "--grid", "bem=1")
-    assert "does not exist" in refused(tmp_path / "no", *data)
+def test_the_measure() -> None:
+    prepared = Prepared.open(DATA)
+    assert choose_metric(prepared, None).name == "sacrebleu"
+    assert choose_metric(prepared, "tokenized_bleu").name == "tokenized_bleu"
+    with pytest.raises(ValueError, match="chrf is not a sum over lines"):
+        choose_metric(prepared, "chrf")

@@ -5,7 +5,6 @@ tests marked `interpreted` run in a process of their own.
 """
 
 import functools
-import itertools
 import multiprocessing
 import os
 import subprocess
@@ -32,8 +31,10 @@ import triton.language as tl
 
 from lightconv.ops import gpu_kernels
 
+from . import cases
+from .cases import bf16, f16, f32, f64
+
 ROOT = Path(__file__).parents[2]
-f16, f32, f64, bf16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
 # Triton's interpreter truncates to bfloat16 where a GPU rounds.
 TOLERANCE = {f64: 1e-12, f32: 1e-5, f16: 2e-3, bf16: 1.6e-2}
 INTERPRETED: dict[str, Callable[..., None]] = {}
@@ -113,21 +114,12 @@ class Inputs(NamedTuple):
 
 
 def make_inputs(case: Case, seed: int = -0x123456789ABCDEF) -> Inputs:
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=f64)
-
-    dynamic = case.op == "dynamicconv"
-    x = normal(case.B, case.T, case.H * case.R).to(case.dtype)
-    weight = normal(*((case.B, case.T) if dynamic else ()), case.H, case.K)
-    weight = weight.to(case.weight_dtype or case.dtype)
-    grad = normal(*x.shape).to(case.dtype)
-    ends = torch.tensor([0, *itertools.accumulate(case.lengths)], dtype=torch.int32)
-    softmax = (case.softmax,) if dynamic else ()
+    shape = cases.Shape(case.B, case.T, case.H, case.R, case.K, case.left)
+    tensors = cases.make_inputs(case.op, shape, case.dtype, case.weight_dtype)
+    ends = cases.boundaries(case.lengths, torch.int32) if case.lengths else None
+    softmax = (case.softmax,) if case.op == "dynamicconv" else ()
     drop = (case.dropconnect, torch.tensor(seed) if case.dropconnect else None)
-    rest = (case.left, *softmax, ends if case.lengths else None, *drop)
-    return Inputs(x, weight, grad, rest)
+    return Inputs(*tensors, (case.left, *softmax, ends, *drop))
 
 
 def run(kernels: dict[str, Any], op: str, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
@@ -371,23 +363,16 @@ def test_bits(seed: int, first: int) -> None:
 
 
 X, WEIGHT = torch.zeros(2, 5, 6), torch.zeros(2, 5, 2, 3)
+NONE = (None, 0.0, None)
 
 
 @pytest.mark.parametrize(
     "kernel, arguments, message",
     [
-        ("dynamicconv", (X, WEIGHT, -1, False, None, 0.0, None), "dynamicconv: left must be"),
-        ("lightconv", (X, WEIGHT, 1, None, 0.0, None), "lightconv: weight must have shape"),
-        (
-            "dynamicconv_backward",
-            (X[1:], X, WEIGHT, 1, False, None, 0.0, None, True, True),
-            "grad must be like x",
-        ),
-        (
-            "lightconv_backward",
-            (X, X, WEIGHT[0, 0], 1, None, 0.5, None, True, True),
-            "lightconv: .* needs a seed",
-        ),
+        ("dynamicconv", (X, WEIGHT, -1, False, *NONE), "dynamicconv: left must be"),
+        ("lightconv", (X, WEIGHT, 1, *NONE), "lightconv: weight must have shape"),
+        ("dynamicconv_backward", (X[1:], X, WEIGHT, 1, False, *NONE, True, True), "grad must be"),
+        ("lightconv_backward", (X, X, WEIGHT[0, 0], 1, None, 0.5, None, True, True), "a seed"),
         (
             "dynamicconv",
             (X[:1], WEIGHT[:1], 1, False, torch.tensor([0]), 0.0, None),

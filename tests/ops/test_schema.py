@@ -45,27 +45,21 @@ every_extra = pytest.mark.parametrize("extras", EXTRAS.values(), ids=EXTRAS)
 
 @every_extra
 @every_subset
-@pytest.mark.parametrize("softmax", [False, True], ids=["weights", "logits"])
-def test_opcheck_dynamicconv(
-    softmax: bool, gradients: tuple[bool, bool], extras: tuple[Any, ...]
+@pytest.mark.parametrize(
+    "op, softmax",
+    [("dynamicconv", [False]), ("dynamicconv", [True]), ("lightconv", [])],
+    ids=["dynamicconv", "dynamicconv_softmax", "lightconv"],
+)
+def test_opcheck(
+    op: str, softmax: list[bool], gradients: tuple[bool, bool], extras: tuple[Any, ...]
 ) -> None:
-    x, weight, grad = make_inputs("dynamicconv", SHAPE if extras[0] is None else PACKED, f32)
-    check(
-        torch.ops.lightconv.dynamicconv_backward, grad, x, weight, 2, softmax, *extras, *gradients
-    )
+    x, weight, grad = make_inputs(op, SHAPE if extras[0] is None else PACKED, f32)
+    rest = (2, *softmax, *extras)
+    backward = getattr(torch.ops.lightconv, f"{op}_backward")
+    check(backward, grad, x, weight, *rest, *gradients)
     x.requires_grad_(gradients[0])
     weight.requires_grad_(gradients[1])
-    check(torch.ops.lightconv.dynamicconv, x, weight, 2, softmax, *extras)
-
-
-@every_extra
-@every_subset
-def test_opcheck_lightconv(gradients: tuple[bool, bool], extras: tuple[Any, ...]) -> None:
-    x, weight, grad = make_inputs("lightconv", SHAPE if extras[0] is None else PACKED, f32)
-    check(torch.ops.lightconv.lightconv_backward, grad, x, weight, 2, *extras, *gradients)
-    x.requires_grad_(gradients[0])
-    weight.requires_grad_(gradients[1])
-    check(torch.ops.lightconv.lightconv, x, weight, 2, *extras)
+    check(getattr(torch.ops.lightconv, op), x, weight, *rest)
 
 
 @pytest.mark.parametrize("position", [0, 5])

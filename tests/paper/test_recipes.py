@@ -1,14 +1,16 @@
 """The recipes say what the paper says, each step of the ablation changes one thing, twins match."""
 
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 
 import pytest
 import torch
 
-from lightconv.config import parse_json, parse_toml, to_json, to_toml
+from lightconv.config import from_dict, to_json, to_toml
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.config import LanguageModelConfig, MixerConfig, Seq2SeqConfig
 from lightconv.paper.params import PAPER_COUNTS, total
@@ -64,8 +66,8 @@ def test_every_row_has_a_recipe_and_every_big_recipe_a_row() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_survive_their_files(name: str) -> None:
     recipe = RECIPES[name]
-    assert parse_toml(to_toml(recipe), Recipe) == recipe
-    assert parse_json(to_json(recipe), Recipe) == recipe
+    assert from_dict(Recipe, tomllib.loads(to_toml(recipe))) == recipe
+    assert from_dict(Recipe, json.loads(to_json(recipe))) == recipe
 
 
 def test_reading_recipes_does_not_import_torch() -> None:

@@ -1,33 +1,42 @@
-"""`lightconv evaluate`: signed scores of texts, and of one system against another."""
+"""`lightconv evaluate`: signed scores of a model or of texts, and of one system against another."""
 
 import json
-import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
+from lightconv.console import print_groups, print_rows, tell
 from lightconv.data.text import Notes, first_gap, read_lines
-from lightconv.evaluate.bleu import ChrF, SacreBLEU, TokenizedBLEU
-from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, Summed, paired_bootstrap
-from lightconv.evaluate.metrics import METRICS, find_metric
+from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
+from lightconv.evaluate.metrics import (
+    METRICS,
+    ChrF,
+    Metric,
+    SacreBLEU,
+    Summed,
+    TokenizedBLEU,
+    find_metric,
+)
 from lightconv.evaluate.signature import Score
+from lightconv.files import write_file
+from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
-    from lightconv.evaluate.metrics import Metric
+    from lightconv.evaluate.comparison import Evaluation, Report
+    from lightconv.evaluate.system import Outputs
 
-# What is scored when nothing else is asked for.
+# Measures of texts by default.
 DEFAULT = ("sacrebleu", "chrf")
-# What can be said of a model only.
-MODEL_OPTIONS = (
-    *("data", "split", "beam", "set", "floor", "limit", "out", "overwrite"),
-    *("engine", "quantize", "compare", "ensemble"),
-)
+# Options of outputs, which a language model has not; and further ones of a model.
+OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
+MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", *OUTPUT_OPTIONS[2:])
+UNSET: tuple[object, ...] = (None, False, [])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the texts, prints one line for each metric."""
+    """Prints one line for each measure, for a model after a table."""
     options = _parser().parse(argv)
     if options.samples < 1:
         raise ValueError(f"--samples {options.samples}, expected at least 1")
@@ -41,79 +50,150 @@ def main(argv: Sequence[str]) -> int:
             "--references FILE. `lightconv evaluate --help` explains"
         )
     for name in MODEL_OPTIONS:
-        if getattr(options, name) not in (None, False, []):
+        if getattr(options, name) not in UNSET:
             raise ValueError(f"--{name} is for a model, expected MODEL before it")
     metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
+    for metric in metrics if options.against and options.metric else ():
+        if not isinstance(metric, Summed):
+            known = ", ".join(name for name, each in METRICS.items() if isinstance(each, Summed))
+            raise ValueError(f"{metric.name} cannot be compared by --against, expected {known}")
     if options.against:
-        metrics = _comparable(metrics, chosen=bool(options.metric))
+        metrics = [metric for metric in metrics if isinstance(metric, Summed)]
     for result in _results(metrics, options):
         print(json.dumps(result.plain()) if options.format == "jsonl" else result, flush=True)
     return 0
 
 
 def _evaluate_model(options: Namespace) -> int:
-    """Decodes a split and scores it."""
-    if options.data is None:
-        raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
-    if options.hypotheses or options.references:
-        raise ValueError("--hypotheses and --references are files, expected none with a model")
-    if options.beam is not None and options.beam < 1:
-        raise ValueError(f"--beam {options.beam}, expected at least 1")
-    if options.out is not None and options.out.exists():
-        if not options.overwrite:
-            raise ValueError(f"{options.out} exists. Choose another name, or say --overwrite")
-        options.out.unlink()
+    _check_model(options)
 
-    # These load torch, which takes its time: mistakes above are answered at once.
+    # These load torch: mistakes above are answered at once.
     from lightconv.decode.options import TextOptions
     from lightconv.device import choose_device
-    from lightconv.evaluate.report import Request, evaluate
+    from lightconv.evaluate.comparison import Evaluation
 
-    settings = [*options.set, *([] if options.beam is None else [f"beam={options.beam}"])]
-    request = Request(
+    evaluation = Evaluation(
         model=options.model,
         data=options.data,
         split=options.split or "test",
-        settings=settings,
+        settings=[*options.set, *([] if options.beam is None else [f"beam={options.beam}"])],
         metrics=options.metric,
         against=options.against,
         ensemble=options.ensemble,
         compare=options.compare,
-        floor=options.floor,
+        baselines=options.floor,
         limit=options.limit,
-        out=options.out,
         samples=options.samples,
         seed=options.seed,
         text=TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none"),
     )
-    evaluate(request, choose_device(options.device)).print(options.format)
+    report = evaluation.run(choose_device(options.device))
+    if options.out is not None:
+        write_file(options.out, "".join(f"{line}\n" for line in report.texts).encode())
+    if options.format == "jsonl":
+        about = {"about": _describe(evaluation, report)}
+        for system, scores in report.scores.items():
+            for score in scores:
+                print(json.dumps(score.plain() | {"system": system} | about))
+        for comparison in report.comparisons:
+            print(json.dumps(comparison.plain() | about))
+        return 0
+    print_rows(list(_describe(evaluation, report).items()))
+    print()
+    header = ("metric", *report.scores)
+    print_groups({"": list(_table(report))}, header, header[1:])
+    print()
+    for line in (*next(iter(report.scores.values())), *report.comparisons):
+        print(line)
     return 0
 
 
-def _results(metrics: "Sequence[Metric]", options: Namespace) -> "Iterable[Score | Comparison]":
+def _check_model(options: Namespace) -> None:
+    if options.data is None:
+        raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
+    if options.hypotheses or options.references:
+        raise ValueError("--hypotheses and --references are files, expected none with a model")
+    for name in ("beam", "limit"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}, expected at least 1")
+    if options.compare and options.quantize != "int8":
+        raise ValueError("--compare without --quantize int8, expected both")
+    folder = ModelFolder(options.model)
+    for name in () if folder.pairs else OUTPUT_OPTIONS:
+        if getattr(options, name) not in UNSET:
+            raise ValueError(f"--{name} is for outputs, but {folder.path} is a language model")
+    if options.out is not None and options.out.exists():
+        if not options.overwrite:
+            raise ValueError(f"{options.out} exists. Choose another name, or use --overwrite")
+        options.out.unlink()
+
+
+def _describe(evaluation: "Evaluation", report: "Report") -> dict[str, str]:
+    """Facts about an evaluation by name."""
+    from lightconv.evaluate.system import describe_search
+
+    facts = {
+        "model": " + ".join(str(folder.path) for folder in evaluation.folders),
+        "data": f"{evaluation.data} ({evaluation.split})",
+    }
+    outputs, exact = report.outputs, report.exact
+    if outputs is not None:
+        quantize = evaluation.text.quantize
+        reason = outputs.reason.partition(": ")[2]
+        search = describe_search(evaluation.decode)
+        facts |= {
+            "lines": f"{evaluation.count:,}",
+            "search": ", ".join(f"{name} {value}" for name, value in search.items()),
+            "engine": outputs.engine
+            + ("" if quantize == "none" else f", {quantize}")
+            + (f" ({reason})" if reason else ""),
+            "time": _describe_rate(outputs),
+        }
+        if exact is not None:
+            facts |= {
+                "time, float32": _describe_rate(exact),
+                "speed": f"{exact.seconds / outputs.seconds:.2f}x of float32",
+                "same outputs": f"{report.same:,} of {evaluation.count:,}",
+            }
+    return facts
+
+
+def _describe_rate(outputs: "Outputs") -> str:
+    seconds, count = outputs.seconds, len(outputs.hypotheses)
+    return (
+        f"{seconds:.1f} s, {count / seconds:,.1f} sentences/s, "
+        f"{outputs.tokens / seconds:,.0f} tokens/s"
+    )
+
+
+def _table(report: "Report") -> Iterator[list[str]]:
+    for scores in zip(*report.scores.values(), strict=True):
+        name = scores[0].signature.name
+        yield [name, *(f"{score.value:.2f}" for score in scores)]
+        for part in ("rouge1", "rouge2") if name == "rouge" else ():
+            yield [f"  {part}", *(f"{score.parts[part]:.2f}" for score in scores)]
+
+
+def _results(metrics: Sequence[Metric], options: Namespace) -> Iterator[Score | Comparison]:
+    """Scores of files, or comparisons with another file."""
     against = [options.against] if options.against else []
     hypotheses, *others = _read([options.hypotheses, *options.references, *against])
     for warning in _doubts(metrics, hypotheses):
-        print(f"warning: {warning}", file=sys.stderr)
+        tell(f"warning: {warning}")
     if not against:
         for metric in metrics:
             yield metric.score(hypotheses, *others)
         return
     *references, baseline = others
+    texts = (hypotheses, baseline, *references)
     for metric in metrics:
         if isinstance(metric, Summed):
-            yield paired_bootstrap(
-                metric,
-                hypotheses,
-                baseline,
-                *references,
-                samples=options.samples,
-                seed=options.seed,
-            )
+            yield paired_bootstrap(metric, *texts, samples=options.samples, seed=options.seed)
 
 
-def _doubts(metrics: "Sequence[Metric]", hypotheses: Sequence[str]) -> Iterable[str]:
-    """Whether the texts are of the kind that each metric expects, judged by their full stops."""
+def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[str]:
+    """Warnings about tokenised or plain text in the wrong place, judged by the full stops."""
     half = len(hypotheses) / 2
     apart = sum(line.endswith(" .") for line in hypotheses) > half
     joined = sum(line.endswith(".") and not line.endswith(" .") for line in hypotheses) > half
@@ -124,29 +204,18 @@ def _doubts(metrics: "Sequence[Metric]", hypotheses: Sequence[str]) -> Iterable[
             yield f"the hypotheses seem not to be tokenised, {metric.name} expects that they are"
 
 
-def _comparable(metrics: "Sequence[Metric]", *, chosen: bool) -> "list[Metric]":
-    """Those that can be resampled; ValueError if the user chose one that cannot."""
-    able: list[Metric] = [metric for metric in metrics if isinstance(metric, Summed)]
-    for metric in metrics if chosen else ():
-        if metric not in able:
-            known = ", ".join(name for name, each in METRICS.items() if isinstance(each, Summed))
-            raise ValueError(f"{metric.name} cannot be compared by --against, expected {known}")
-    return able
-
-
 def _read(paths: Sequence[Path]) -> list[list[str]]:
-    """The lines of each file; ValueError if one has more than another."""
+    """Lines of files; ValueError if one has more than another."""
     notes = Notes()
     texts = [list(read_lines(path, notes)) for path in paths]
-    warning = notes.warning()
-    if warning:
-        print(f"warning: {warning}", file=sys.stderr)
+    if warning := notes.warning():
+        tell(f"warning: {warning}")
     for path, lines in zip(paths[1:], texts[1:], strict=True):
         if len(lines) != len(texts[0]):
             gap = first_gap([len(line) for line in texts[0]], [len(line) for line in lines])
             raise ValueError(
-                f"{paths[0]} has {len(texts[0])} lines and {path} has {len(lines)}, expected as "
-                f"many. They seem to part at line {gap}"
+                f"{paths[0]} has {len(texts[0])} lines and {path} has {len(lines)}, expected the "
+                f"same number. They seem to part at line {gap}"
             )
     return texts
 
@@ -166,72 +235,55 @@ def _parser() -> Parser:
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
     )
-    parser.add_argument(
-        "model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run"
-    )
-    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
-    parser.add_argument("--split", metavar="NAME", help="default: test")
-    parser.add_argument("--beam", metavar="N", type=int, help="default: the model's own")
+    add = parser.add_argument
+    number: dict[str, Any] = {"metavar": "N", "type": int}
+    file: dict[str, Any] = {"metavar": "FILE", "type": Path}
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    add("model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run")
+    add("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
+    add("--split", metavar="NAME", help="default: test")
+    add("--beam", **number, help="default: the model's own")
     parser.add_settings(
         "change another value of the search, such as alpha=0.6", metavar="NAME=VALUE"
     )
-    parser.add_argument(
+    add(
         "--floor",
         action="store_true",
         help="beside it: the source as output, and what training says of the nearest source",
     )
-    parser.add_argument(
+    add(
         "--ensemble",
         metavar="MODEL",
         type=Path,
-        action="append",
-        default=[],
+        **repeated,
         help="another model of the same data: the mean of all is searched; may be repeated",
     )
-    parser.add_argument("--limit", metavar="N", type=int, help="only the first N lines")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs there")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older FILE")
+    add("--limit", **number, help="only the first N lines")
+    add("--out", **file, help="write the outputs there")
+    add("--overwrite", action="store_true", help="replace an older FILE")
     parser.add_device()
-    parser.add_argument("--engine", choices=["auto", "native", "torch"], help="default: auto")
-    parser.add_argument("--quantize", choices=["none", "int8"], help="default: none")
-    parser.add_argument(
+    add("--engine", choices=["auto", "native", "torch"], help="default: auto")
+    add("--quantize", choices=["none", "int8"], help="default: none")
+    add(
         "--compare",
         action="store_true",
         help="with --quantize int8: decode in float32 too; scores, speeds and paired bootstrap",
     )
-    parser.add_argument(
-        "--hypotheses",
-        metavar="FILE",
-        type=Path,
-        help="outputs, one per line; .gz, .bz2, .xz are unpacked",
-    )
-    parser.add_argument(
-        "--references",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="may be given several times",
-    )
-    parser.add_argument(
+    add("--hypotheses", **file, help="outputs, one per line; .gz, .bz2, .xz are unpacked")
+    add("--references", **file, **repeated, help="may be given several times")
+    add(
         "--metric",
         metavar="NAME",
-        action="append",
-        default=[],
+        **repeated,
         help=f"may be given several times: {', '.join(METRICS)}; default: {' and '.join(DEFAULT)}",
     )
-    parser.add_argument(
-        "--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it"
-    )
-    parser.add_argument(
+    add("--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it")
+    add(
         "--against",
-        metavar="FILE",
-        type=Path,
+        **file,
         help="outputs of another system for the same lines; with a model also another model",
     )
-    parser.add_argument(
-        "--samples", metavar="N", type=int, default=SAMPLES, help=f"default: {SAMPLES}"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--format", choices=["text", "jsonl"], default="text", help="default: text")
+    add("--samples", **number, default=SAMPLES, help=f"default: {SAMPLES}")
+    add("--seed", **number, default=SEED, help=f"default: {SEED}")
+    add("--format", choices=["text", "jsonl"], default="text", help="default: text")
     return parser

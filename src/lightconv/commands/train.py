@@ -144,7 +144,7 @@ def _train(
 def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | None":
     if options.metric is None:
         return None
-    from lightconv.evaluate.validation import validation_metric
+    from lightconv.evaluate.system import validation_metric
     from lightconv.train.loop import RunMetric
 
     return RunMetric(*validation_metric(options.data, recipe.decode, options.metric))

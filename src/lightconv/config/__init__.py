@@ -5,15 +5,7 @@ their ClassVar `kind`, a tuple of these, dict[str, str], or any of them | None w
 """
 
 from lightconv.config.override import override
-from lightconv.config.text import (
-    differences,
-    parse_json,
-    parse_toml,
-    read,
-    read_plain,
-    to_json,
-    to_toml,
-)
+from lightconv.config.text import differences, read, read_plain, to_json, to_toml
 from lightconv.config.values import (
     ConfigError,
     check_counts,
@@ -35,8 +27,6 @@ __all__ = [
     "differences",
     "from_dict",
     "override",
-    "parse_json",
-    "parse_toml",
     "read",
     "read_plain",
     "to_dict",

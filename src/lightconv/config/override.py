@@ -1,25 +1,11 @@
 """`path=value` settings laid over a configuration: what `--set` does."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from lightconv.config import values
 from lightconv.config.text import parse_plain
-from lightconv.config.values import (
-    ConfigError,
-    FieldType,
-    Hint,
-    choose,
-    field_hints,
-    field_type,
-    from_dict,
-    join,
-    own_kind,
-    show,
-    to_dict,
-    unknown,
-)
-
-T = TypeVar("T")
+from lightconv.config.values import ConfigError, FieldType, T, field_hints, field_type, join, show
 
 
 def override(config: T, settings: Iterable[str]) -> T:
@@ -29,80 +15,72 @@ def override(config: T, settings: Iterable[str]) -> T:
     text also without quotes, and `none` unsets an optional field. A new `kind` starts that part
     anew, with the fields that both kinds have.
     """
-    data: Any = to_dict(config)
+    data: Any = values.to_dict(config)
     for setting in settings:
         path, sign, text = setting.partition("=")
         parts = path.strip().split(".")
         if not sign or not all(parts):
             raise ConfigError(f"{show(setting)} is not a setting, expected path=value")
         data = _assign(type(config), data, parts, text.strip(), "")
-    return from_dict(type(config), data)
+    return values.from_dict(type(config), data)
 
 
-def _assign(hint: Hint, node: Any, parts: list[str], text: str, where: str) -> Any:
-    """`node`, a plain value of type `hint`, with the value at the end of `parts` set."""
+def _assign(hint: values.Hint, node: Any, parts: list[str], text: str, where: str) -> Any:
     place = field_type(hint)
     if not parts:
         return _parse(place, text)
-    if not place.classes and place.origin not in (tuple, dict):
-        raise ConfigError(f"{where} is {place.expected}, it has no {show(parts[0])} in it")
+    name, *rest = parts
     if place.classes and place.optional and node is None:
         node = {}
+    if not place.classes and place.origin not in (tuple, dict):
+        raise ConfigError(f"{where} is {place.expected}, it has no {show(name)} in it")
     held: Any = list if place.origin is tuple else dict
     if not isinstance(node, held):  # an earlier setting replaced it
         raise ConfigError(f"{where}={show(node)} must be {place.expected.removesuffix(' or none')}")
-    if place.classes:
-        return _assign_field(place, node, parts, text, where)
     if place.origin is tuple:
-        return _assign_item(place, node, parts, text, where)
-    # All parts together are one name, dots included: the paths in a recipe's `sources`.
-    return node | {".".join(parts): _parse(field_type(place.args[1]), text)}
+        items = list(node)
+        for number in _numbers(name, len(items), where):
+            inner = place.args[
+                0 if place.args[-1] is Ellipsis else min(number, len(place.args) - 1)
+            ]
+            items[number] = _assign(inner, items[number], rest, text, join(where, number))
+        return items
+    if place.origin is dict:
+        # All parts together are one name, dots included: the paths in a recipe's `sources`.
+        return node | {".".join(parts): _parse(field_type(place.args[1]), text)}
+    if parts == ["kind"] and len(place.classes) > 1:
+        return _change_kind(place, node, _parse(field_type(str), text), where)
+    cls = values.choose(place, node, where)
+    fields, path = field_hints(cls), join(where, name)
+    if name not in fields:
+        raise values.unknown(place, cls, name, _parse(field_type(object), text), where)
+    if name not in node and rest:
+        raise ConfigError(f"{path} is missing, set it before a part of it")
+    return node | {name: _assign(fields[name], node.get(name), rest, text, path)}
 
 
-def _assign_field(place: FieldType, data: Any, parts: list[str], text: str, where: str) -> Any:
-    name, *rest = parts
-    if name == "kind" and not rest and own_kind(place.classes[0]) is not None:
-        return _change_kind(place, data, _parse(field_type(str), text), where)
-    cls = choose(place, data, where)
-    if name not in field_hints(cls):
-        raise unknown(place, cls, name, _parse(field_type(object), text), where)
-    if name not in data and rest:
-        raise ConfigError(f"{join(where, name)} is missing, set it before a part of it")
-    hint = field_hints(cls)[name]
-    return data | {name: _assign(hint, data.get(name), rest, text, join(where, name))}
+def _numbers(name: str, count: int, where: str) -> range:
+    if name == "*" and count:
+        return range(count)
+    if name.isascii() and name.isdigit() and len(name) < 9 and int(name) < count:
+        return range(int(name), int(name) + 1)
+    known = f"0 to {count - 1}, or * for all" if count else "nothing, the list is empty"
+    raise ConfigError(f"{where} has no place {show(name)}, expected {known}")
 
 
 def _change_kind(place: FieldType, data: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
-    """A table of another kind, with the fields that are the same in both."""
-    new = field_hints(choose(place, {"kind": kind}, where))
+    new = field_hints(values.choose(place, {"kind": kind}, where))
     if "kind" in data:
-        old = field_hints(choose(place, data, where))
+        old = field_hints(values.choose(place, data, where))
         data = {name: data[name] for name in data if name in new and old.get(name) == new[name]}
     return {**data, "kind": kind}
 
 
-def _assign_item(place: FieldType, node: list[Any], parts: list[str], text: str, where: str) -> Any:
-    items, (name, *rest) = list(node), parts
-    if name == "*" and items:
-        numbers = range(len(items))
-    elif name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(items):
-        numbers = range(int(name), int(name) + 1)
-    else:
-        known = f"0 to {len(items) - 1}, or * for all" if items else "nothing, the list is empty"
-        raise ConfigError(f"{where} has no place {show(name)}, expected {known}")
-    for number in numbers:
-        hint = place.args[0 if place.args[-1] is Ellipsis else min(number, len(place.args) - 1)]
-        items[number] = _assign(hint, items[number], rest, text, join(where, number))
-    return items
-
-
 def _parse(place: FieldType, text: str) -> Any:
-    """The plain value that `text` means at a place; the text itself if it means none."""
     if place.optional and text == "none":
         return None
-    if place.hint is str and not text.startswith(('"', "'")):
-        return text
-    if place.origin is Literal and text in place.args:
+    is_bare = place.origin is str and not text.startswith(('"', "'"))
+    if is_bare or (place.origin is Literal and text in place.args):
         return text
     try:
         found = parse_plain(f"value = {text}", ".toml")

@@ -6,25 +6,17 @@ import tomllib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import tomli_w
 
-from lightconv.config.values import ConfigError, from_dict, join, show, to_dict
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
-
-T = TypeVar("T")
+from lightconv.config.values import ConfigError, T, from_dict, join, show, to_dict
 
 # Fifty times the largest recipe; a longer file is not a configuration.
 LARGEST_FILE = 256 * 1024
-SUFFIXES = (".json", ".toml")
 # tomllib needs quadratic time for a key of many parts, a.a.a.a: minutes for a file of that size.
 MOST_DOTS = 256
 STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*""")
-# Unequal to every value of a configuration.
-ABSENT = object()
 
 
 def to_json(config: object) -> str:
@@ -37,17 +29,7 @@ def to_toml(config: object) -> str:
     return "\n".join(_sections(to_dict(config), ""))
 
 
-def parse_json(text: str, cls: "TypeForm[T]") -> T:
-    """The configuration that JSON text describes."""
-    return from_dict(cls, parse_plain(text, ".json"))
-
-
-def parse_toml(text: str, cls: "TypeForm[T]") -> T:
-    """The configuration that TOML text describes."""
-    return from_dict(cls, parse_plain(text, ".toml"))
-
-
-def read(path: str | PathLike[str], cls: "TypeForm[T]") -> T:
+def read(path: str | PathLike[str], cls: type[T]) -> T:
     """The configuration in a file, JSON or TOML by its suffix."""
     data = read_plain(path)
     try:
@@ -58,12 +40,8 @@ def read(path: str | PathLike[str], cls: "TypeForm[T]") -> T:
 
 def read_plain(path: str | PathLike[str]) -> Any:
     """The plain values in a file, JSON or TOML by its suffix."""
-    path = Path(path)
     try:
-        text = _read_text(path)
-        if path.suffix.lower() not in SUFFIXES:
-            raise ConfigError(f"suffix {path.suffix!r}, expected one of {', '.join(SUFFIXES)}")
-        return parse_plain(text, path.suffix.lower())
+        return parse_plain(_read_text(Path(path)), Path(path).suffix.lower())
     except OSError as error:
         raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
     except ValueError as error:  # a ConfigError, bytes that are not UTF-8, or a NUL in the name
@@ -73,21 +51,19 @@ def read_plain(path: str | PathLike[str]) -> Any:
 def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise ConfigError(f"longer than {LARGEST_FILE} bytes, so it is not a configuration")
+    if not 0 < len(data.strip()) <= LARGEST_FILE:
+        problem = f"longer than {LARGEST_FILE} bytes" if data.strip() else "is empty"
+        raise ConfigError(f"{problem}, expected a configuration")
     try:
         return data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"byte {error.start + 1}, in line {line}, is not UTF-8. Save the file as UTF-8"
-        ) from None
+        raise ConfigError(f"byte {error.start + 1}, in line {line}, is not UTF-8") from None
 
 
 def parse_plain(text: str, suffix: str) -> Any:
-    """The plain values of JSON or TOML text."""
-    if len(text) > LARGEST_FILE:
-        raise ConfigError(f"longer than {LARGEST_FILE} characters, so it is not a configuration")
+    if suffix not in (".json", ".toml"):
+        raise ConfigError(f"suffix {suffix!r}, expected .json or .toml")
     try:
         if suffix == ".json":
             return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
@@ -119,12 +95,9 @@ def _refuse_constant(name: str) -> float:
 
 
 def _sections(table: dict[str, Any], header: str) -> list[str]:
-    """Lines of a table: its own values, then a section for each table in it."""
+    own = {name: value for name, value in table.items() if not isinstance(value, dict | None)}
     lines = [f"[{header}]"] if header else []
-    for name, value in table.items():
-        if value is not None and not isinstance(value, dict):
-            lines.append(f"{_key(name)} = {write_value(value)}")
-    lines.append("")
+    lines += [*(f"{_key(name)} = {write_value(value)}" for name, value in own.items()), ""]
     for name, value in table.items():
         if isinstance(value, dict):
             lines += _sections(value, f"{header}.{_key(name)}" if header else _key(name))
@@ -138,34 +111,28 @@ def write_value(value: Any) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
         items = [write_value(item) for item in value]
-        if _holds_tables(value):
+        if any(isinstance(item, dict) for item in value):
             return "\n".join(["[", *(f"    {item}," for item in items), "]"])
         return f"[{', '.join(items)}]"
-    return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
+    return "none" if value is None else tomli_w.dumps({"": value})[len('"" = ') : -1]
 
 
 def _key(name: str) -> str:
     return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 
-def _holds_tables(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
-
-
 def differences(a: object, b: object) -> list[str]:
     """One line `path: old -> new` for each field that is not the same; none if a == b."""
-    return list(_compare(to_dict(a), to_dict(b), ""))
+    old, new = (dict(_leaves(to_dict(side), "")) for side in (a, b))
+    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
+    return [f"{p}: {write_value(old.get(p))} -> {write_value(new.get(p))}" for p in changed]
 
 
-def _compare(a: Any, b: Any, where: str) -> Iterator[str]:
-    if _holds_tables(a) or _holds_tables(b):  # layers: place by place
-        a, b = (dict(enumerate(side if isinstance(side, list) else [])) for side in (a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in {**a, **b}:
-            yield from _compare(a.get(name, ABSENT), b.get(name, ABSENT), join(where, name))
-    elif a != b and not all(side is None or side is ABSENT for side in (a, b)):
-        old, new = (
-            "absent" if side is ABSENT else "none" if side is None else write_value(side)
-            for side in (a, b)
-        )
-        yield f"{where}: {old} -> {new}"
+def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(item, join(where, name))
+    else:
+        yield where, value

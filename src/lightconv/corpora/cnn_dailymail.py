@@ -1,132 +1,144 @@
 """CNN-DailyMail: news articles and their highlights, as story files or as JSON lines.
 
-Story files come as `cnn_stories.tgz` and `dailymail_stories.tgz`, or unpacked; which story belongs
-to which split, three lists of addresses say, by the SHA-1 of each. JSON lines come as one file for
-each split (see `summaries`).
+Three lists of addresses assign the stories to splits; the SHA-1 of an address names its story.
+JSON lines come as one file for each split. In the paper's copy, markers (@entity1) replace names
+of people and places; the owners' stories have the names.
 
-In the paper's copy, names of people and places were replaced by markers (@entity1). The owners ship
-stories with the names in them, and so they are read; JSON lines with markers are taken as they are.
+The sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and the
+end of a line for metrics and readers.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from functools import partial
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
-from lightconv.corpora import Progress
-from lightconv.corpora.archives import Source
-from lightconv.corpora.summaries import article_text, parse_records, summary_text
-from lightconv.corpora.unpack import Member
+from lightconv.corpora import CORPORA, Progress
+from lightconv.corpora.sources import Member, SourceFiles
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example, Reader
+from lightconv.data.corpus import SENTENCE_BREAK, Corpus, Example, Reader
 from lightconv.data.text import lines_of
 from lightconv.data.vocabulary import SPECIALS
 
 LISTS = {"train": "all_train.txt", "valid": "all_val.txt", "test": "all_test.txt"}
-RECORDS = {
-    split: tuple(f"{name}.{ending}" for name in names for ending in ("jsonl", "json"))
-    for split, names in {
-        "train": ("train",),
-        "valid": ("validation", "valid", "val", "dev"),
-        "test": ("test",),
-    }.items()
-}
-NEEDS = (
-    "a folder with cnn_stories.tgz and dailymail_stories.tgz of the DeepMind Q&A dataset (or cnn "
-    "and dailymail, unpacked) and the lists all_train.txt, all_val.txt, all_test.txt of See et al. "
-    "(2017), or with JSON lines in train.jsonl, validation.jsonl, test.jsonl"
-)
-TRUNCATE = 400
+RECORDS = {"train": ["train"], "valid": ["validation", "valid", "val", "dev"], "test": ["test"]}
 PIPELINE = PipelineConfig(
     sides=(
-        SideConfig(lang="en", tokenize="moses", lowercase=True, truncate=TRUNCATE),
+        SideConfig(lang="en", tokenize="moses", lowercase=True, truncate=400),
         SideConfig(lang="en", tokenize="moses", lowercase=True),
     ),
     subword=BPEConfig(merges=30_000, share_vocab=True, most=30_000 - SPECIALS),
 )
 
+# Names of article and summary in JSON lines.
+FIELDS = (("article", "highlights"), ("document", "summary"), ("text", "summary"))
+_EXPECTED = " or ".join(f'{{"{source}": ..., "{target}": ...}}' for source, target in FIELDS)
 _STORY = ".story"
-_HIGHLIGHT = "@highlight"
-# What a sentence may end with; captions and headings end without.
+# Ends of sentences; captions and headings have none.
 _ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 
 
-def articles(path: Path | None, cache: Path, progress: Progress) -> Corpus:
-    """Articles, cut after 400 words, and their highlights."""
-    if path is None:
-        raise ValueError(f"cnn-dailymail needs --from PATH: {NEEDS}")
-    source = Source(path, progress)
-    stories = any(member.base.endswith(_STORY) for member in source)
-    splits = _stories(source, progress) if stories else _records(source)
+def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
+    source = SourceFiles(path, progress)
+    needs = CORPORA[name].needs
+    if any(member.base.endswith(_STORY) for member in source):
+        splits = _stories(source, needs, progress)
+    else:
+        wanted = {
+            f"{names[0]}.jsonl": [f"{name}.{end}" for name in names for end in ("jsonl", "json")]
+            for names in RECORDS.values()
+        }
+        members = zip(RECORDS, source.require(wanted, needs), strict=True)
+        splits = {split: partial(_records, source, member) for split, member in members}
     return Corpus(
-        task=TaskConfig(kind="summarization", corpus="cnn-dailymail", metric="rouge"),
+        task=TaskConfig(kind="summarization", corpus=name, metric="rouge"),
         splits=splits,
         pipeline=PIPELINE,
         digests=source.digests,
     )
 
 
-def _members(source: Source, names: dict[str, tuple[str, ...]], missing: str) -> dict[str, Member]:
-    found = {split: source.find(*candidates) for split, candidates in names.items()}
-    for split, member in found.items():
-        if member is None:
-            raise ValueError(f"{source.path} lacks {names[split][0]}{missing}, expected {NEEDS}")
-    members = {split: member for split, member in found.items() if member}
-    source.record(members.values())
-    return members
-
-
-# --- JSON lines
-
-
-def _records(source: Source) -> dict[str, Reader]:
-    members = _members(source, RECORDS, " and story files")
-    return {split: partial(_parsed, source, member) for split, member in members.items()}
-
-
-def _parsed(source: Source, member: Member) -> Iterator[Example]:
-    return parse_records(source.lines(member), str(member))
-
-
-# --- Stories
-
-
-def _stories(source: Source, progress: Progress) -> dict[str, Reader]:
-    lists = _members(source, {split: (name,) for split, name in LISTS.items()}, "")
+def _stories(source: SourceFiles, needs: str, progress: Progress) -> dict[str, Reader]:
+    members = source.require({name: [name] for name in LISTS.values()}, needs)
+    lists = dict(zip(LISTS, members, strict=True))
     for split, member in lists.items():
         names = _listed(source, member)
-        missing = [name for name in names if not source.named(name)]
+        missing = [name for name in names if not source.find(name)]
         if missing:
             raise ValueError(
                 f"{source.path} lacks {len(missing):,} of the {len(names):,} stories of "
                 f"{member.base}, {missing[0]} among them, expected those of CNN and of the Daily "
-                f"Mail: {NEEDS}"
+                f"Mail: {needs}"
             )
         progress(f"{split}: {len(names):,} stories")
     return {split: partial(_told, source, member) for split, member in lists.items()}
 
 
-def _listed(source: Source, member: Member) -> list[str]:
-    """The story files of a split: each is named by the SHA-1 of its address."""
+def _listed(source: SourceFiles, member: Member) -> list[str]:
     addresses = (line.strip() for line in source.lines(member))
     return [f"{sha1(address.encode()).hexdigest()}{_STORY}" for address in addresses if address]
 
 
-def _told(source: Source, member: Member) -> Iterator[Example]:
-    """The stories of a list, in the order of the archive or the folder."""
-    wanted = set(_listed(source, member))
-    for found in source.walk(wanted.__contains__):
-        yield parse_story(lines_of(found.stream, str(found.member)))
+def _told(source: SourceFiles, member: Member) -> Iterator[Example]:
+    for story, stream in source.walk(set(_listed(source, member))):
+        yield parse_story(lines_of(stream, str(story)))
 
 
-def parse_story(lines: Iterator[str]) -> Example:
-    """A story file -> (article, summary): what follows an @highlight is part of the summary."""
+def parse_story(lines: Iterable[str]) -> Example:
+    """(article, summary) of a story file: the lines after the first @highlight are the summary."""
     article: list[str] = []
     highlights: list[str] = []
     into = article
     for line in map(str.strip, lines):
-        if line.startswith(_HIGHLIGHT):
+        if line.startswith("@highlight"):
             into = highlights
         elif line:
             into.append(line if line.endswith(_ENDS) else f"{line} .")
     return article_text(article), summary_text(highlights)
+
+
+def article_text(paragraphs: Iterable[str]) -> str:
+    return " ".join(" ".join(paragraphs).split())
+
+
+def summary_text(sentences: Iterable[str]) -> str:
+    lines = (" ".join(sentence.replace(SENTENCE_BREAK, " ").split()) for sentence in sentences)
+    return f" {SENTENCE_BREAK} ".join(filter(None, lines))
+
+
+def _records(source: SourceFiles, member: Member) -> Iterator[Example]:
+    return parse_records(source.lines(member), str(member))
+
+
+def parse_records(lines: Iterable[str], name: str) -> Iterator[Example]:
+    """(article, summary) of each JSON line: texts with a sentence on each line, or lists."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error}), expected {_EXPECTED}") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{where}: {line[:60]!r}, expected {_EXPECTED}")
+        fields = next((pair for pair in FIELDS if record.keys() >= set(pair)), None)
+        if fields is None:
+            got = ", ".join(sorted(record)[:8]) or "(none)"
+            raise ValueError(f"{where}: fields {got}, expected {_EXPECTED}")
+        article, summary = (_sentences(record[field], f"{where}, {field}") for field in fields)
+        yield article_text(article), summary_text(summary)
+
+
+def _sentences(value: Any, where: str) -> list[str]:
+    parts = [value] if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"{where}: {str(value)[:60]!r}, expected text or a list of texts")
+    text = "\n".join(parts)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{where}: a lone surrogate, expected text. Write the file again")
+    for mark in ("<s>", "</s>", "\r\n"):  # the first two in files of See et al. (2017)
+        text = text.replace(mark, "\n")
+    return text.split("\n")

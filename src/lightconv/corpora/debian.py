@@ -1,48 +1,178 @@
-"""Corpora of package descriptions: four for translation, one of summaries, one of sentences."""
+"""Package descriptions of apt's `Translation-xx` indices: translation, summaries, sentences.
+
+A record has a package, the digest of the English text, a synopsis, and paragraphs of lines that
+begin with one space; a line that begins with more spaces is a list item or stands alone.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from lightconv.corpora import Progress
+from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_indices
-from lightconv.corpora.descriptions import Description, read_descriptions, sentences, units
-from lightconv.corpora.pairs import BYTES, digests_of, is_translation, translation_corpus
-from lightconv.corpora.splits import Item, divide, package_stem
-from lightconv.data.config import FilterConfig, PipelineConfig, SideConfig, TaskConfig
+from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
+from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
 from lightconv.data.corpus import Corpus, Example
+from lightconv.files import digest
 
-# The share of the stems in validation and in test: one to two thousand lines each.
+# Share of the stems in validation and in test: one to two thousand lines each.
 _HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
-_SUMMARY_HELD_OUT = 0.025
-_SENTENCES_HELD_OUT = 0.0125
 
 
-def _translation(language: str, source: Path | None, cache: Path, progress: Progress) -> Corpus:
-    """Synopses and paragraphs, English to `language`."""
-    files = fetch_indices(cache, ["en", language], progress)
-    english = {d.digest: d for d in read_descriptions(files["en"], "en")}
-    items = _aligned(english, read_descriptions(files[language], language))
-    return translation_corpus(
-        f"debian-en-{language}",
-        ("en", language),
-        items,
-        _HELD_OUT[language],
-        digests_of([*files["en"], *files[language]]),
+class Description(NamedTuple):
+    """One record; paragraphs are lines without their first space."""
+
+    package: str
+    digest: str
+    synopsis: str
+    paragraphs: tuple[tuple[str, ...], ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(tidy(line) for paragraph in self.paragraphs for line in paragraph)
+
+
+def read_descriptions(files: Iterable[Path], language: str) -> Iterator[Description]:
+    """The records of indices; damaged ones are left out."""
+    for file in files:
+        records = file.read_bytes().decode("utf-8", "replace").split("\n\n")
+        yield from filter(None, (_parse(record, language) for record in records))
+
+
+def _parse(record: str, language: str) -> Description | None:
+    fields: dict[str, str] = {}
+    paragraphs: list[list[str]] = [[]]
+    wanted = f"Description-{language}"
+    field = ""
+    for line in record.split("\n"):
+        if line[:1] != " ":
+            field, _, fields[field] = line.partition(":")
+        elif field == wanted:
+            if line.strip() == ".":
+                paragraphs.append([])
+            else:
+                paragraphs[-1].append(line[1:])
+    package, digest = fields.get("Package", "").strip(), fields.get("Description-md5", "").strip()
+    synopsis = tidy(fields.get(wanted, ""))
+    if not (package and digest and synopsis) or "\N{REPLACEMENT CHARACTER}" in record:
+        return None
+    kept = tuple(tuple(paragraph) for paragraph in paragraphs if paragraph)
+    return Description(package, digest, synopsis, kept)
+
+
+def tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+_BULLET = re.compile(r"(?:[*•·‣+o–—-]|\(?\d{1,2}[.)])\s+(?=\S)")
+
+
+def units(paragraph: Iterable[str]) -> list[str]:
+    """Parts of a paragraph: running text, list items without their marks, single lines."""
+    found: list[list[str]] = []
+    # Running text continues with lines that are not indented, all else with deeper lines.
+    running, depth = False, 0
+    for line in paragraph:
+        body = line.lstrip()
+        indent = len(line) - len(body)
+        bullet = _BULLET.match(body)
+        # In running text a line may begin with a dash, but hardly with an asterisk.
+        if bullet and (indent > 0 or body[0] in "*•"):
+            found.append([body[bullet.end() :]])
+            running, depth = False, indent
+        elif found and (indent == 0 if running else indent > depth):
+            found[-1].append(body)
+        else:
+            found.append([body])
+            running, depth = indent == 0, indent
+    return [tidy(" ".join(parts)) for parts in found]
+
+
+_END = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
+# A full stop after these, or after an initial, does not end a sentence.
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(\[\"'])(?:e\.g|i\.e|cf|vs|etc|resp|approx|incl|Mr|Mrs|Dr|Prof|St|No|Vol|Fig|[A-Z])$"
+)
+
+
+def sentences(text: str) -> list[str]:
+    found, start = [], 0
+    for end in _END.finditer(text):
+        if not _ABBREVIATION.search(text, start, end.start()):
+            found.append(text[start : end.end()].strip())
+            start = end.end()
+    rest = text[start:].strip()
+    return [*found, rest] if rest else found
+
+
+def fetched_corpus(
+    task: TaskConfig, items: Iterable[Item], held_out: float, files: Iterable[Path]
+) -> Corpus:
+    """English text, alone or with another side, and one byte-level vocabulary."""
+    english = SideConfig(lang="en")
+    sides: tuple[SideConfig, ...] = (english,)
+    filters = FilterConfig(max_len=256)
+    if task.kind == "summarization":
+        sides, filters = (SideConfig(lang="en", truncate=400), english), FilterConfig()
+    elif task.target_lang:
+        sides = (english, SideConfig(lang=task.target_lang))
+        filters = FilterConfig(max_len=256, max_ratio=4.0)
+    return Corpus(
+        task=task,
+        splits=divide(items, held_out),
+        pipeline=PipelineConfig(sides=sides, subword=BytesConfig(vocab=8000, joint=True)),
+        filters=filters,
+        digests={file.name: digest(file) for file in files},
     )
 
 
-en_de = partial(_translation, "de")
-en_fr = partial(_translation, "fr")
-en_it = partial(_translation, "it")
-en_da = partial(_translation, "da")
+def translation(name: str, cache: Path, progress: Progress) -> Corpus:
+    language = name[-2:]
+    files = fetch_indices(cache, ["en", language], progress)
+    english = {found.digest: found for found in read_descriptions(files["en"], "en")}
+    items = _aligned(english, read_descriptions(files[language], language))
+    task = translation_task(name, "sacrebleu")
+    return fetched_corpus(task, items, _HELD_OUT[language], files["en"] + files[language])
+
+
+def summary(name: str, cache: Path, progress: Progress) -> Corpus:
+    files = fetch_indices(cache, ["en"], progress)["en"]
+    items = (
+        item
+        for description in read_descriptions(files, "en")
+        if len(description.text.split()) >= 10 and len(description.synopsis.split()) >= 2
+        for item in _items(description.package, [(description.text, description.synopsis)])
+    )
+    task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
+    return fetched_corpus(task, items, 0.025, files)
+
+
+def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
+    files = fetch_indices(cache, ["en"], progress)["en"]
+    items = (
+        item
+        for description in read_descriptions(files, "en")
+        for item in _items(description.package, _prose(description))
+    )
+    task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
+    return fetched_corpus(task, items, 0.0125, files)
+
+
+def _prose(description: Description) -> Iterator[Example]:
+    """Sentences of at least four words that are mostly letters, unlike tables and lists."""
+    for paragraph in description.paragraphs:
+        for unit in units(paragraph):
+            for sentence in sentences(unit):
+                letters = sum(map(str.isalpha, sentence))
+                if len(sentence.split()) >= 4 and letters >= 0.6 * len(sentence):
+                    yield (sentence,)
 
 
 def _aligned(
-    english: dict[str, Description], translations: Iterable[Description]
+    english: Mapping[str, Description], translations: Iterable[Description]
 ) -> Iterator[Item]:
-    """Synopsis to synopsis, then part by part wherever both texts have the same number of them."""
+    """Synopses, and parts of paragraphs if both texts have the same number of them."""
     for other in translations:
         if (original := english.get(other.digest)) is None:
             continue
@@ -56,55 +186,21 @@ def _aligned(
 
 
 def _items(package: str, examples: Iterable[Example]) -> Iterator[Item]:
-    """Examples of one package: its family stays together, its name is no part of a template."""
+    """Examples of one package: grouped by its family, its name masked in templates."""
     group = package_stem(package)
     names = tuple(word for word in re.split(r"[^a-z0-9]+", package.lower()) if len(word) > 2)
     for example in examples:
         yield Item(example, group, (group, *names))
 
 
-def summary(source: Path | None, cache: Path, progress: Progress) -> Corpus:
-    """Long descriptions to synopses."""
-    files = fetch_indices(cache, ["en"], progress)["en"]
-    items = (
-        item
-        for description in read_descriptions(files, "en")
-        if len(description.text.split()) >= 10 and len(description.synopsis.split()) >= 2
-        for item in _items(description.package, [(description.text, description.synopsis)])
-    )
-    english = SideConfig(lang="en")
-    return Corpus(
-        task=TaskConfig(kind="summarization", corpus="debian-summary", metric="rouge"),
-        splits=divide(items, _SUMMARY_HELD_OUT),
-        pipeline=PipelineConfig(
-            sides=(SideConfig(lang="en", truncate=400), english), subword=BYTES
-        ),
-        digests=digests_of(files),
-    )
-
-
-def lm(source: Path | None, cache: Path, progress: Progress) -> Corpus:
-    """Sentences of long descriptions, for language modelling."""
-    files = fetch_indices(cache, ["en"], progress)["en"]
-    items = (
-        item
-        for description in read_descriptions(files, "en")
-        for item in _items(description.package, _sentences(description))
-    )
-    return Corpus(
-        task=TaskConfig(kind="language_model", corpus="debian-lm", metric="perplexity"),
-        splits=divide(items, _SENTENCES_HELD_OUT),
-        pipeline=PipelineConfig(sides=(SideConfig(lang="en"),), subword=BYTES),
-        filters=FilterConfig(max_len=256),
-        digests=digests_of(files),
-    )
-
-
-def _sentences(description: Description) -> Iterator[Example]:
-    """What has at least four words and is mostly letters: no tables, no lists of names."""
-    for paragraph in description.paragraphs:
-        for unit in units(paragraph):
-            for sentence in sentences(unit):
-                letters = sum(map(str.isalpha, sentence))
-                if len(sentence.split()) >= 4 and letters >= 0.6 * len(sentence):
-                    yield (sentence,)
+def is_translation(source: str, target: str) -> bool:
+    """True if an English text and its counterpart are useful: words, and not the same text."""
+    if letters_and_digits(source) == letters_and_digits(target):
+        return False
+    words = [word for word in source.split() if any(map(str.isalpha, word))]
+    # One or two words are ambiguous without context: "Line".
+    if len(words) < 3 or not any(map(str.isalpha, target)):
+        return False
+    # In UTF-8 bytes, of which Chinese needs about as many as English; short texts differ more.
+    shorter, longer = sorted((len(source.encode()), len(target.encode())))
+    return longer <= max(60, 3 * shorter)

@@ -1,30 +1,21 @@
-"""LibreOffice's help, English to three languages: elements of a page have one id in all of them."""
+"""LibreOffice's help, English to three languages: an element of a page has the same id in all."""
 
 import html
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from lightconv.corpora import Progress
-from lightconv.corpora.apt import fetch_packages
-from lightconv.corpora.deb import read_members
-from lightconv.corpora.descriptions import tidy
-from lightconv.corpora.pairs import digests_of, is_translation, translation_corpus
+from lightconv.corpora import Progress, translation_task
+from lightconv.corpora.apt import fetch_packages, read_members
+from lightconv.corpora.debian import fetched_corpus, is_translation, tidy
 from lightconv.corpora.splits import Item
 from lightconv.data.corpus import Corpus
 
-# (id, how many elements of the page had it before) -> text
+# (id, number of earlier elements of the page with this id) -> text
 Page = dict[tuple[str, int], str]
 
-_HELD_OUT = {"de": 0.06, "fr": 0.06, "zh": 0.08}
-_PACKAGES = {
-    "en": "libreoffice-help-en-us",
-    "de": "libreoffice-help-de",
-    "fr": "libreoffice-help-fr",
-    "zh": "libreoffice-help-zh-cn",
-}
+_PACKAGES = {"en": "en-us", "de": "de", "fr": "fr", "zh": "zh-cn"}
 _PAGE = re.compile(r"usr/share/libreoffice/help/[^/]+/(text/.+\.html)")
 _ELEMENT = re.compile(
     r'<(p|h[1-6]?) id="((?:par|hd)_[^"]+)"([^>]*)>(.*?)</\1>', re.DOTALL | re.ASCII
@@ -34,26 +25,17 @@ _TAG = re.compile(r"<(/?)(\w+)([^>]*)>")
 _HAN = re.compile(r"[\u3400-\u9fff]")
 
 
-def _translation(language: str, source: Path | None, cache: Path, progress: Progress) -> Corpus:
-    """Headings and paragraphs, English to `language`."""
-    packages = fetch_packages(cache, [_PACKAGES["en"], _PACKAGES[language]], progress)
-    items = _aligned(packages[_PACKAGES["en"]], packages[_PACKAGES[language]], language)
-    return translation_corpus(
-        f"libreoffice-en-{language}",
-        ("en", language),
-        items,
-        _HELD_OUT[language],
-        digests_of(packages.values()),
-    )
-
-
-en_de = partial(_translation, "de")
-en_fr = partial(_translation, "fr")
-en_zh = partial(_translation, "zh")
+def translation(name: str, cache: Path, progress: Progress) -> Corpus:
+    language = name[-2:]
+    packages = [f"libreoffice-help-{_PACKAGES[code]}" for code in ("en", language)]
+    english, other = fetch_packages(cache, packages, progress).values()
+    items = _aligned(english, other, language)
+    held_out = 0.08 if language == "zh" else 0.06
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, [english, other])
 
 
 def _aligned(english: Path, other: Path, language: str) -> Iterator[Item]:
-    """Pairs of elements with one id on one page; a page stays together."""
+    # A page is one group.
     pages = dict(read_pages(english))
     for name, theirs in read_pages(other):
         for key, source in pages.get(name, {}).items():
@@ -65,15 +47,13 @@ def _aligned(english: Path, other: Path, language: str) -> Iterator[Item]:
 
 
 def read_pages(package: Path) -> Iterator[tuple[str, Page]]:
-    """The pages of a help package by their paths, which all languages share."""
+    """The pages of a help package by their paths, which are the same in all languages."""
     for name, data in read_members(package, lambda name: _PAGE.fullmatch(name) is not None):
-        found = _PAGE.fullmatch(name)
-        assert found is not None
-        yield found[1], read_page(data.decode("utf-8", "replace"))
+        yield _PAGE.sub(r"\1", name), read_page(data.decode("utf-8", "replace"))
 
 
 def read_page(page: str) -> Page:
-    """The texts of a page's headings and paragraphs; code and pictures are left out."""
+    """The texts of a page's headings and paragraphs; without code and pictures."""
     texts: Page = {}
     seen: Counter[str] = Counter()
     for _, name, attributes, body in _ELEMENT.findall(page):
@@ -84,13 +64,12 @@ def read_page(page: str) -> Page:
 
 
 def element_text(body: str) -> str:
-    """The text of an element: of alternatives by system or program, the general one.
+    """The text of an element, with the default of alternatives by system or program.
 
-    Such a switch is a span of the class `switchinline` that holds hidden spans, one for each
-    system or program and perhaps one that says `default`.
+    A `switchinline` span holds hidden ones, one for each system; the default has no class.
     """
     parts: list[str] = []
-    # The spans that are open: the parts they replace when they close, and what they are.
+    # Open spans: the parts before them, and their kind.
     stack: list[tuple[list[str], str]] = []
     choices: list[dict[str, str]] = []
     last = 0
@@ -125,7 +104,7 @@ def element_text(body: str) -> str:
 
 
 def _span_kind(attributes: str) -> str:
-    """`switch`, the name of one of its alternatives, or nothing."""
+    """`switch`, the name of an alternative, `default`, or nothing."""
     if 'class="switchinline"' in attributes:
         return "switch"
     if "hidden" not in attributes:

@@ -1,9 +1,9 @@
-"""One's own files as a corpus: parallel text, text for language modelling, articles and summaries.
+"""Own files as a corpus: parallel text, text for language modelling, articles and summaries.
 
 Translation reads PREFIX.de and PREFIX.en, summarisation PREFIX.source and PREFIX.target or JSON
-lines, language modelling one text file; each plain or with .gz, .bz2 or .xz behind it. Without a
-validation set, about two thousand examples of the training text are held out, by a hash of what
-they say, so that equal lines stay together.
+lines, language modelling one text file; each plain or with .gz, .bz2 or .xz. Without a validation
+set, about two thousand training examples are held out, by a hash of their text, so that equal
+lines stay together.
 """
 
 import hashlib
@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from lightconv.corpora import Progress
+from lightconv.corpora.cnn_dailymail import parse_records
 from lightconv.corpora.splits import position
-from lightconv.corpora.summaries import parse_records
+from lightconv.data import text
 from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
@@ -24,14 +25,6 @@ from lightconv.data.config import (
     TaskKind,
 )
 from lightconv.data.corpus import Corpus, Example, Reader
-from lightconv.data.text import (
-    COMPRESSED,
-    Notes,
-    check_file,
-    check_parallel,
-    read_lines,
-    read_parallel,
-)
 
 METRICS: dict[TaskKind, str] = {
     "translation": "sacrebleu",
@@ -40,22 +33,18 @@ METRICS: dict[TaskKind, str] = {
 }
 FILTERS: dict[TaskKind, FilterConfig] = {
     "translation": FilterConfig(max_len=250, max_ratio=9.0),
-    # An empty line ends a paragraph, which is learned like the end of any other line.
+    # An empty line ends a paragraph and is a training example like any other.
     "language_model": FilterConfig(min_len=0),
     "summarization": FilterConfig(),
 }
 HELD_OUT = 2000
 LARGEST_SHARE = 0.05
 TRUNCATE = 400
-# The language of a text nobody named.
+# Undetermined language.
 UNKNOWN = "und"
 
-# A prefix or a file, or source and target by name.
+# A prefix or a file, or source and target.
 Given = Path | tuple[Path, Path]
-
-_JSON = (".jsonl", ".json")
-_SUMMARY_ENDS = ("source", "target")
-_BLOCK = 1 << 20
 
 
 def own_corpus(
@@ -70,10 +59,10 @@ def own_corpus(
     filters: FilterConfig | None = None,
     progress: Progress = lambda _: None,
 ) -> Corpus:
-    """The corpus of these files; each must be there and have as many lines as its twin.
+    """The corpus of these files; parallel files must have the same number of lines.
 
-    train, valid, test  prefixes of two files, two files, or one file; see above
-    pipeline, filters   None: byte pairs for any language; no pair of more than 250 tokens or 9 to 1
+    train, valid, test  prefixes of two files, two files, or one file
+    pipeline            default: byte-level BPE, for any language
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
@@ -88,6 +77,11 @@ def own_corpus(
         lines["valid"] = round(share * lines["train"])
         lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
+    if pipeline is None:
+        truncate = TRUNCATE if kind == "summarization" else None
+        first, *others = languages
+        sides = (SideConfig(lang=first, truncate=truncate), *(SideConfig(lang=x) for x in others))
+        pipeline = PipelineConfig(sides=sides, subword=BytesConfig())
     return Corpus(
         task=TaskConfig(
             kind=kind,
@@ -97,7 +91,7 @@ def own_corpus(
             metric=METRICS[kind],
         ),
         splits={split: splits[split] for split in given if split in splits},
-        pipeline=pipeline or _pipeline(kind, languages),
+        pipeline=pipeline,
         filters=filters or FILTERS[kind],
         examples=lines,
         digests=digests,
@@ -105,7 +99,6 @@ def own_corpus(
 
 
 def _languages(kind: TaskKind, source: str | None, target: str | None) -> tuple[str, ...]:
-    """What the sides are written in."""
     if kind == "language_model":
         return (source or target or UNKNOWN,)
     if kind == "summarization":
@@ -117,79 +110,70 @@ def _languages(kind: TaskKind, source: str | None, target: str | None) -> tuple[
     return source, target
 
 
-def _pipeline(kind: TaskKind, languages: tuple[str, ...]) -> PipelineConfig:
-    truncate = TRUNCATE if kind == "summarization" else None
-    sides = [SideConfig(lang=lang) for lang in languages]
-    sides[0] = SideConfig(lang=languages[0], truncate=truncate)
-    return PipelineConfig(sides=tuple(sides), subword=BytesConfig())
-
-
 def _files(kind: TaskKind, given: Given, languages: tuple[str, ...]) -> tuple[Path, ...]:
-    """The one or two files of a split."""
+    meaning = ""
     if not isinstance(given, Path):
-        for path in given:
-            check_file(path)
-        return given
-    if kind == "language_model" or (kind == "summarization" and is_json(given)):
-        check_file(given)
-        return (given,)
-    ends = languages if kind == "translation" else _SUMMARY_ENDS
-    paths = tuple(_with_end(given, end) for end in ends)
+        paths: tuple[Path, ...] = given
+    elif kind == "language_model" or (kind == "summarization" and is_json(given)):
+        paths = (given,)
+    else:
+        ends = languages if kind == "translation" else ("source", "target")
+        paths = tuple(_with_end(given, end) for end in ends)
+        both = " and ".join(f"{given.name}.{end}" for end in ends)
+        also = ", or a .jsonl file" if kind == "summarization" else ""
+        meaning = f": prefix {given} stands for {both}{also}"
     for path in paths:
         try:
-            check_file(path)
+            text.check_file(path)
         except ValueError as error:
-            also = ", or a .jsonl file" if kind == "summarization" else ""
-            both = " and ".join(f"{given.name}.{end}" for end in ends)
-            raise ValueError(f"{error}: prefix {given} stands for {both}{also}") from None
+            raise ValueError(f"{error}{meaning}") from None
     return paths
 
 
 def is_json(path: Path) -> bool:
-    """Whether a file holds JSON lines, by its name."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
-    return bool(suffixes) and suffixes[-1] in _JSON
+    """True for names of JSON lines, compressed or not."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in text.COMPRESSED]
+    return suffixes[-1:] in ([".jsonl"], [".json"])
 
 
 def _with_end(prefix: Path, end: str) -> Path:
-    plain = prefix.with_name(f"{prefix.name}.{end}")
-    packed = (plain.with_name(f"{plain.name}{suffix}") for suffix in COMPRESSED)
-    return plain if plain.exists() else next((path for path in packed if path.exists()), plain)
+    names = [f"{prefix.name}.{end}{suffix}" for suffix in ("", *text.COMPRESSED)]
+    paths = [prefix.with_name(name) for name in names]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def _scan(split: str, paths: tuple[Path, ...], digests: dict[str, str]) -> int:
-    """Enters the digests; the number of lines, which must be one for both files."""
+    """Enters the digests; returns the number of lines, which must be the same for both files."""
     counts = []
     for path in paths:
         digest, newlines, last = hashlib.sha256(), 0, b"\n"
         with path.open("rb") as file:
-            for block in iter(partial(file.read, _BLOCK), b""):
+            while block := file.read(1 << 20):
                 digest.update(block)
                 newlines += block.count(b"\n")
                 last = block
         digests[f"{split}/{path.name}"] = digest.hexdigest()
         counts.append(newlines + (not last.endswith(b"\n")))
-    if len(set(counts)) > 1 or any(path.suffix in COMPRESSED for path in paths):
-        return check_parallel(paths)
+    if len(set(counts)) > 1 or any(path.suffix in text.COMPRESSED for path in paths):
+        return text.check_parallel(paths)
     return counts[0]
 
 
 def _read(paths: tuple[Path, ...]) -> Iterator[Example]:
-    """All examples of a split; what was put right in the files is told in one warning."""
-    notes = Notes()
+    """All examples of a split; corrections of the text are reported in one warning."""
+    notes = text.Notes()
     if len(paths) > 1:
-        yield from read_parallel(paths, notes)
+        yield from text.read_parallel(paths, notes)
     elif is_json(paths[0]):
-        yield from parse_records(read_lines(paths[0], notes), str(paths[0]))
+        yield from parse_records(text.read_lines(paths[0], notes), str(paths[0]))
     else:
-        for line in read_lines(paths[0], notes):
+        for line in text.read_lines(paths[0], notes):
             yield (line,)
     if warning := notes.warning():
         warnings.warn(f"{' and '.join(map(str, paths))}: {warning}", stacklevel=2)
 
 
 def _part(paths: tuple[Path, ...], share: float, held_out: bool) -> Iterator[Example]:
-    """The training examples that are held out, or the others."""
     for example in _read(paths):
         if (position(example[0]) < share) == held_out:
             yield example

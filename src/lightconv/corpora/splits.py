@@ -1,7 +1,7 @@
-"""Training, validation and test: by hash, so that they stay when the mirror moves, without leaks.
+"""Splits by hash, so that they stay the same when the mirror changes, and without leaks.
 
-What belongs together (packages of one stem, one page) goes to one split. A text that occurs in
-several is boilerplate and is learned from, never tested on.
+A group (packages of one stem, one page) belongs to one split. A text that occurs in several splits
+is boilerplate: it is training text only.
 """
 
 import re
@@ -13,61 +13,35 @@ from typing import NamedTuple
 
 from lightconv.data.corpus import Example, Reader
 
-TEMPLATE_LIMIT = 3
-
-# What names of packages begin with and what says nothing about the program.
-_PREFIXES = (
-    "libghc6-",
-    "libghc-",
-    "librust-",
-    "libapache2-mod-",
-    "lib",
-    "python3-",
-    "python-",
-    "golang-github-",
-    "golang-gopkg-",
-    "golang-golang-",
-    "golang-",
-    "r-cran-",
-    "r-bioc-",
-    "r-other-",
-    "ruby-",
-    "node-",
-    "php-",
-    "elpa-",
-    "fonts-",
-    "gir1.2-",
-    "lua-",
-    "haskell-",
-    "texlive-",
-    "gnome-",
-    "task-",
+# Prefixes of package names that say nothing about the program.
+_PREFIXES = re.compile(
+    r"(?:lib(?:ghc6?-|rust-|apache2-mod-)?|python3?-|golang-(?:github-|gopkg-|golang-)?|gir1\.2-"
+    r"|r-(?:cran|bioc|other)-|(?:ruby|node|php|elpa|fonts|lua|haskell|texlive|gnome|task)-)+(?=.)",
+    re.DOTALL,
 )
-_STEM_LETTERS = 6
 _EDGES = ".,;:!?()[]{}<>\"'`«»„“”"
 _MASK = "#"
-# A name by its looks: digits, capitals inside, or what prose does not put into words.
+# Words that look like names: digits, inner capitals, or characters that prose does not have.
 _NAME = re.compile(r"[0-9_./:+@=\\-]|(?<=.)[A-Z]")
 
 
 class Item(NamedTuple):
-    """An example and where it stands."""
+    """An example and its group, which is in one split as a whole."""
 
     example: Example
-    # Stays in one split as a whole.
     group: str
-    # Words that the example's template leaves out, in lower case.
+    # Words that are masked in the example's template, in lower case.
     names: Collection[str] = ()
 
 
 def package_stem(name: str) -> str:
-    """What packages of one family share: `libfoobar2-dev`, `python3-foobar` -> `foobar`."""
+    """The common name of a family of packages: `libfoobar2-dev`, `python3-foobar` -> `foobar`."""
     stem = name.lower()
-    while prefix := next((p for p in _PREFIXES if stem.startswith(p) and stem != p), None):
-        stem = stem.removeprefix(prefix)
+    if prefix := _PREFIXES.match(stem):
+        stem = stem[prefix.end() :]
     token = next(filter(None, re.split(r"[^a-z0-9]+", stem)), stem)
     letters = re.match(r"[a-z]{3,}", token)
-    return (letters[0] if letters else token)[:_STEM_LETTERS]
+    return (letters[0] if letters else token)[:6]
 
 
 def position(key: str) -> float:
@@ -76,10 +50,7 @@ def position(key: str) -> float:
 
 
 def split_of(group: str, held_out: float) -> str:
-    """The split of a group, if validation and test get `held_out` of the groups each.
-
-    What is tested on with a small share is tested on with every larger one.
-    """
+    """The split of a group; validation and test get the share `held_out` of the groups each."""
     place = position(group)
     if place < held_out:
         return "test"
@@ -87,7 +58,7 @@ def split_of(group: str, held_out: float) -> str:
 
 
 def template(text: str, names: Collection[str] = ()) -> str:
-    """The text with numbers and names masked: what instances of one template have in common."""
+    """The text with numbers and names masked, equal for all instances of one template."""
     words: list[str] = []
     for number, raw in enumerate(text.split()):
         word = raw.strip(_EDGES)
@@ -105,9 +76,9 @@ def template(text: str, names: Collection[str] = ()) -> str:
 def divide(items: Iterable[Item], held_out: float) -> dict[str, Reader]:
     """The readers of the three splits; each example once.
 
-    Validation and test hold no source text of another split, none that training nearly has, each of
-    theirs once, and at most three instances of a template. Their order is that of a hash, so any
-    beginning is a fair sample.
+    Validation and test have no source text of another split, none that training nearly has, no
+    source text twice, and at most three instances of a template. They are ordered by a hash, so
+    any prefix is a fair sample.
     """
     homes: dict[Example, str] = {}
     names: dict[Example, Collection[str]] = {}
@@ -121,26 +92,20 @@ def divide(items: Iterable[Item], held_out: float) -> dict[str, Reader]:
         found[home].append(example)
     known = {letters_and_digits(example[0]) for example in found["train"]}
     for home in ("test", "valid"):
-        found[home] = _held_out(_unleaked(found["train"], found[home]), names, known)
-    # Readers must start anew each time, and travel to other processes.
+        leaked = leaks((text for text, *_ in found["train"]), [text for text, *_ in found[home]])
+        unseen = [each for each, leak in zip(found[home], leaked, strict=True) if not leak]
+        found[home] = _held_out(unseen, names, known)
     return {home: partial(iter, examples) for home, examples in found.items()}
-
-
-def _unleaked(train: Sequence[Example], test: Sequence[Example]) -> list[Example]:
-    """The examples whose source text is not nearly in training."""
-    leaked = leaks((example[0] for example in train), [example[0] for example in test])
-    return [example for example, leak in zip(test, leaked, strict=True) if not leak]
 
 
 def _held_out(
     examples: Sequence[Example], names: dict[Example, Collection[str]], known: set[str]
 ) -> list[Example]:
-    """What of the examples may be tested on; their texts become known."""
     kept: list[Example] = []
     instances: Counter[str] = Counter()
     for example in sorted(examples, key=lambda example: position("\n".join(example))):
         text, shape = letters_and_digits(example[0]), template(example[0], names[example])
-        if text not in known and instances[shape] < TEMPLATE_LIMIT:
+        if text not in known and instances[shape] < 3:
             known.add(text)
             instances[shape] += 1
             kept.append(example)
@@ -148,14 +113,14 @@ def _held_out(
 
 
 def letters_and_digits(text: str) -> str:
-    """Letters and digits only: what case and punctuation change is the same text."""
+    """Letters and digits only, so that case and punctuation do not distinguish texts."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
 def leaks(
     train: Iterable[str], test: Sequence[str], *, n: int = 4, share: float = 0.8
 ) -> list[bool]:
-    """For each test text, whether training has at least `share` of its n-grams of words."""
+    """For each test text, True if training has at least `share` of its n-grams of words."""
     grams = [_grams(text, n) for text in test]
     wanted = set().union(*grams)
     seen: set[tuple[str, ...]] = set()
@@ -165,6 +130,6 @@ def leaks(
 
 
 def _grams(text: str, n: int) -> set[tuple[str, ...]]:
-    """The n-grams of words; of a shorter text, the text itself."""
+    """The n-grams of words; for a shorter text, the text itself."""
     words = text.split()
     return {tuple(words[i : i + n]) for i in range(max(1, len(words) - n + 1))}

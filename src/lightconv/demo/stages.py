@@ -47,7 +47,7 @@ def measure_model(
     display.show("answering texts it has never seen")
     results.examples = answer_examples(plan.name, model, prepared, plan.decode)
     display.end()
-    results.kernels = _find_kernels(model, prepared, results.examples)
+    results.kernels = _find_kernels(model.model, prepared, results.examples)
     results.write(out)
 
 

@@ -1,14 +1,13 @@
-"""Measures of outputs, each with a signature of what influenced it."""
+"""Measures of outputs, each with a signature of everything that influenced it."""
 
 from typing import TYPE_CHECKING
 
-from lightconv.evaluate.signature import Score, Signature
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.evaluate.bootstrap import Comparison, Interval, confidence, paired_bootstrap
-    from lightconv.evaluate.metrics import METRICS, Metric, find_metric
-    from lightconv.evaluate.perplexity import compute_perplexity
+    from lightconv.evaluate.metrics import METRICS, Metric, compute_perplexity, find_metric
+    from lightconv.evaluate.signature import Score, Signature
 
 __all__ = [
     "METRICS",
@@ -27,7 +26,7 @@ __getattr__ = lazy(
     __name__,
     {
         "bootstrap": ["Comparison", "Interval", "confidence", "paired_bootstrap"],
-        "metrics": ["METRICS", "Metric", "find_metric"],
-        "perplexity": ["compute_perplexity"],
+        "metrics": ["METRICS", "Metric", "compute_perplexity", "find_metric"],
+        "signature": ["Score", "Signature"],
     },
 )

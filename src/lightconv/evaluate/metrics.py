@@ -1,27 +1,271 @@
-"""The measures of texts by name: those that recipes name, and a few more."""
+"""Measures of texts by name (BLEU, chrF, ROUGE), and perplexity from log-probabilities.
 
-import difflib
+Tokenised BLEU is that of Moses's multi-bleu.perl, which reads bytes: words end at ASCII white
+space only, and -lc lowers ASCII letters only. Lines are therefore given to sacrebleu as words it
+cannot split further: their bytes in hexadecimal.
+
+ROUGE follows the script ROUGE-1.5.5 with -m -a -n 2, except for step 4 of Porter's stemmer and the
+script's list of irregular forms ("went" is "go"), which no library has; see docs/evaluation.md.
+"""
+
+import math
 import re
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lightconv.evaluate.bleu import ChrF, SacreBLEU, TokenizedBLEU
-from lightconv.evaluate.rouge import Rouge
-from lightconv.evaluate.signature import Score
-from lightconv.evaluate.texts import Texts
+from lightconv.console import suggest
+from lightconv.data.corpus import SENTENCE_BREAK
+from lightconv.evaluate.signature import Score, Signature
 
-# Named by recipes too, but of a model and not of texts: see `compute_perplexity`.
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+    from rouge_score.rouge_scorer import RougeScorer
+    from sacrebleu.metrics.base import Metric as SacrebleuMetric
+    from sacrebleu.metrics.bleu import BLEU, BLEUScore
+
+    Array = NDArray[numpy.float64]
+
+Texts = Sequence[str]
+
+# A measure of recipes too, but of a model and not of texts: see `compute_perplexity`.
 PERPLEXITY = "perplexity"
+ORDER = 4
+# Our names and those of rouge-score, whose "rougeL" takes a summary as one sentence.
+_ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
+# F1, precision and recall of each kind.
+_ROUGE_PARTS = tuple(f"{kind}{rate}" for kind in _ROUGE for rate in ("", "_p", "_r"))
 
 
-class Metric(Protocol):
-    """A measure of hypotheses, each against one reference or several."""
+@dataclass(frozen=True, kw_only=True)
+class Metric(ABC):
+    """A measure of hypotheses against one or more references each; recipes use its name."""
 
-    @property
-    def name(self) -> str:
-        """As recipes have it."""
+    name: str
+
+    @abstractmethod
+    def score(self, hypotheses: Texts, *references: Texts) -> Score:
+        """The score; every list of references is as long as the hypotheses."""
+
+
+class Summed(Metric):
+    """A measure that is a function of sums over lines."""
+
+    @abstractmethod
+    def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
+        """[lines, k], the terms of the sums."""
+
+    @abstractmethod
+    def parts(self, totals: "Array") -> dict[str, float]:
+        """[k], sums of statistics -> parts of the score."""
+
+    @abstractmethod
+    def value(self, totals: "Array") -> float:
+        """[k], sums of statistics -> the measure."""
+
+    @abstractmethod
+    def signature(self, lines: int, references: int) -> Signature:
+        """The signature for that many lines with that many references each."""
 
     def score(self, hypotheses: Texts, *references: Texts) -> Score:
-        """One list of references, or several that are each as long as the hypotheses."""
+        totals = self.statistics(hypotheses, *references).sum(axis=0)
+        signature = self.signature(len(hypotheses), len(references))
+        return Score(self.value(totals), self.parts(totals), signature)
+
+
+def split_compounds(line: bytes) -> bytes:
+    """Sets hyphens within words apart, of a-b-c the first only, as is usual before En-De BLEU."""
+    return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusBLEU(Summed):
+    """Corpus BLEU in percent of up to 4-grams.
+
+    Parts are the precisions of n-grams in percent, brevity penalty and lengths.
+    """
+
+    tokenize: str = "none"
+    smooth: ClassVar[str] = "none"
+
+    def prepare(self, line: str) -> str:
+        """The line as sacrebleu reads it."""
+        return line
+
+    def describe(self, fields: dict[str, str]) -> dict[str, str]:
+        """Fields of sacrebleu's signature -> fields of ours."""
+        return fields
+
+    def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
+        """[lines, 10]: matching n-grams, all n-grams, length, length of the closest reference."""
+        import numpy
+
+        check_texts(hypotheses, references)
+        scorer = self._scorer()
+        rows = []
+        for hypothesis, *others in zip(hypotheses, *references, strict=True):
+            found = scorer.corpus_score(
+                [self.prepare(hypothesis)], [[self.prepare(other)] for other in others]
+            )
+            rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        return numpy.array(rows, dtype=numpy.float64)
+
+    def value(self, totals: "Array") -> float:
+        return self._compute(totals).score
+
+    def parts(self, totals: "Array") -> dict[str, float]:
+        found = self._compute(totals)
+        return {f"p{n}": found.precisions[n - 1] for n in range(1, ORDER + 1)} | {
+            "bp": found.bp,
+            "ratio": found.ratio,
+            "hyp_len": found.sys_len,
+            "ref_len": found.ref_len,
+        }
+
+    def signature(self, lines: int, references: int) -> Signature:
+        scorer = self._scorer()
+        # sacrebleu takes the number of references from the last texts it scored.
+        scorer.corpus_score([""], [[""]] * references)
+        return Signature(self.name, self.describe(_fields(scorer)) | {"lines": str(lines)})
+
+    def _scorer(self) -> "BLEU":
+        from sacrebleu.metrics.bleu import BLEU
+
+        return BLEU(tokenize=self.tokenize, smooth_method=self.smooth, force=True)
+
+    def _compute(self, totals: "Array") -> "BLEUScore":
+        from sacrebleu.metrics.bleu import BLEU
+
+        *counts, hyp_len, ref_len = (int(total) for total in totals)
+        return BLEU.compute_bleu(
+            counts[:ORDER], counts[ORDER:], hyp_len, ref_len, smooth_method=self.smooth
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedBLEU(CorpusBLEU):
+    """BLEU of multi-bleu.perl, for tokenised text."""
+
+    lowercase: bool = False
+    compounds: Literal["kept", "split"] = "kept"
+
+    def prepare(self, line: str) -> str:
+        raw = line.encode(errors="surrogatepass")
+        if self.lowercase:
+            raw = raw.lower()
+        if self.compounds == "split":
+            raw = split_compounds(raw)
+        return " ".join(word.hex() for word in raw.split())
+
+    def describe(self, fields: dict[str, str]) -> dict[str, str]:
+        return fields | {
+            "case": "lc-ascii" if self.lowercase else "mixed",
+            "tok": "ascii-space",
+            "compounds": self.compounds,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SacreBLEU(CorpusBLEU):
+    """sacreBLEU of detokenised text."""
+
+    tokenize: str = "13a"
+    smooth: ClassVar[str] = "exp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChrF(Metric):
+    """chrF2 in percent of detokenised text: up to six characters, recall weighs double."""
+
+    def score(self, hypotheses: Texts, *references: Texts) -> Score:
+        from sacrebleu.metrics.chrf import CHRF
+
+        check_texts(hypotheses, references)
+        scorer = CHRF()
+        found = scorer.corpus_score(hypotheses, references)
+        fields = _fields(scorer) | {"beta": str(found.beta), "lines": str(len(hypotheses))}
+        return Score(found.score, {}, Signature(self.name, fields))
+
+
+def _fields(scorer: "SacrebleuMetric") -> dict[str, str]:
+    return dict(pair.split(":", 1) for pair in str(scorer.get_signature()).split("|"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rouge(Summed):
+    """F1 of ROUGE-L in percent, a mean over summaries; sentences end at ` ¶ ` or at a newline.
+
+    Parts are F1, precision and recall of ROUGE-1, -2 and -L in percent.
+    """
+
+    def signature(self, lines: int, references: int) -> Signature:
+        fields = {
+            "nrefs": references,
+            "case": "lc",
+            "tok": "a-z0-9",
+            "stem": "porter-martin",
+            "irregular": "none",
+            "sentences": SENTENCE_BREAK,
+            "L": "union",
+            "mean": "summaries",
+            "rouge-score": version("rouge-score"),
+            "nltk": version("nltk"),
+            "lines": lines,
+        }
+        return Signature(self.name, fields)
+
+    def statistics(self, hypotheses: Texts, *references: Texts) -> "Array":
+        """[lines, 10]: F1, precision and recall of each kind in percent, and 1."""
+        import numpy
+
+        check_texts(hypotheses, references)
+        if len(references) != 1:
+            raise ValueError(f"{len(references)} references for ROUGE, expected one")
+        scorer = _rouge_scorer()
+        rows = []
+        for texts in zip(references[0], hypotheses, strict=True):
+            found = scorer.score(*(text.replace(SENTENCE_BREAK, "\n") for text in texts))
+            rates = [found[kind] for kind in _ROUGE.values()]
+            shares = [x for rate in rates for x in (rate.fmeasure, rate.precision, rate.recall)]
+            rows.append([*(100.0 * share for share in shares), 1.0])
+        return numpy.array(rows, dtype=numpy.float64)
+
+    def value(self, totals: "Array") -> float:
+        return float(totals[_ROUGE_PARTS.index("rougeL")] / totals[-1])
+
+    def parts(self, totals: "Array") -> dict[str, float]:
+        means = (float(total) for total in totals[:-1] / totals[-1])
+        return dict(zip(_ROUGE_PARTS, means, strict=True))
+
+
+class _Words:
+    """Tokeniser of the ROUGE script: ASCII letters and digits, long words stemmed."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+        from rouge_score.tokenize import tokenize
+
+        self._tokenize: Callable[[str, _Words], list[str]] = tokenize
+        # The script uses Porter's later version of the stemmer, which is not nltk's default.
+        stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
+        self.stem: Callable[[str], str] = lru_cache(1 << 16)(stemmer.stem)
+
+    def tokenize(self, text: str) -> list[str]:
+        return self._tokenize(text, self)
+
+
+def _rouge_scorer() -> "RougeScorer":
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ModuleNotFoundError:
+        raise ValueError(
+            "ROUGE needs the package rouge-score. Install it with: pip install 'lightconv[rouge]'"
+        ) from None
+    return RougeScorer(list(_ROUGE.values()), tokenizer=_Words())
 
 
 METRICS: dict[str, Metric] = {
@@ -38,19 +282,78 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# Of a measure and a target language, the form that is made for it.
-_FORMS = {("sacrebleu", "zh"): "sacrebleu_zh"}
-
-
 def find_metric(name: str, target_lang: str | None = None) -> Metric:
-    """The measure of that name; for a language that needs a form of its own (zh, zh_CN), that."""
+    """The measure of that name; sacrebleu for Chinese (zh, zh_CN) has its own tokeniser."""
     if name == PERPLEXITY:
         raise ValueError(
-            f"{PERPLEXITY} is of a model, not of texts, expected one of {', '.join(METRICS)}"
+            f"{PERPLEXITY} is a measure of a model, not of texts, expected one of "
+            f"{', '.join(METRICS)}"
         )
     if name not in METRICS:
-        near = difflib.get_close_matches(name, METRICS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(METRICS)}"
-        raise ValueError(f"unknown metric '{name}'{hint}")
+        raise ValueError(f"unknown metric '{name}'{suggest(name, METRICS)}")
     language = re.split("[-_]", (target_lang or "").lower())[0]
-    return METRICS[_FORMS.get((name, language), name)]
+    return METRICS["sacrebleu_zh" if (name, language) == ("sacrebleu", "zh") else name]
+
+
+def compute_perplexity(
+    log_prob: float, *, lines: int, subwords: int, words: int, eos: bool = True
+) -> Score:
+    """Perplexity per word; parts: per word and per subword, bits of each, and the counts.
+
+    log_prob  sum of the natural logarithms of all tokens that count
+    lines     number of texts, each with one EOS
+    subwords  number of subwords of all lines without EOS; words likewise
+    eos       whether `log_prob` has the EOS of each line, which then counts as word and subword
+    """
+    if math.isnan(log_prob) or log_prob > 0.0:
+        raise ValueError(
+            f"log_prob={log_prob}, expected a sum of logarithms of probabilities, at most 0. "
+            "Is it a loss? Turn its sign"
+        )
+    if lines < 1:
+        raise ValueError(f"lines={lines}, expected at least one")
+    least = 0 if eos else 1
+    for name, count in {"words": words, "subwords": subwords}.items():
+        if count < least:
+            raise ValueError(f"{name}={count}, expected at least {least} with eos={eos}")
+    if subwords < words:
+        raise ValueError(f"subwords={subwords}, expected at least as many as words={words}")
+    ends = lines if eos else 0
+    counted = {"subword": subwords + ends, "word": words + ends}
+    nats = {unit: -log_prob / count for unit, count in counted.items()}
+    parts: dict[str, float] = {
+        **{f"per_{unit}": _exp(nat) for unit, nat in nats.items()},
+        **{f"bits_per_{unit}": nat / math.log(2.0) for unit, nat in nats.items()},
+        **{f"{unit}s": count for unit, count in counted.items()},
+        "log_prob": float(log_prob),
+    }
+    fields = {"unit": "word", "base": "e", "eos": "counted" if eos else "left-out", "lines": lines}
+    return Score(parts["per_word"], parts, Signature(PERPLEXITY, fields))
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_texts(hypotheses: Texts, references: Sequence[Texts]) -> None:
+    """Raises ValueError unless each hypothesis has one text in each of the references."""
+    if not references:
+        raise ValueError("no references, expected one text or more for each hypothesis")
+    one = len(references) == 1
+    named = {f"references {n}" if not one else "references": t for n, t in enumerate(references, 1)}
+    for name, texts in {"hypotheses": hypotheses, **named}.items():
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"{name} is one text, expected a list of texts")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"{name}[{number}] is {type(text).__name__}, expected a text")
+        if len(texts) != len(hypotheses):
+            raise ValueError(
+                f"{len(hypotheses)} hypotheses and {len(texts)} {name}, expected the same number. "
+                "An empty hypothesis is an empty text, not a missing one"
+            )
+    if not hypotheses:
+        raise ValueError("0 hypotheses and 0 references, expected at least one of each")

@@ -1,4 +1,4 @@
-"""A score and its signature: a compact string of all that influenced the number."""
+"""Scores with signatures: compact strings of everything that influenced a number."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightconv import __version__
-
-_UNFIT = re.compile(r"[|\s]")
 
 
 @dataclass(frozen=True)
@@ -19,16 +17,16 @@ class Signature:
 
     def __post_init__(self) -> None:
         for text in (self.name, *self.fields, *map(str, self.fields.values())):
-            if not text or _UNFIT.search(text):
+            if not text or re.search(r"[|\s]", text):
                 raise ValueError(
-                    f"{text!r} cannot stand in a signature, expected text without white space and |"
+                    f"{text!r} in a signature, expected text without white space and |"
                 )
 
     def extend(self, fields: Mapping[str, object]) -> "Signature":
-        """The signature with more in it; what it says already cannot be said otherwise."""
+        """A copy with further fields; ValueError if one of them is set already."""
         twice = sorted(self.fields.keys() & fields)
         if twice:
-            raise ValueError(f"{twice[0]} is in the signature {self} already")
+            raise ValueError(f"{twice[0]} is already in the signature {self}")
         return Signature(self.name, {**self.fields, **fields})
 
     def __str__(self) -> str:
@@ -38,25 +36,24 @@ class Signature:
 
 @dataclass(frozen=True)
 class Score:
-    """A number, what it was made of, and its signature; printed as one line."""
+    """A value, its parts and its signature; printed as one line."""
 
     value: float
     parts: Mapping[str, float]
     signature: Signature
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {_show(part)}" for name, part in self.parts.items())
-        return f"{self.signature} = {self.value:.2f}" + (f" ({parts})" if parts else "")
+        shown = [
+            f"{name} {part}" if isinstance(part, int) else f"{name} {part:.3f}"
+            for name, part in self.parts.items()
+        ]
+        return f"{self.signature} = {self.value:.2f}" + (f" ({', '.join(shown)})" if shown else "")
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: the number as it is, not rounded."""
+        """A JSON object with unrounded numbers."""
         return {
             "metric": self.signature.name,
             "value": self.value,
             "parts": dict(self.parts),
             "signature": str(self.signature),
         }
-
-
-def _show(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3f}"

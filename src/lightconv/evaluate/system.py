@@ -1,86 +1,159 @@
-"""A model on a prepared split, scored as its set-up is: nothing to forget.
+"""A model on a split of prepared data: outputs, their texts, and signed scores.
 
-Sources are the ids that the preparation made; the search is that of the model's folder; outputs
-lose their subwords, and are scored as words and as plain text.
+Sources are the ids of the preparation; the search is that of the model folder; outputs lose their
+subwords and are scored as words or as plain text, depending on the measure.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
 from lightconv.config import to_dict
+from lightconv.console import tell
+from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import PIPELINE_FILES, Prepared
-from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.engine import Engine
-from lightconv.decode.ensemble import Ensemble
-from lightconv.decode.options import TextOptions
-from lightconv.decode.runner import choose_runners
-from lightconv.decode.score.scorer import score_ids
-from lightconv.decode.search import Finder, PairSearch, Search, search_batches
-from lightconv.evaluate.forms import Forms, case_field, of_ids, of_references
-from lightconv.evaluate.metrics import METRICS, Metric, find_metric
-from lightconv.evaluate.perplexity import compute_perplexity
-from lightconv.evaluate.signature import Score, Signature
+from lightconv.data.words import Steps
+from lightconv.decode import DecodeConfig, Hypothesis
+from lightconv.decode.backend import choose_backend
+from lightconv.decode.options import Options, TextOptions, read_decode
+from lightconv.decode.score import score_ids
+from lightconv.decode.search import ModelSearch, search_batches
+from lightconv.evaluate.bootstrap import Comparison
+from lightconv.evaluate.metrics import (
+    METRICS,
+    CorpusBLEU,
+    Metric,
+    TokenizedBLEU,
+    compute_perplexity,
+    find_metric,
+)
+from lightconv.evaluate.signature import Score
 from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.folder import ModelFolder
 
-# What is scored besides what the paper scores, by task.
-BESIDES = {"translation": ("sacrebleu", "chrf"), "summarization": ()}
+# Lines decoded at each validation of a training.
+VALIDATION_LINES = 200
 
 Show = Callable[[int], None]
+Signed = TypeVar("Signed", Score, Comparison)
+# The model in evaluation mode, whether to hurry -> the measure.
+Compute = Callable[[Seq2Seq | LanguageModel, Callable[[], bool]], float]
+
+
+class Forms(NamedTuple):
+    """The same texts in two forms.
+
+    words  without subwords, a space between words: read by tokenised BLEU
+    plain  detokenised
+    """
+
+    words: list[str]
+    plain: list[str]
+
+    def for_metric(self, metric: object) -> list[str]:
+        """The form that a metric reads."""
+        return self.words if isinstance(metric, TokenizedBLEU) else self.plain
+
+    def first(self, count: int | None) -> Self:
+        """The first texts."""
+        return self._replace(words=self.words[:count], plain=self.plain[:count])
+
+
+def of_ids(pipeline: Pipeline, outputs: Iterable[Sequence[int]]) -> Forms:
+    """Forms of a model's outputs; subwords are joined in both."""
+    side = len(pipeline.config.sides) - 1
+    found = list(outputs)
+    return Forms(
+        [pipeline.decode_words(side, ids) for ids in found],
+        [pipeline.decode(side, ids).replace("\n", " ") for ids in found],
+    )
+
+
+def of_references(prepared: Prepared, split: str) -> Forms:
+    """Forms of the references of a split."""
+    return of_texts(prepared, prepared.references(split), tokenized=prepared.tokenized)
+
+
+def of_texts(prepared: Prepared, texts: Sequence[str], *, tokenized: bool = False) -> Forms:
+    """Forms of texts of the target side, plain or tokenised.
+
+    They are lowered if the model's outputs are, and signatures then say `refs:lowered`.
+    """
+    config = prepared.pipeline.config.sides[-1]
+    steps = Steps(config)
+    words = list(texts) if tokenized else [steps.apply(text) for text in texts]
+    plain = [steps.undo(text) for text in texts] if tokenized else list(texts)
+    if config.lowercase:
+        words, plain = ([text.lower() for text in each] for each in (words, plain))
+    return Forms(words, plain)
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model said for the first examples of a split, all hypotheses of each."""
+    """All hypotheses of a model for the first examples of a split, best first.
+
+    engine  "native", the C++ engine, or "torch"; `reason` says why not the engine
+    """
 
     hypotheses: list[list[Hypothesis]]
     seconds: float
-    # What stepped the model: "native", the C++ engine, or "torch", and why not the engine.
     engine: str = "torch"
     reason: str = ""
 
     @property
     def best(self) -> list[list[int]]:
-        """The ids of the best ones."""
         return [each[0].tokens for each in self.hypotheses]
 
     @property
     def decoder(self) -> str:
-        """What stepped the model, for people."""
+        """The backend, for people."""
         if self.engine == "native":
             return "decoding in the C++ engine"
         return self.reason or "decoding in torch"
 
     @property
     def tokens(self) -> int:
-        """How many the best ones have, EOS included."""
+        """Number of tokens of the best hypotheses with EOS."""
         return sum(map(len, self.best))
 
 
-def check_vocabulary(model: Path, prepared: Prepared) -> None:
-    """Raises ValueError unless the model reads the ids that this data has.
+def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfig]:
+    """The folder of a model of this data, and its search."""
+    folder = ModelFolder(path)
+    check_data(folder.path, prepared, pairs=folder.pairs)
+    return folder, read_decode(folder.path, folder.tables)
 
-    Vocabularies must be the same; an imported model may lack the steps and codes before them.
+
+def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
+    """Raises ValueError unless a model or run folder fits the data: its kind and vocabulary.
+
+    Vocabularies must be equal; an imported model may lack pipeline and codes.
     """
+    kinds = ("texts", "pairs of source and target")
+    found = len(prepared.sides) == 2
+    if pairs != found:
+        raise ValueError(
+            f"{prepared.folder} holds {kinds[found]}, expected {kinds[pairs]} by {model}. Give the "
+            "data that it was trained on"
+        )
     wanted = prepared.files()
     for name in PIPELINE_FILES:
-        path, is_vocabulary = model / name, name.startswith("vocab")
-        if not path.exists() and not is_vocabulary:
-            continue
-        if path.exists() != (name in wanted):
-            lacking = model if name in wanted else prepared.folder
-            raise ValueError(
-                f"prepared data ({prepared.folder}): {lacking} has no {name}, expected the files "
-                "of the model. Give the data that it was trained on"
-            )
-        if name in wanted and path.read_bytes() != wanted[name].read_bytes():
-            raise ValueError(
-                f"prepared data ({prepared.folder}): its {name} is not the one of {model}, "
-                "expected the same. Give the data that it was trained on"
-            )
+        path = model / name
+        if path.exists() or name.startswith("vocab"):
+            own = path.read_bytes() if path.exists() else None
+            if own != (wanted[name].read_bytes() if name in wanted else None):
+                raise ValueError(
+                    f"prepared data ({prepared.folder}): its {name} is not the one of {model}, "
+                    "expected the same. Give the data that it was trained on"
+                )
+
+
+def count_lines(prepared: Prepared, split: str, most: int | None) -> int:
+    """Number of examples of a split, or `most` if that is less."""
+    count = len(prepared.store(split))
+    return count if most is None else min(most, count)
 
 
 def search_split(
@@ -95,49 +168,37 @@ def search_split(
     show: Show = lambda done: None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> Outputs:
-    """All hypotheses for the first `most` sources of a split, which are searched by length.
+    """Decodes the first `most` sources of a split, in batches of similar length.
 
-    others the other models of an ensemble
-    hurry  asked after each source; once it is true, those that are left get an empty output
+    others  other models of an ensemble
+    show    called with the number of sources done
+    hurry   called after each source; once true, the remaining ones get an empty output
     """
     store = prepared.store(split)
-    count = len(store) if most is None else min(most, len(store))
-    sources = [store[row][0].tolist() for row in range(count)]
+    sources = [store[row][0].tolist() for row in range(count_lines(prepared, split, most))]
     options = options or TextOptions()
     told: list[str] = []
-    runner = choose_runners([model, *others], options, config, tell=told.append)
-    search = PairSearch(model, Finder(config), runner)
-    found = run_search(search, sources, options, show, hurry)
-    each = runner.runners if isinstance(runner, Ensemble) else (runner,)
-    engine = "native" if all(isinstance(one, Engine) for one in each) else "torch"
-    return replace(found, engine=engine, reason=told[0] if told else "")
-
-
-def run_search(
-    search: Search,
-    sources: list[list[int]],
-    options: TextOptions,
-    show: Show,
-    hurry: Callable[[], bool],
-) -> Outputs:
-    """The hypotheses of each source, in their order."""
-    found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, [])] for _ in sources]
+    every = Options(decode=config, text=options)
+    backend = choose_backend([model, *others], every, tell=told.append)
+    search = ModelSearch(backend, every)
+    found = [[Hypothesis([], 0.0, [])] for _ in sources]
     begin = time.perf_counter()
     for done, searched in enumerate(search_batches(search, sources, options), 1):
         found[searched.row] = searched.hypotheses
         show(done)
         if hurry():
             break
-    return Outputs(found, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    return Outputs(found, seconds, backend.name, told[0] if told else "")
 
 
 def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
-    """The measures asked for, else the one of the task and the usual ones."""
+    """The measures of those names, else that of the task and the usual ones."""
     task = prepared.task
     wanted = list(names)
     if not wanted:
         known = [task.metric] if task.metric in METRICS else []
-        wanted = [*known, *BESIDES.get(task.kind, ())]
+        wanted = [*known, *(("sacrebleu", "chrf") if task.kind == "translation" else ())]
     found = [find_metric(name, task.target_lang) for name in wanted]
     return list({metric.name: metric for metric in found}.values())
 
@@ -150,7 +211,7 @@ def score_forms(
     search: Mapping[str, object],
     references: Forms | None = None,
 ) -> list[Score]:
-    """The scores of outputs; their signatures say which split of which data, and which search."""
+    """Scores of outputs; their signatures name split, data and search."""
     references = references or of_references(prepared, split)
     found = []
     for metric in metrics:
@@ -160,34 +221,26 @@ def score_forms(
     return found
 
 
-def sign(score: Score, prepared: Prepared, split: str, search: Mapping[str, object]) -> Score:
-    """The score with where it comes from in its signature."""
-    return Score(score.value, score.parts, extend(score.signature, prepared, split, search))
-
-
-def extend(
-    signature: Signature, prepared: Prepared, split: str, search: Mapping[str, object]
-) -> Signature:
-    """A signature with split, data and search; `data` is the digest of the split's ids."""
+def sign(found: Signed, prepared: Prepared, split: str, search: Mapping[str, object]) -> Signed:
+    """A copy with split, data and search in its signature; `data` is a digest of the ids."""
+    lowered = {"refs": "lowered"} if prepared.pipeline.config.sides[-1].lowercase else {}
     digest = prepared.contents.splits[split].digest[:8]
-    return signature.extend({**case_field(prepared), "split": split, "data": digest} | dict(search))
+    fields = {**lowered, "split": split, "data": digest, **search}
+    return replace(found, signature=found.signature.extend(fields))
 
 
 def describe_search(config: DecodeConfig) -> dict[str, object]:
-    """What of a search is in signatures: beam and length penalty, and all that is not usual."""
+    """Fields of a signature: beam, length penalty, and every value that is not the default."""
+    usual = to_dict(DecodeConfig())
     found: dict[str, object] = {
         "beam": config.beam,
         "penalty": config.length_penalty,
         "alpha": f"{config.alpha:g}",
     }
-    plain = to_dict(config)
-    usual = to_dict(DecodeConfig())
-    shown = ("beam", "length_penalty", "alpha")
-    return found | {
-        name: f"{value:g}" if isinstance(value, float) else str(value).lower()
-        for name, value in plain.items()
-        if name not in shown and value != usual[name]
-    }
+    for name, value in to_dict(config).items():
+        if name not in ("beam", "length_penalty", "alpha") and value != usual[name]:
+            found[name] = f"{value:g}" if isinstance(value, float) else str(value).lower()
+    return found
 
 
 def evaluate_pairs(
@@ -198,17 +251,16 @@ def evaluate_pairs(
     metrics: Iterable[Metric],
     **how: Any,
 ) -> tuple[Outputs, Forms, list[Score]]:
-    """Outputs, their forms and their scores; `how` are options of `search_split`."""
+    """Outputs, their texts and their scores; `how` are options of `search_split`."""
     outputs = search_split(model, prepared, split, config, **how)
     forms = of_ids(prepared.pipeline, outputs.best)
-    options: TextOptions = how.get("options") or TextOptions()
-    how_found: dict[str, object] = describe_search(config)
-    if options.quantize != "none":
-        how_found["quantize"] = options.quantize
+    search = describe_search(config)
+    quantize = (how.get("options") or TextOptions()).quantize
+    if quantize != "none":
+        search["quantize"] = quantize
     if how.get("others"):
-        how_found["ensemble"] = 1 + len(how["others"])
-    scores = score_forms(prepared, split, forms, metrics, how_found)
-    return outputs, forms, scores
+        search["ensemble"] = 1 + len(how["others"])
+    return outputs, forms, score_forms(prepared, split, forms, metrics, search)
 
 
 def evaluate_texts(
@@ -216,14 +268,12 @@ def evaluate_texts(
     prepared: Prepared,
     split: str,
     *,
-    options: TextOptions | None = None,
     most: int | None = None,
     show: Show = lambda done: None,
 ) -> Score:
-    """Perplexity per word of the texts of a split."""
-    store = prepared.store(split)
-    count = len(store) if most is None else min(most, len(store))
-    options = options or TextOptions()
+    """Perplexity per word of the first `most` texts of a split."""
+    store, options = prepared.store(split), TextOptions()
+    count = count_lines(prepared, split, most)
     total = 0.0
     for start in range(0, count, options.window):
         rows = range(start, min(start + options.window, count))
@@ -234,9 +284,42 @@ def evaluate_texts(
 
 
 def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int) -> Score:
-    """The perplexity of the first `count` lines of a split, which have that log-probability."""
+    """Perplexity of the first `count` lines of a split from their log-probability."""
     store = prepared.store(split)
     subwords = int(store.lengths(store.sides[-1])[:count].sum())
-    words = sum(map(len, map(str.split, of_references(prepared, split).words[:count])))
+    words = sum(len(text.split()) for text in of_references(prepared, split).words[:count])
     score = compute_perplexity(log_prob, lines=count, subwords=subwords, words=words)
     return sign(score, prepared, split, {})
+
+
+def validation_metric(
+    data: str | Path, config: DecodeConfig, name: str = "bleu"
+) -> tuple[str, Compute]:
+    """Name of a measure and a function that computes it on validation data during training.
+
+    name  a measure of `METRICS`, or "bleu": that of the task if it is a BLEU, else sacreBLEU
+    """
+    split, lines = "valid", VALIDATION_LINES
+    prepared = Prepared.open(data)
+    if len(prepared.sides) != 2:
+        raise ValueError(
+            f"--metric {name} is for pairs of source and target, but {data} holds texts. Their "
+            "perplexity is measured anyway"
+        )
+    task = prepared.task
+    if name == "bleu":
+        own = METRICS.get(task.metric)
+        name = task.metric if isinstance(own, CorpusBLEU) else "sacrebleu"
+    metric = find_metric(name, task.target_lang)
+    references = of_references(prepared, split).first(lines).for_metric(metric)
+    notes = [f"note: {metric.name} of {len(references)} lines"]
+
+    def compute(model: Seq2Seq | LanguageModel, hurry: Callable[[], bool]) -> float:
+        assert isinstance(model, Seq2Seq)
+        found = search_split(model, prepared, split, config, most=lines, hurry=hurry)
+        if notes:
+            tell(f"{notes.pop()}: {found.decoder}")
+        texts = of_ids(prepared.pipeline, found.best).for_metric(metric)
+        return metric.score(texts, references).value
+
+    return metric.name, compute

@@ -88,7 +88,8 @@ def check_conv(op: str, x: Tensor, weight: Tensor, left: int, extras: Extras = P
     if left < 0:
         raise ValueError(f"{op}: left must be at least 0, got {left}")
     cu_seqlens, dropconnect, seed = extras
-    _check_drop(op, "dropconnect", dropconnect, x, seed)
+    if dropconnect != 0.0:
+        _check_drop(op, "dropconnect", dropconnect, x, seed)
     if cu_seqlens is not None:
         if B != 1:
             raise ValueError(f"{op}: with cu_seqlens the batch must be 1, got x {_shape(x)}")

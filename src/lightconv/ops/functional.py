@@ -114,7 +114,8 @@ def _convolve(
 ) -> Tensor:
     x, weight = _autocast(x, weight)
     cu_seqlens, dropconnect, seed = options
-    extras = Extras(cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device))
+    # A plain tuple: creating an Extras takes longer, and the operators take their options flat.
+    extras = cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device)
     if backend == "auto":
         out: Tensor
         if op == "dynamicconv":
@@ -124,9 +125,9 @@ def _convolve(
         return out
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    check_conv(op, x, weight, left, extras)
+    check_conv(op, x, weight, left, Extras(*extras))
     if backend == "reference":
-        return reference.convolve(x, weight, left, softmax, extras)
+        return reference.convolve(x, weight, left, softmax, Extras(*extras))
     if cu_seqlens is not None or dropconnect > 0.0:
         raise ValueError("backend 'band' supports neither cu_seqlens nor dropconnect; use 'auto'")
     return band.convolve(x, weight, left, softmax)

@@ -47,8 +47,7 @@ class Tile(NamedTuple):
     warps: int
 
 
-def _power_of_two(n: int) -> int:
-    """The smallest power of two >= n."""
+def _power_of_two(n: int) -> int:  # the smallest >= n
     return 1 << (n - 1).bit_length()
 
 
@@ -103,9 +102,8 @@ class _Call:
         B, T, D = x.shape
         H, K = weight.shape[-2:]
         self.tile = choose_tile(T, H, D // H, K)
-        BT, BH, BR, BK, _ = self.tile
-        self.time_blocks = B * -(-T // BT)
-        self.head_blocks = -(-H // BH)
+        self.time_blocks = B * -(-T // self.tile.BT)
+        self.head_blocks = -(-H // self.tile.BH)
         begin, end = (None, None) if cu_seqlens is None else _sequence_bounds(cu_seqlens, T)
         tl = self.kernels.tl
         self.arguments: dict[str, Any] = {
@@ -115,7 +113,7 @@ class _Call:
             "seed": seed if dropconnect > 0.0 else None,
             "threshold": drop_threshold(dropconnect),
             "scale": 1.0 / (1.0 - dropconnect),
-            "left": min(left, T + K),  # every tap is outside already, and it fits in 32 bits
+            "left": min(left, T + K),  # every tap beyond is outside, and it fits in 32 bits
             "T": T,
             "H": H,
             "R": D // H,
@@ -123,16 +121,12 @@ class _Call:
             "DYNAMIC": weight.dim() == 4,
             "SOFTMAX": softmax,
             "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
-            "BT": BT,
-            "BH": BH,
-            "BR": BR,
-            "BK": BK,
+            **self.tile._asdict(),
         }
 
     def run(
         self, kernel: Any, programs: int, out: Tensor, warps: int = 0, **arguments: Any
     ) -> Tensor:
-        """Launches with all arguments and returns out."""
         arguments = {**self.arguments, "out": out, **arguments}
         launch(kernel, programs, warps or self.tile.warps, arguments)
         return out

@@ -7,15 +7,15 @@ added atomically; neighbouring programs hold neighbouring heads of the same posi
 
     convolve          out, or the gradient of x. Loops over the taps; the output tile stays in
                       registers, rows of x and a column of weights are loaded from cache per tap
-    log_sum_exp       what the backward pass needs of the softmax: one number per (b, t, h)
+    log_sum_exp       the normaliser of each softmax for the backward pass: one number per (b, t, h)
     dynamicconv_taps  gradient of weight [B, T, H, K]. Loops over blocks of BK taps; a dot product
                       along the channels for each (position, head, tap) stays in registers
     lightconv_taps    gradient of weight [H, K]. The same dot products, summed over a fixed list
                       of time blocks; gpu.py adds the programs' sums
 
-A tap outside the sequence is a masked load and a weight of zero: a NaN there stays there. Offsets
-in a tile are 32-bit, counted from a 64-bit scalar. ACC is float32, or float64 if x is. `begin` and
-`end` are None unless sequences are packed, `seed` is None without DropConnect.
+A tap outside the sequence is a masked load and a weight of zero, so a NaN there does not spread.
+Offsets in a tile are 32-bit, counted from a 64-bit scalar. ACC is float32, or float64 if x is.
+`begin` and `end` are None unless sequences are packed, `seed` is None without DropConnect.
 """
 
 import triton
@@ -78,7 +78,7 @@ def _log_sum_exp(
         k = k0 + tl.arange(0, BK)[None, None, :]
         logit = tl.load(rows + k, mask=live & (k < K), other=float("-inf")).to(ACC)
         new = tl.maximum(top, tl.max(logit, axis=2, keep_dims=True))
-        finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf is no number
+        finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf is NaN
         total *= tl.exp(top - finite)
         total += tl.sum(tl.exp(logit - finite), axis=2, keep_dims=True)
         top = new

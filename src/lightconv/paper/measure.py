@@ -8,11 +8,15 @@ from pathlib import Path
 import torch
 
 from lightconv.data.prepared import Prepared
-from lightconv.decode.options import TextOptions, read_settings
-from lightconv.decode.text import load
-from lightconv.evaluate.report import check_kind
+from lightconv.decode.options import TextOptions
 from lightconv.evaluate.signature import Score
-from lightconv.evaluate.system import Outputs, evaluate_pairs, evaluate_texts, find_metrics
+from lightconv.evaluate.system import (
+    Outputs,
+    evaluate_pairs,
+    evaluate_texts,
+    find_metrics,
+    open_model,
+)
 from lightconv.models import LanguageModel
 from lightconv.paper.machine import describe_processor
 from lightconv.paper.params import total
@@ -44,9 +48,9 @@ def measure(
     )
     if not ended:
         return found
-    settings, prepared = read_settings(run), Prepared.open(data)
-    check_kind(settings, prepared)
-    model = load(settings.folder, device)
+    prepared = Prepared.open(data)
+    folder, decode = open_model(run, prepared)
+    model = folder.load(device)
     scores: dict[str, tuple[Scored, ...]] = {}
     speed = None
     options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
@@ -56,7 +60,7 @@ def measure(
             continue
         metrics = find_metrics(prepared)
         outputs, _, of_split = evaluate_pairs(
-            model, prepared, split, settings.decode, metrics, most=limit, options=options
+            model, prepared, split, decode, metrics, most=limit, options=options
         )
         scores[split] = tuple(map(keep, of_split))
         speed = read_speed(split, outputs, options)

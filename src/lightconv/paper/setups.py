@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.paper.sources import (
     ARCHITECTURE,
     DEFAULTS,

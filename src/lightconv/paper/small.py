@@ -7,7 +7,7 @@ self-attention has 3 + 3 layers, convolutions one encoder layer more.
 from dataclasses import replace
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
 from lightconv.paper import models
 from lightconv.paper.models import (

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from lightconv.config import parse_json, parse_toml, to_json, to_toml
+from lightconv.config import read, to_json, to_toml
 from lightconv.data import Store, Vocabulary
 from lightconv.data.text import read_lines
 from lightconv.recipe import Recipe
@@ -76,8 +76,8 @@ def _readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     lines.write_bytes(json.dumps(small.about).encode() * 20 + "\nä\n".encode() * 20)
     (index,) = data.glob("train*source*.idx")
     return {
-        "json": (folder / "config.json", lambda path: parse_json(_text(path), Recipe)),
-        "toml": (folder / "config.toml", lambda path: parse_toml(_text(path), Recipe)),
+        "json": (folder / "config.json", lambda path: read(path, Recipe)),
+        "toml": (folder / "config.toml", lambda path: read(path, Recipe)),
         "vocabulary": (data / "vocab.txt", Vocabulary.load),
         "data": (index, lambda path: Store.open(data, "train").verify()),
         "lines": (lines, lambda path: list(read_lines(path))),
@@ -85,7 +85,3 @@ def _readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         "state": (checkpoint / "state.json", lambda path: read_checkpoint(checkpoint)),
         "tensors": (checkpoint / "model.safetensors", lambda path: read_checkpoint(checkpoint)),
     }
-
-
-def _text(path: Path) -> str:
-    return path.read_bytes().decode(errors="replace")

@@ -1,0 +1,305 @@
+"""`lightconv evaluate` on files, and on models and data of tests/golden."""
+
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lightconv
+from lightconv import cli
+from lightconv.evaluate import METRICS
+from lightconv.ops.library import native
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+PAIRS = ("end/pairs", "--data", "data/pairs")
+TEXT = ("end/text", "--data", "data/text")
+NATIVE = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
+
+OUT = ("The cat sat on the mat.", "Hello, world!", "It is a dog of that house.")
+REF = ("The cat sat on a mat.", "Hello, world!", "It is the dog of that house.")
+BASE = ("A cat sits on a mat.", "Hello world", "It is that dog of the house.")
+FILES = ("--hypotheses", "out", "--references", "ref")
+
+
+def evaluate(*arguments: object) -> int:
+    return cli.main(["evaluate", *map(str, arguments)])
+
+
+def write(name: str, *lines: str) -> None:
+    Path(name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, references, worse outputs and the golden folders in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("out", OUT), ("ref", REF), ("base", BASE)):
+        write(name, *lines)
+    for name in ("end", "middle", "models", "data"):
+        Path(name).symlink_to(GOLDEN / name)
+
+
+def read_json(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def translate(**options: Any) -> list[str]:
+    sources = Path("data/pairs/test.source.txt").read_text().splitlines()
+    return lightconv.load("end/pairs").translate(sources, **options)
+
+
+# --- files
+
+
+def test_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(*FILES) == 0
+    out, err = capsys.readouterr()
+    scores = [METRICS[name].score(OUT, REF) for name in ("sacrebleu", "chrf")]
+    assert out.splitlines() == [str(score) for score in scores]
+    assert err == ""
+
+
+def test_chosen_metrics_and_several_references(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--metric", "tokenized_bleu", "--metric", "sacrebleu", "--target-lang", "zh"]
+    assert evaluate(*FILES, "--references", "base", *chosen, "--format", "jsonl") == 0
+    names = ("tokenized_bleu", "sacrebleu_zh")
+    assert read_json(capsys) == [METRICS[name].score(OUT, REF, BASE).plain() for name in names]
+
+
+def test_against_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    given = (*FILES, "--against", "base")
+    assert evaluate(*given, "--samples", "50", "--seed", "3") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("sacrebleu|nrefs:1|")
+    assert "|test:paired|bs:50|seed:3|level:95|" in line
+    bleu = [METRICS["sacrebleu"].score(each, REF).value for each in (OUT, BASE)]
+    assert f" = {bleu[0]:.2f} [" in line and f" against {bleu[1]:.2f} [" in line
+    assert f"difference {bleu[0] - bleu[1]:.2f} [" in line
+    assert evaluate(*given, "--metric", "rouge", "--format", "jsonl") == 0
+    assert read_json(capsys)[0]["difference"]["value"] > 0
+    write("kind", "a b .", "c d .", "e f .")
+    assert evaluate("--hypotheses", "kind", *given[2:]) == 0
+    assert capsys.readouterr().err.count("seem to be tokenised") == 1, "chrf is not compared"
+
+
+def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out.gz").write_bytes(gzip.compress("\r\n".join((*OUT, "")).encode()))
+    assert evaluate("--hypotheses", "out.gz", *FILES[2:], "--metric", "chrf") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{METRICS['chrf'].score(OUT, REF)}\n"
+    assert err == "warning: dropped the carriage return (CR) of 3 lines\n"
+    write("odd", "a\u2028b c d\x85e", "", "f\x0cg")  # separators of Unicode end no line
+    odd = ("--hypotheses", "odd", "--references", "odd", "--metric", "tokenized_bleu")
+    assert evaluate(*odd) == 0
+    assert "|lines:3|" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "metric, ending, warned",
+    [
+        ("sacrebleu", " .", "seem to be tokenised, sacrebleu expects plain text"),
+        ("chrf", " .", "seem to be tokenised, chrf expects plain text"),
+        ("sacrebleu", ".", None),
+        ("tokenized_bleu", " .", None),
+        ("tokenized_bleu", ".", "seem not to be tokenised, tokenized_bleu expects that they are"),
+        ("tokenized_bleu", "", None),
+    ],
+)
+def test_text_of_the_other_kind(
+    metric: str, ending: str, warned: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("kind", f"a b{ending}", f"c d{ending}", "e f")
+    assert evaluate("--hypotheses", "kind", *FILES[2:], "--metric", metric) == 0
+    assert capsys.readouterr().err == (f"warning: the hypotheses {warned}\n" if warned else "")
+
+
+# --- a model
+
+# tests/commands/tables has no versions of libraries and no times.
+VERSIONS = r"\|(version|lightconv|rouge-score|nltk):[\w.]+"
+
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "pairs": (*PAIRS, "--against", "end/ranks", "--samples", "20", "--engine", "torch"),
+    "text": TEXT,
+    "summary": ("models/summary", "--data", "data/summaries", "--engine", "torch"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_with_baselines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(*TABLES[name], "--floor") == 0
+    out = re.sub(VERSIONS, "", capsys.readouterr().out)
+    rate = r"^time    [\d.]+ s, [\d,.]+ sentences/s, [\d,]+ tokens/s\n"
+    expected = Path(__file__).with_name("tables") / f"evaluate-{name}.txt"
+    assert re.sub(rate, "", out, flags=re.MULTILINE) == expected.read_text()
+
+
+def test_json_and_another_system(capsys: pytest.CaptureFixture[str]) -> None:
+    write("other", *(f"{line} domu" for line in translate()))
+    common = (*PAIRS, "--format", "jsonl", "--samples", "50")
+    assert evaluate(*common, "--against", "other", "--out", "out", "--overwrite") == 0
+    found = read_json(capsys)
+    assert [each.get("system") for each in found] == ["model"] * 2 + ["against"] * 2 + [None]
+    comparison = found[-1]
+    assert comparison["first"]["value"] == found[0]["value"] > comparison["second"]["value"]
+    assert comparison["second"]["value"] == found[2]["value"]
+    assert "|system:file|" in found[2]["signature"]
+    assert comparison["p_value"] < 0.1 and "|test:paired|bs:50|" in comparison["signature"]
+    assert found[0]["about"]["model"] == "end/pairs/model"
+    assert Path("out").read_text().splitlines() == translate()
+    assert evaluate(*common, "--against", "other", "--limit", "3") == 0
+    assert all("|lines:3|" in each["signature"] for each in read_json(capsys))
+    # Against a model: itself.
+    assert evaluate(*common, "--against", PAIRS[0], "--metric", "tokenized_bleu") == 0
+    assert read_json(capsys)[-1]["difference"]["value"] == 0.0
+
+
+@NATIVE
+def test_the_backend_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, engine in (
+        ((), "native"),
+        (("--engine", "torch"), "torch"),
+        (("--set", "coverage=0.1"), "torch (coverage needs to know the attention)"),
+        (("--quantize", "int8"), "native, int8"),
+    ):
+        assert evaluate(*PAIRS, "--limit", "3", *options) == 0
+        out = capsys.readouterr().out
+        assert f"engine  {engine}\n" in out and "\nlines   3\n" in out
+        assert ("|quantize:int8|" in out) == ("int8" in options)
+
+
+@NATIVE
+def test_eight_bits_beside_float(capsys: pytest.CaptureFixture[str]) -> None:
+    common = (*PAIRS, "--quantize", "int8", "--compare")
+    assert evaluate(*common, "--samples", "50") == 0
+    out = capsys.readouterr().out
+    exact, short = translate(), translate(quantize="int8")
+    same = sum(a == b for a, b in zip(short, exact, strict=True))
+    assert f"same outputs   {same} of 16\n" in out
+    assert "engine         native, int8\n" in out
+    assert re.search(r"\ntime, float32  [\d.]+ s, .*\nspeed          [\d.]+x of float32\n", out)
+    (line,) = (line.split() for line in out.splitlines() if line.startswith("sacrebleu "))
+    references = Path("data/pairs/test.target.txt").read_text().splitlines()
+    scores = (METRICS["sacrebleu"].score(each, references).value for each in (short, exact))
+    assert line[1:] == [f"{score:.2f}" for score in scores]
+    assert "|test:paired|bs:50|" in out and " against " in out
+    assert evaluate(*common, "--samples", "5", "--format", "jsonl") == 0
+    signatures = {each["system"]: each["signature"] for each in read_json(capsys)[:-1]}
+    assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
+
+
+def test_an_ensemble(capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies of a model say what it says alone."""
+    assert evaluate(*PAIRS, "--format", "jsonl") == 0
+    (alone, _) = read_json(capsys)
+    more = ("--ensemble", "end/pairs", "--ensemble", "end/pairs/model")
+    assert evaluate(*PAIRS, "--format", "jsonl", *more) == 0
+    (together, _) = read_json(capsys)
+    assert together["value"] == alone["value"] and "|ensemble:3|" in together["signature"]
+    assert together["about"]["model"] == " + ".join(["end/pairs/model"] * 3)
+    assert together["about"]["engine"] == alone["about"]["engine"]
+
+
+# --- bad input
+
+MIX = (*PAIRS[:1], *TEXT[1:])
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "nothing": ((), "nothing to evaluate, expected MODEL --data DIR, or --hypotheses"),
+    "no references": (("--hypotheses", "out"), "nothing to evaluate"),
+    "unknown metric": ((*FILES, "--metric", "bleau"), "unknown metric 'bleau'; known: tokenized"),
+    "perplexity": ((*FILES, "--metric", "perplexity"), "perplexity is a measure of a model"),
+    "chrf": ((*FILES, "--metric", "chrf", "--against", "base"), "chrf cannot be compared"),
+    "no samples": ((*FILES, "--samples", "0"), "--samples 0, expected at least 1"),
+    "seed": ((*FILES, "--seed", "-1"), "--seed -1, expected 0 to 4294967295"),
+    "shorter": ((*FILES[:3], "short"), "out has 3 lines and short has 2, expected the same"),
+    "against shorter": ((*FILES, "--against", "short"), "out has 3 lines and short has 2"),
+    "missing": ((*FILES[:3], "none"), "none does not exist, expected a text file"),
+    "folder": ((*FILES[:3], "."), ". is a folder, expected a text file"),
+    "empty": ((*FILES[:3], "empty"), "empty is empty, expected lines of text"),
+    "latin": ((*FILES[:3], "latin"), "latin, line 1: byte 0xe9 is not UTF-8"),
+    "format": ((*FILES, "--format", "xml"), "argument --format: invalid choice: 'xml'"),
+    "floor of files": ((*FILES, "--floor"), "--floor is for a model"),
+    "no data": (PAIRS[:1], "--data DIR is needed"),
+    "split": ((*PAIRS, "--split", "dev"), "data/pairs has the splits train, valid, test, no 'dev'"),
+    "beam": ((*PAIRS, "--beam", "0"), "--beam 0"),
+    "limit": ((*PAIRS, "--limit", "0"), "--limit 0"),
+    "setting": ((*PAIRS, "--set", "alfa=1"), "unknown field alfa=1; did you mean 'alpha'"),
+    "metric": ((*PAIRS, "--metric", "blue"), "unknown metric 'blue'"),
+    "other data": (MIX, "data/text holds texts, expected pairs of source and target by end/pairs"),
+    "other ensemble": ((*PAIRS, "--ensemble", "end/text"), "data/pairs holds pairs of source"),
+    "other model": ((*PAIRS, "--against", "end/text"), "data/pairs holds pairs of source"),
+    "lines of another": ((*PAIRS, "--against", "out"), "out has 3 lines, expected 16"),
+    "compare": ((*PAIRS, "--compare"), "--compare without --quantize int8, expected both"),
+    "no model": (("no", *PAIRS[1:]), "no does not exist"),
+    "no preparation": ((*PAIRS[:2], "."), ". has no prepared.json, expected a prepared folder"),
+    "files and model": ((*PAIRS, "--hypotheses", "out"), "--hypotheses and --references are files"),
+    "out": ((*PAIRS, "--out", "out"), "out exists"),
+    **{
+        f"{option} of texts": ((*TEXT, f"--{option}", *values), f"--{option} is for outputs, but ")
+        for option, *values in (
+            ("metric", "sacrebleu"),
+            ("against", "out"),
+            ("ensemble", "end/text"),
+            ("quantize", "int8"),
+            ("engine", "native"),
+            ("out", "x"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write("short", *REF[:2])
+    Path("empty").write_bytes(b"")
+    Path("latin").write_bytes(b"caf\xe9\n\n\n")
+    arguments, message = BAD[case]
+    assert evaluate(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"error: {message}")
+    assert Path("out").read_text().splitlines() == list(OUT), "nothing was overwritten"
+
+
+# --- training, and the page
+
+
+def test_training_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run begun with a metric is resumed with it only."""
+    shutil.copytree("middle/pairs", "run")
+    common = ["train", "run/config.json", "--data", "data/pairs", "--out"]
+    assert cli.main([*common, "run", "--metric", "bleu"]) == 2
+    assert "was begun with no --metric, expected the same, got sacrebleu" in capsys.readouterr().err
+    few = ("--set", "train.max_steps=3", "--set", "train.validate_every=3")
+    assert cli.main([*common, "fresh", *few, "--metric", "bleu"]) == 0
+    assert capsys.readouterr().err.count("note: sacrebleu of 24 lines: decoding in ") == 1
+    entries = [json.loads(line) for line in Path("fresh/log.jsonl").read_text().splitlines()]
+    assert list(entries[-1]["metric"]) == ["sacrebleu"]
+    assert cli.main([*common, "fresh", *few]) == 2
+    assert "was begun with sacrebleu" in capsys.readouterr().err
+
+
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(block, {})
+    score, comparison = capsys.readouterr().out.splitlines()
+    (shown,) = re.findall(r"^    (tokenized_bleu\|.*), \.\.\.\)$", PAGE, re.MULTILINE)
+    assert score.startswith(shown)
+    assert "|test:paired|bs:1000|seed:12345|level:95|" in comparison
+    assert all(f"`{name}`" in PAGE for name in (*METRICS, "perplexity"))
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^    lightconv (evaluate --.*)$", PAGE, re.MULTILINE)
+)
+def test_commands_of_the_page(command: str) -> None:
+    texts = {"out.txt": OUT, "out.tok": OUT, "ref.txt": REF, "ref.tok": REF, "baseline.txt": BASE}
+    for name, lines in texts.items():
+        write(name, *lines)
+    assert cli.main(command.split()) == 0

@@ -1,0 +1,67 @@
+"""Baselines by hand: copies, the nearest of a few sentences, counts of words."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightconv.data.corpus import Example
+from lightconv.evaluate import comparison
+from lightconv.evaluate.comparison import (
+    copy_baseline,
+    find_nearest,
+    nearest_baseline,
+    unigram_baseline,
+)
+from tests.evaluate.examples import make
+
+TRAIN: list[Example] = [("a b c", "x1"), ("c d e f", "x2"), ("g h", "x3 x3"), ("a h", "x4")]
+TEST: list[Example] = [("d e", "?"), ("g", "?"), ("b c a", "?"), ("zebra", "?")]
+
+
+def test_copies_and_nearest_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "COMMON", 0.5)  # four sentences: a word in two is not common
+    prepared = make(tmp_path, TRAIN, TEST)
+    assert copy_baseline(prepared, "test").plain == [source for source, _ in TEST]
+    assert copy_baseline(prepared, "test", 2).words == ["d e", "g"]
+    # A sentence like no other gets the first.
+    assert nearest_baseline(prepared, "test").plain == ["x2", "x3 x3", "x1", "x1"]
+    assert nearest_baseline(prepared, "test", 1).plain == ["x2"]
+
+
+def test_nearness_is_a_cosine_of_weighted_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "COMMON", 1.0)
+    random = np.random.default_rng(0)
+    known = [random.integers(0, 30, size=n) for n in random.integers(1, 9, size=40)]
+    asked = [random.integers(0, 30, size=n) for n in random.integers(1, 9, size=20)]
+    sets = [set(each.tolist()) for each in known]
+
+    def weight(token: int) -> float:
+        return math.log(1 + len(sets) / sum(token in each for each in sets))
+
+    def cosine(one: set[int], other: set[int]) -> float:
+        both = sum(weight(token) ** 2 for token in one & other)
+        return both / math.sqrt(sum(weight(token) ** 2 for token in other) + 1e-9)
+
+    for each, found in zip(asked, find_nearest(known, asked), strict=True):
+        one = set(each.tolist()) & set().union(*sets)
+        best = max(cosine(one, other) for other in sets)
+        assert cosine(one, sets[found]) == pytest.approx(best)
+
+
+def test_common_words_are_ignored() -> None:
+    known = [np.array([1, 2]), np.array([1, 3])] * 10
+    # With a tenth of 20 as the bound no word is rare enough, so the first is taken.
+    assert find_nearest(known, [np.array([1, 3])]) == [0]
+    known[7] = known[9] = np.array([1, 4])  # 4 is in a tenth, which is not too common
+    assert find_nearest(known, [np.array([1, 4])]) == [7]
+
+
+def test_unigrams(tmp_path: Path) -> None:
+    prepared = make(tmp_path, [("a a b",), ("a",)], [("a b",), ("zebra",)])
+    # Ids: 4 special ones, a, b. Training has a 3 times, b once, EOS twice; each counts one more.
+    total = 3 + 1 + 2 + 6
+    expected = [4 / total, 2 / total, 3 / total, 1 / total, 3 / total]
+    assert unigram_baseline(prepared, "test") == pytest.approx(sum(map(math.log, expected)))
+    assert unigram_baseline(prepared, "test", 1) == pytest.approx(sum(map(math.log, expected[:3])))
