@@ -210,7 +210,7 @@ def test_the_data_is_changed_in_the_middle(
     assert run.files() == {"vocab.txt": tmp_path / "run" / "vocab.txt"}
     assert (run.model_path / "vocab.txt").read_bytes() == own
     assert load_vocabularies(run.model_path).target.tokens[4:6] == ("s0", "s1")
-    assert isinstance(lightconv.load(run.model_path), torch.nn.Module)
+    assert lightconv.load(run.model_path).config == run.model_config
 
 
 def test_the_data_is_changed_before_the_first_update(data: Path, tmp_path: Path) -> None:

@@ -216,12 +216,12 @@ class Run:
 
         ValueError if one of them is no longer what the newest checkpoint says.
         """
-        from lightconv.train.checkpoint import DamagedError, read_state
+        from lightconv.train.checkpoint import CheckpointFiles, DamagedError
 
         digests: dict[str, str] = {}
         for _, folder in sorted(self.checkpoints().folders().items()):
             try:
-                digests = read_state(folder)["values"].get("data", {})
+                digests = CheckpointFiles(folder).state()["values"].get("data", {})
             except DamagedError:
                 continue
         found: dict[str, Path] = {}
