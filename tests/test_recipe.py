@@ -40,6 +40,8 @@ def test_settings_change_the_value_and_its_source() -> None:
     assert {layer.dropconnect for layer in after.model.decoder} == {0.1}  # type: ignore[union-attr]
     new = {"train.max_steps": CHANGED, "model.encoder.*.dropconnect": CHANGED}
     assert after.sources == {**before.sources, **new}
+    kept = find(NAME, "decode.min_len=3").sources["decode.min_len_ratio"]
+    assert kept == before.sources["decode.min_len_ratio"]
 
 
 def test_setting_a_part_forgets_the_sources_under_it() -> None:

@@ -39,14 +39,8 @@ TOKENS = Column(name="Tok/sec", measured="tokens/s", digits=1)
 
 
 def experiment(**changes: object) -> Experiment:
-    values = {
-        "table": "lm",
-        "name": "mine",
-        "scale": "cpu",
-        "corpus": "own",
-        "data": {"train": "a"},
-    }
-    return Experiment(**values | changes)  # type: ignore[arg-type]
+    values = {"table": "lm", "name": "mine", "scale": "cpu", "corpus": "own"}
+    return Experiment(**{**values, "data": {"train": "a"}, **changes})  # type: ignore[arg-type]
 
 
 def score(value: float, **parts: float) -> tuple[SplitScore, ...]:
