@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightconv.data.codes import Codes
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig
 from lightconv.data.pipeline import Pipeline
+from lightconv.data.subword import Codes
 from lightconv.data.vocabulary import Vocabularies, Vocabulary
 from lightconv.decode.alignment import Alignment
 from lightconv.decode.answer import Output
