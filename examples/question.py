@@ -60,7 +60,7 @@ class Reader(nn.Module):
 
 
 class Translator(nn.Module):
-    """Sequence to sequence: the source is the passage; the answers are predicted at the questions."""
+    """Sequence to sequence: the passage is the source, the questions are the target."""
 
     def __init__(self, mixers: tuple[MixerConfig, ...]) -> None:
         super().__init__()
