@@ -6,7 +6,7 @@ from pathlib import Path
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models import (
     DynamicConvConfig,
     LanguageModelConfig,

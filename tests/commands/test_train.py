@@ -91,7 +91,7 @@ def test_a_language_model_is_trained_too(server: Server, tmp_path: Path) -> None
     path = recipe(tmp_path, lm_config(), max_steps=3, precision="bf16")
     answer = server.run("train", path, "--data", text, "--out", tmp_path / "run")
     assert answer["code"] == 0, answer["err"]
-    assert isinstance(lightconv.load(tmp_path / "run" / "model"), LanguageModel)
+    assert isinstance(lightconv.load(tmp_path / "run" / "model").model, LanguageModel)
 
 
 def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import (
     AdaptiveConfig,
     AttentionConfig,

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
+from lightconv.decode.backend import Backend, TorchBackend
 from lightconv.decode.engine import Engine
-from lightconv.decode.search import Finder, PairSearch, pad_right
+from lightconv.decode.options import Options
+from lightconv.decode.search import ModelSearch, pad_right
 from lightconv.models import Seq2Seq
 from lightconv.ops.library import native
 
@@ -17,13 +18,13 @@ from ..models.examples import EOS, PAD, SOURCE_VOCAB, VOCAB, seq2seq
 
 needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
 
-RUNNERS: dict[str, Callable[[Seq2Seq], Any]] = {
-    "torch": lambda model: None,
+BACKENDS: dict[str, Callable[[Seq2Seq], Backend]] = {
+    "torch": TorchBackend,
     "float32": Engine,
     "int8": lambda model: Engine(model, "int8"),
 }
 KINDS = ("attention", "lightconv", "dynamicconv", "average")
-CONFIG = DecodeConfig(beam=4, alpha=0.7, max_len_ratio=1.0, max_len_plus=4)
+CONFIG = Options(decode=DecodeConfig(beam=4, alpha=0.7, max_len_ratio=1.0, max_len_plus=4))
 
 
 def sentences(count: int = 64) -> list[list[int]]:
@@ -36,11 +37,11 @@ def sentences(count: int = 64) -> list[list[int]]:
 
 
 @needs_kernels
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_batch_changes_no_output(kind: str, runner: str) -> None:
+def test_the_batch_changes_no_output(kind: str, backend: str) -> None:
     model = seq2seq(kind, torch.float32)
-    search = PairSearch(model, Finder(CONFIG), RUNNERS[runner](model))
+    search = ModelSearch(BACKENDS[backend](model), CONFIG)
     sources = sentences()
     together = search(sources, range(64))
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1)).tolist()
@@ -72,13 +73,13 @@ def test_a_row_of_the_engine_has_the_same_bits_anywhere(kind: str, quantize: str
 
 
 @needs_kernels
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_equally_good_outputs_keep_their_order(runner: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equally_good_outputs_keep_their_order(backend: str) -> None:
     """All words alike: n-best lists are ties from end to end, in any batch."""
     model = seq2seq("lightconv", torch.float32)
     with torch.no_grad():
         model.output.weight.zero_()  # type: ignore[union-attr, operator]
-    search = PairSearch(model, Finder(CONFIG), RUNNERS[runner](model))
+    search = ModelSearch(BACKENDS[backend](model), CONFIG)
     together = search([[5, 6, 7]] * 9 + [[4]], range(10))
     (alone,) = search([[5, 6, 7]], [0])
     tokens = [h.tokens for h in alone]

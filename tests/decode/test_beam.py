@@ -106,20 +106,6 @@ def test_narrow_beams_follow_the_definition(V: int, max_len: int, beam: int, see
         assert_same(found[sentence], define(table, sentence, beam, Told(max_len), power(0.8)))
 
 
-@pytest.mark.parametrize("min_len, max_len, pad", [(1, 8, 1), (3, 8, None), (5, 5, 1), (1, 1, 1)])
-def test_lengths_and_padding_follow_the_definition(
-    min_len: int, max_len: int, pad: int | None
-) -> None:
-    table = Table(6, 9, max_len, seed=5)
-    found = table.search(beam=3, min_len=min_len, max_len=max_len, pad=pad)
-    rules = Told(max_len, min_len, () if pad is None else (pad,))
-    for sentence in range(6):
-        assert_same(found[sentence], define(table, sentence, 3, rules, power(1.0)))
-        for hypothesis in found[sentence]:
-            assert min_len <= len(hypothesis.tokens) <= max_len
-            assert pad not in hypothesis.tokens
-
-
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Table, int, list[Told]]:
     """A table of up to three sentences with rules of their own; words are not too few for them."""
@@ -209,17 +195,12 @@ def test_coverage_is_added_to_the_score() -> None:
             assert h.score == pytest.approx(scores[tuple(h.tokens)] + 0.3 * penalty, abs=1e-6)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
     assert changed > 0
-    with pytest.raises(ValueError, match="coverage needs a step that returns the attention"):
-        table.search(beam=4, max_len=9, coverage=0.3, padding=table.padding)
 
 
 def test_nbest_are_the_first() -> None:
     table = Table(3, 8, 6, seed=9)
     whole = table.search(beam=4, max_len=6)
     assert table.search(beam=4, max_len=6, nbest=2) == [each[:2] for each in whole]
-    for nbest in (0, 5):
-        with pytest.raises(ValueError, match=f"nbest must be from 1 to beam=4, got {nbest}"):
-            table.search(beam=4, max_len=6, nbest=nbest)
 
 
 def test_the_first_step_reads_one_row_per_sentence_and_finished_sentences_leave() -> None:
@@ -342,16 +323,22 @@ def test_an_empty_batch_gives_no_sentences() -> None:
     assert table.search(beam=2, max_len=3, prefix=[], min_len=[]) == []
 
 
-@pytest.mark.parametrize("beam", [0, -1])
-def test_beam_below_one_is_refused(beam: int) -> None:
-    with pytest.raises(ValueError, match="beam must be at least 1"):
-        Table(1, 4, 3).search(beam=beam, max_len=3)
-
-
-@pytest.mark.parametrize("min_len, max_len", [(0, 3), (4, 3), (1, 0)])
-def test_impossible_lengths_are_refused(min_len: int, max_len: int) -> None:
-    with pytest.raises(ValueError, match="min_len and max_len"):
-        Table(1, 4, 3).search(beam=2, min_len=min_len, max_len=max_len)
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"beam": 0}, "beam must be at least 1"),
+        ({"beam": -1}, "beam must be at least 1"),
+        ({"nbest": 0}, "nbest must be from 1 to beam=2, got 0"),
+        ({"nbest": 3}, "nbest must be from 1 to beam=2, got 3"),
+        ({"min_len": 0}, "min_len and max_len"),
+        ({"min_len": 4}, "min_len and max_len"),
+        ({"max_len": 0}, "min_len and max_len"),
+        ({"coverage": 0.3}, "coverage needs a step that returns the attention"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Table(1, 4, 3).search(**({"beam": 2, "max_len": 3} | options))
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -379,6 +366,8 @@ def test_a_configuration_becomes_keywords() -> None:
         "pad": 1,
         "forbidden": (3,),
     }
+    short = beam_options(DecodeConfig(max_len_ratio=0.1, max_len_plus=0), [1, 4, 19], eos=EOS)
+    assert (short["max_len"], short["min_len"]) == ([1, 1, 1], [1, 1, 1])
     options = beam_options(DecodeConfig(alpha=0.5), [4], eos=EOS, unknown=3)
     assert options["length_penalty"](9) == pytest.approx(3.0)
     assert (options["max_len"], options["min_len"], options["forbidden"]) == ([200], [1], ())

@@ -2,7 +2,7 @@
 
 import ctypes
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightconv import mixers
 from lightconv.decode import beam_search
 from lightconv.decode.engine import Engine
-from lightconv.decode.engine.builder import Builder
+from lightconv.decode.engine.builder import Program
 from lightconv.models import (
     AttentionConfig,
     AverageConfig,
@@ -122,6 +122,14 @@ def moves(rows: int, steps: int) -> list[Tensor]:
     return chosen
 
 
+def start(model: Any, engine: Engine, max_len: int, source: Tensor | None = None) -> Any:
+    source = source_batch() if source is None else source
+    return (
+        model.start(model.encode(source), max_len),
+        engine.start(engine.encode(source), max_len),
+    )
+
+
 def compare(model: Any, engine: Engine, states: tuple[Any, Any], batch: int, steps: int) -> float:
     """The largest difference of the scores over `steps` steps with rows that move.
 
@@ -150,11 +158,7 @@ def compare(model: Any, engine: Engine, states: tuple[Any, Any], batch: int, ste
 def test_seq2seq_steps_like_the_model(kind: str, norm: str) -> None:
     model = seq2seq(kind, norm)
     engine = Engine(model)
-    states = (
-        model.start(model.encode(source_batch()), 20),
-        engine.start(engine.encode(source_batch()), 20),
-    )
-    assert compare(model, engine, states, 4, 20) < 1e-4
+    assert compare(model, engine, start(model, engine, 20), 4, 20) < 1e-4
 
 
 @every_norm
@@ -170,40 +174,32 @@ def test_language_model_steps_like_the_model(kind: str, norm: str) -> None:
 @torch.no_grad()
 def test_every_instruction_set(kind: str, instruction_sets: list[str]) -> None:
     model = seq2seq(kind)
-    memory = model.encode(source_batch())
     for isa in instruction_sets:
         choose(isa)
         engine = Engine(model)
-        states = (model.start(memory, 20), engine.start(engine.encode(source_batch()), 20))
-        assert compare(model, engine, states, 4, 12) < 1e-4, isa
+        assert compare(model, engine, start(model, engine, 20), 4, 12) < 1e-4, isa
 
 
-@pytest.mark.parametrize("normalize", mixers.NORMALIZATIONS)
-@torch.no_grad()
-def test_every_normalisation(normalize: Any) -> None:
+def normalized(normalize: Any) -> dict[str, Any]:
     layers = (
         DynamicConvConfig(kernel=5, heads=4, normalize=normalize),
         LightConvConfig(kernel=3, heads=4, normalize=normalize),
     )
-    model = seq2seq("dynamicconv", encoder=layers, decoder=layers)
-    engine = Engine(model)
-    states = (
-        model.start(model.encode(source_batch()), 8),
-        engine.start(engine.encode(source_batch()), 8),
-    )
-    assert compare(model, engine, states, 4, 8) < 1e-4
+    return {"encoder": layers, "decoder": layers}
 
 
-@pytest.mark.parametrize("share", ["none", "decoder", "all"])
+CHANGES: dict[str, dict[str, Any]] = {name: normalized(name) for name in mixers.NORMALIZATIONS} | {
+    f"share {share}": {"share_embeddings": share, "source_vocab": V}
+    for share in ("none", "decoder", "all")
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
-def test_shared_embeddings(share: Any) -> None:
-    model = seq2seq("lightconv", share_embeddings=share, source_vocab=V, target_vocab=V)
+def test_every_normalisation_and_sharing(change: str) -> None:
+    model = seq2seq("lightconv", **CHANGES[change])
     engine = Engine(model)
-    states = (
-        model.start(model.encode(source_batch()), 8),
-        engine.start(engine.encode(source_batch()), 8),
-    )
-    assert compare(model, engine, states, 4, 5) < 1e-4
+    assert compare(model, engine, start(model, engine, 8), 4, 8) < 1e-4
 
 
 @every_kind
@@ -234,7 +230,7 @@ def test_padding_has_no_position() -> None:
 
 
 def test_a_buffer_is_quantised_again_after_it_changed() -> None:
-    b = Builder(program.panels(), int8=True)
+    b = Program(program.panels(), int8=True)
     x, weight = b.buffer("x", 8), torch.eye(8)
     for to in (b.buffer("y", 8), x, b.buffer("y", 8)):
         b.linear(x, weight, None, to)
@@ -291,8 +287,7 @@ def test_many_rows_on_threads(kind: str) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        states = (model.start(model.encode(source), 6), engine.start(engine.encode(source), 6))
-        assert compare(model, engine, states, 120, 2) < 1e-4
+        assert compare(model, engine, start(model, engine, 6, source), 120, 2) < 1e-4
     finally:
         torch.set_num_threads(before)
 
@@ -359,21 +354,21 @@ def test_errors() -> None:
     model = seq2seq("attention")
     engine = Engine(model)
     source = engine.encode(source_batch())
-    with pytest.raises(ValueError, match="'int4'"):
-        Engine(model, quantize="int4")
-    with pytest.raises(ValueError, match="eval"):
-        Engine(seq2seq("lightconv").train())
-    with pytest.raises(ValueError, match="sentence 1 is nothing but padding"):
-        engine.encode(torch.tensor([[5, 6], [PAD, PAD]]))
-    with pytest.raises(ValueError, match=r"ids below 29.*got 29"):
-        engine.encode(torch.tensor([[5, 29]]))
-    with pytest.raises(ValueError, match="3 rows but the state has 4"):
-        engine.step(torch.full((3, 1), EOS), engine.start(source, 5))
-    with pytest.raises(ValueError, match="got -1"):
-        engine.step(torch.tensor([[3], [4], [-1], [3]]), engine.start(source, 5))
-    with pytest.raises(ValueError, match="beyond max_len=2"):
-        engine.step(torch.full((4, 3), EOS), engine.start(source, 2))
-    with pytest.raises(ValueError, match="encode"):
-        engine.start(3, 5)
-    with pytest.raises(ValueError, match="no source"):
-        Engine(language_model("lightconv")).encode(source_batch())
+    four = torch.full((4, 3), EOS)
+    calls: dict[str, Callable[[], object]] = {
+        "'int4'": lambda: Engine(model, quantize="int4"),
+        "eval": lambda: Engine(seq2seq("lightconv").train()),
+        "sentence 1 is nothing but padding": lambda: engine.encode(
+            torch.tensor([[5, 6], [PAD, PAD]])
+        ),
+        "ids below 29.*got 29": lambda: engine.encode(torch.tensor([[5, 29]])),
+        "3 rows but the state has 4": lambda: engine.step(four[:3], engine.start(source, 5)),
+        "got -1": lambda: engine.step(four[:, :1] - 3, engine.start(source, 5)),
+        "beyond max_len=2": lambda: engine.step(four, engine.start(source, 2)),
+        "encode": lambda: engine.start(3, 5),
+        "no source": lambda: Engine(language_model("lightconv")).encode(source_batch()),
+        "attention": lambda: engine.step_attending(four, engine.start(source, 5)),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.decode import Hypothesis, beam_search, ensemble_steps, sample
+from lightconv.decode import Hypothesis, beam_search, sample
 from lightconv.mixers import reorder
 from lightconv.models import Seq2Seq
 from lightconv.models.seq2seq import Seq2SeqState
@@ -150,20 +150,6 @@ def test_samples_of_a_model() -> None:
         assert len({tuple(h.tokens) for h in hypotheses}) == 3
         for h in hypotheses:
             assert h.logprobs == pytest.approx(forced(model, row, h.tokens), abs=1e-5)
-
-
-def test_ensemble_of_models() -> None:
-    models, source = [seq2seq("dynamicconv"), seq2seq("attention")], sources(5)
-    states = tuple(model.start(model.encode(source), 8) for model in models)
-    found = beam_search(
-        ensemble_steps([model.step for model in models]), states, torch.full((5,), EOS),
-        beam=3, max_len=8, eos=EOS, pad=PAD,
-    )  # fmt: skip
-    for row, hypotheses in zip(source, found, strict=True):
-        for h in hypotheses:
-            each = torch.tensor([forced(model, row, h.tokens) for model in models])
-            expected = each.exp().mean(0).log().tolist()
-            assert h.logprobs == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", [0, -1])

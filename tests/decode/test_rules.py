@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from lightconv.decode.rules import (
     PENALTIES,
     Rules,
-    coverage,
+    coverage_penalty,
     power,
-    relative_lengths,
     repeats,
     stepwise,
 )
@@ -58,15 +57,10 @@ def test_coverage() -> None:
     # Position 0 was looked at once and a half, 1 half, 2 a quarter; 3 is padding.
     attention = torch.tensor([[[0.75, 0.25, 0.0, 0.0], [0.75, 0.25, 0.25, 0.0], [0.0] * 4]])
     padding = torch.tensor([[False, False, False, True]])
-    found = coverage(attention, padding)
+    found = coverage_penalty(attention, padding)
     assert found.tolist() == pytest.approx([math.log(0.5) + math.log(0.25)])
-    never = coverage(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.bool))
+    never = coverage_penalty(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.bool))
     assert -1000 < never.item() < -100
-
-
-def test_relative_lengths() -> None:
-    assert relative_lengths([1, 4, 10], 1.2, 3) == [4, 7, 15]
-    assert relative_lengths([1, 4, 10], 0.0, 0) == [1, 1, 1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -110,6 +104,8 @@ def test_lengths_of_each_sentence() -> None:
     assert allowed(rules, [[3, 3]] * 3)[1:] == [[2], [2, 3, 4, 5]]
     assert allowed(rules, [[3, 3, 3]] * 3)[2] == [2]
     assert rules.longest == 4
+    # Far from every limit, so that `best` does not look at all words.
+    assert allowed(make(2, min_len=[1, 3]), [[3], [3]]) == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5]]
 
 
 def test_rows_of_a_sentence_stand_together() -> None:

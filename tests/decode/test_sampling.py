@@ -171,12 +171,11 @@ def test_finished_sentences_leave() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"temperature": math.nan}, "temperature must be above 0"),
-        ({"top_k": -1}, "top_k must be at least 0, got -1"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
-        ({"top_p": 1.5}, r"top_p must be in \(0, 1\], got 1.5"),
+        ({"samples": 0}, "samples=0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"temperature": math.nan}, "temperature=nan"),
+        ({"top_k": -1}, "top_k=-1"),
+        ({"top_p": 1.5}, "top_p=1.5"),
         ({"seeds": [1]}, "seeds must be one for each of 2 sentences, got 1"),
     ],
 )

@@ -1,17 +1,21 @@
 """What a search is told, and what it says of a model, against whole passes through it."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightconv.data import EOS, PAD
-from lightconv.decode.beam import Hypothesis
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import SampleConfig, TextOptions
-from lightconv.decode.score.scorer import token_logprobs
+from lightconv.data import EOS, PAD, BatchPlan
+from lightconv.decode import DecodeConfig
+from lightconv.decode.backend import TorchBackend
+from lightconv.decode.options import Options, SampleConfig, TextOptions
+from lightconv.decode.score import token_logprobs
 from lightconv.decode.search import (
-    Finder,
-    PairSearch,
-    PromptSearch,
+    ModelSearch,
+    batch_by_length,
     derive_seed,
     normalize,
     pad_right,
@@ -19,6 +23,7 @@ from lightconv.decode.search import (
 )
 from lightconv.models import LanguageModel, Seq2Seq
 from tests.decode.fakes import Reverse
+from tests.models.examples import language_model
 from tests.trained import pair_config, text_config
 
 VOCAB = 12
@@ -46,40 +51,34 @@ def _spread(model):  # type: ignore[no-untyped-def]
     return model
 
 
+def make(model: Seq2Seq | LanguageModel, **config: Any) -> ModelSearch:
+    return ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(**config)))
+
+
 SOURCES = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], []]
 
 
-def test_pairs_have_the_probabilities_of_whole_passes(pairs: Seq2Seq) -> None:
-    search = PairSearch(pairs, Finder(DecodeConfig(beam=3, max_len_plus=7)))
-    for source, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
-        assert len(found) == 3
-        for hypothesis in found:
+@pytest.mark.parametrize("kind", ["pairs", "texts"])
+def test_outputs_have_the_probabilities_of_whole_passes(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    model = request.getfixturevalue(kind)
+    found = make(model, beam=3, max_len_plus=7)(SOURCES, range(4))
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        assert len(hypotheses) == 3
+        for h in hypotheses:
+            read = [EOS, *h.tokens[:-1]] if kind == "pairs" else [EOS, *source, *h.tokens[:-1]]
+            before = [torch.tensor([[*source, EOS]])] if kind == "pairs" else []
             with torch.no_grad():
-                logits = pairs(
-                    torch.tensor([[*source, EOS]]), torch.tensor([[EOS, *hypothesis.tokens[:-1]]])
-                )
-            check(hypothesis, logits[0])
-
-
-def test_texts_have_the_probabilities_of_whole_passes(texts: LanguageModel) -> None:
-    search = PromptSearch(texts, Finder(DecodeConfig(beam=3, max_len_plus=7)))
-    for prompt, found in zip(SOURCES, search(SOURCES, range(4)), strict=True):
-        for hypothesis in found:
-            with torch.no_grad():
-                logits = texts(torch.tensor([[EOS, *prompt, *hypothesis.tokens[:-1]]]))
-            check(hypothesis, logits[0, len(prompt) :])
-
-
-def check(hypothesis: Hypothesis, logits: torch.Tensor) -> None:
-    logprobs = logits.double().log_softmax(-1)
-    expected = [logprobs[t, word].item() for t, word in enumerate(hypothesis.tokens)]
-    assert hypothesis.logprobs == pytest.approx(expected, abs=1e-5)
-    assert hypothesis.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+                logprobs = model(*before, torch.tensor([read]))[0].double().log_softmax(-1)
+            logprobs = logprobs[-len(h.tokens) :]
+            expected = [logprobs[t, word].item() for t, word in enumerate(h.tokens)]
+            assert h.logprobs == pytest.approx(expected, abs=1e-5)
+            assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
 def test_every_source_has_its_own_limit(pairs: Seq2Seq) -> None:
     """Half of the length with EOS, and one more."""
-    config = DecodeConfig(beam=2, max_len_ratio=0.5, max_len_plus=1, min_len=1)
     forbid = 1e4 * torch.nn.functional.one_hot(torch.tensor(EOS), VOCAB)
     step = pairs.step
 
@@ -88,13 +87,18 @@ def test_every_source_has_its_own_limit(pairs: Seq2Seq) -> None:
         return scores - forbid, state
 
     pairs.step = never_ends  # type: ignore[method-assign]
-    found = PairSearch(pairs, Finder(config))(SOURCES, range(4))
+    search = make(pairs, beam=2, max_len_ratio=0.5, max_len_plus=1, min_len=1)
+    found = search(SOURCES, range(4))
     assert [len(each[0].tokens) for each in found] == [3, 2, 4, 1]
 
 
 def test_draws_are_the_numbers_affair(texts: LanguageModel) -> None:
-    sampling = SampleConfig(seed=3, temperature=9.0)
-    search = PromptSearch(texts, Finder(DecodeConfig(max_len_plus=9), sampling, samples=2))
+    options = Options(
+        decode=DecodeConfig(max_len_plus=9),
+        text=TextOptions(n_best=2),
+        sampling=SampleConfig(seed=3, temperature=9.0),
+    )
+    search = ModelSearch(TorchBackend(texts), options)
     together = search([[4], [4], [5, 6]], [1, 2, 3])
     assert together[0] != together[1]
     assert all(len(each) == 2 for each in together)
@@ -102,6 +106,36 @@ def test_draws_are_the_numbers_affair(texts: LanguageModel) -> None:
         (alone,) = search([prompt], [number])
         assert [each.tokens for each in alone] == [each.tokens for each in found]
     assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
+
+
+def test_the_prompt_does_not_count_as_output() -> None:
+    """Attention keeps as many positions as a search will step, the prompt's included."""
+    search = make(language_model("attention", torch.float32), beam=2, max_len_plus=3)
+    (found,) = search([[4, 5, 6, 7, 8]], [0])
+    assert max(len(h.tokens) for h in found) == 3
+
+
+def test_a_language_model_takes_no_prefix(texts: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="no prefix"):
+        make(texts)([[4]], [1], [[5]])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_batches_are_those_of_the_plan(
+    rows: list[tuple[int, int]], max_tokens: int, max_sentences: int, both: bool
+) -> None:
+    lengths = [np.array([row[side] + 1 for row in rows]) for side in range(1 + both)]
+    plan = BatchPlan(
+        lengths, max_tokens=max_tokens, max_sentences=max_sentences, too_long="alone"
+    ).by_length()
+    sides = [[[4] * row[side] for row in rows] for side in range(1 + both)]
+    found = batch_by_length(sides, max_tokens, max_sentences)
+    assert found == [plan[index].tolist() for index in range(len(plan))]
 
 
 def test_scores_by_hand() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from itertools import count, islice
@@ -9,8 +10,8 @@ from itertools import count, islice
 import pytest
 
 from lightconv.data.text import LONGEST_LINE, Notes
-from lightconv.decode import stream
-from lightconv.decode.stream import Pipe, Whole, open_stdin, read_stream, windows
+from lightconv.decode import translator
+from lightconv.decode.translator import LineReader, open_stdin, read_stream, read_windows, windows
 
 
 class Ends:
@@ -18,7 +19,10 @@ class Ends:
 
     def __init__(self) -> None:
         self.read, self.write = os.pipe()
-        self.pipe = Pipe(self.read)
+        self.pipe = LineReader(
+            lambda size: os.read(self.read, size),
+            lambda: bool(select.select([self.read], [], [], 0)[0]),
+        )
 
     def send(self, data: bytes) -> None:
         os.write(self.write, data)
@@ -40,7 +44,8 @@ def test_a_line_is_ready_when_its_newline_is_there(ends: Ends) -> None:
     assert not ends.pipe.ready()
     ends.send(b"ne\nand")
     assert ends.pipe.ready()
-    assert ends.pipe.readline(100) == b"half a line\n"
+    assert ends.pipe.readline(4) == b"half"
+    assert ends.pipe.readline(100) == b" a line\n"
     assert not ends.pipe.ready()
     ends.end()
     assert ends.pipe.ready(), "the end is worth reading too"
@@ -69,7 +74,7 @@ def test_an_empty_stream_has_no_windows(ends: Ends) -> None:
 
 
 def test_lines_longer_than_a_block(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BLOCK", 7)
+    monkeypatch.setattr(translator, "BLOCK", 7)
     ends.send(b"a" * 100 + b"\n\n" + b"b" * 20)
     ends.end()
     assert list(read_stream(ends.pipe, "stdin", Notes(), 9)) == [["a" * 100, "", "b" * 20]]
@@ -78,7 +83,7 @@ def test_lines_longer_than_a_block(ends: Ends, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("data", [b"a\r\nb\r\n", b"\xef\xbb\xbfa\r\nb\n"])
 def test_returns_and_marks_are_dropped_and_counted(data: bytes) -> None:
     notes = Notes()
-    assert list(read_stream(Whole(io.BytesIO(data).readline), "x", notes, 9)) == [["a", "b"]]
+    assert list(read_stream(LineReader(io.BytesIO(data).read), "x", notes, 9)) == [["a", "b"]]
     assert notes.returns == data.count(b"\r")
     assert notes.marks == data.startswith(b"\xef")
 
@@ -92,7 +97,7 @@ def test_returns_and_marks_are_dropped_and_counted(data: bytes) -> None:
     ],
 )
 def test_what_is_no_text_is_named_after_the_lines_before_it(data: bytes, message: str) -> None:
-    found = read_stream(Whole(io.BytesIO(data).readline), "x", Notes(), 9)
+    found = read_stream(LineReader(io.BytesIO(data).read), "x", Notes(), 9)
     if data.startswith(b"good"):
         assert next(found) == ["good"]
     with pytest.raises(ValueError, match=message):
@@ -101,7 +106,6 @@ def test_what_is_no_text_is_named_after_the_lines_before_it(data: bytes, message
 
 def test_a_line_without_end_is_refused(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightconv.data.text.LONGEST_LINE", 50)
-    monkeypatch.setattr(stream, "LONGEST_LINE", 50)
     ends.send(b"x" * 200)
     ends.end()
     with pytest.raises(ValueError, match="line 1: longer than"):
@@ -116,7 +120,7 @@ def test_windows_of_an_endless_stream() -> None:
 
 
 def test_long_lines_make_short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(translator, "MOST_CHARACTERS", 10)
     assert list(windows(["a" * 6, "b" * 6, "c"], 9)) == [["a" * 6, "b" * 6], ["c"]]
     pairs = [("a" * 6, "b" * 6), ("c", "d")]
     assert list(windows(pairs, 9, size=lambda pair: sum(map(len, pair)))) == [pairs[:1], pairs[1:]]
@@ -124,4 +128,14 @@ def test_long_lines_make_short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stdin_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
-    assert list(read_stream(open_stdin(), "stdin", Notes(), 9)) == [["a", "b"]]
+    assert list(read_windows(None, 9, Notes())) == [["a", "b"]]
+
+
+def test_stdin_with_a_descriptor(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", os.fdopen(os.dup(ends.read)))
+    found = read_stream(open_stdin(), "stdin", Notes(), 9)
+    ends.send(b"a\nb\n")
+    assert next(found) == ["a", "b"]
+    ends.end()
+    assert list(found) == []
+    sys.stdin.close()

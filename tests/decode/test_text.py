@@ -1,5 +1,6 @@
 """What `lightconv.load` returns takes text, and is the model it was before."""
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import torch
 
 import lightconv
 from lightconv.data.vocabulary import Vocabulary
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.text import TextLanguageModel, TextSeq2Seq, join_sentences
+from lightconv.decode import DecodeConfig
+from lightconv.decode.text import TextModel
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build
 from tests.trained import Trained, pair_config, text_config
@@ -27,6 +28,11 @@ def test_it_translates(copies: Trained) -> None:
     assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
 
 
+def test_a_summary_is_of_the_start(copies: Trained) -> None:
+    with pytest.warns(UserWarning, match="only the first 2 are read"):
+        assert lightconv.load(copies.model).summarize(["w1 w2 w3"], max_source=2) == ["w1 w2"]
+
+
 def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     answers = list(islice(model.answers(repeat("w7 w8"), window=2), 3))
@@ -34,25 +40,10 @@ def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
     assert [answer.line for answer in answers] == [1, 2, 3]
 
 
-def test_one_text_alone_or_among_others(copies: Trained) -> None:
-    """In any batch, in any order, the same text and nearly the same score."""
-    model = lightconv.load(copies.model)
-    lines = list(copies.prepared.texts("test", "source"))
-    together = list(model.answers(lines, n_best=2))
-    turned = list(model.answers(lines[::-1], n_best=2, max_sentences=7))[::-1]
-    for line, one, other in zip(lines, together, turned, strict=True):
-        (alone,) = model.answers([line], n_best=2)
-        assert alone.text == one.text == other.text
-        for a, b, c in zip(alone.outputs, one.outputs, other.outputs, strict=True):
-            assert a.score == pytest.approx(b.score, abs=1e-5)
-            assert a.score == pytest.approx(c.score, abs=1e-5)
-
-
 def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
     model = lightconv.load(copies.model)
-    assert model.translator().search.finder.config == DecodeConfig(  # type: ignore[attr-defined]
-        beam=3, alpha=0.7, max_len_ratio=1.0, max_len_plus=5
-    )
+    expected = DecodeConfig(beam=3, alpha=0.7, max_len_ratio=1.0, max_len_plus=5)
+    assert model.options({}).decode == expected
     # Two tokens and EOS, one token and EOS; the limit counts EOS of both.
     short = model.translate(["w1 w2 w3 w4"], max_len_ratio=0.0, max_len_plus=3)
     assert [len(text.split()) for text in short] == [2]
@@ -60,23 +51,6 @@ def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
     assert [len(text.split()) for text in ratio] == [1]
     long = model.translate(["w1"], min_len=4)
     assert [len(text.split()) for text in long] == [3]
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"beam": 0}, "beam=0 must be at least 1"),
-        ({"n_best": 9}, "n_best=9 must not be above beam=3"),
-        ({"min_len": 9, "max_len_ratio": 0.0, "max_len_plus": 5}, "min_len=9 must not be above"),
-        ({"min_len": 9, "max_len_plus": 1}, "line 1: at least 9 tokens, and at most 3"),
-        ({"beem": 3}, "beem"),
-        ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
-        ({"temperature": 2.0}, "temperature"),
-    ],
-)
-def test_wrong_options_are_named(copies: Trained, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lightconv.load(copies.model).translate(["w1"], **options)
 
 
 def test_it_generates(texts: Trained) -> None:
@@ -123,59 +97,45 @@ def test_draws_have_seeds(texts: Trained) -> None:
         draw(3, ["the"], top_p=2.0)
 
 
-def test_it_is_still_the_model(copies: Trained, texts: Trained) -> None:
+def test_it_holds_the_model_and_answers_for_it(copies: Trained, texts: Trained) -> None:
     pairs, text = lightconv.load(copies.model), lightconv.load(texts.model)
-    assert isinstance(pairs, Seq2Seq) and isinstance(pairs, TextSeq2Seq)
-    assert isinstance(text, LanguageModel) and isinstance(text, TextLanguageModel)
-    assert not pairs.training
+    assert type(pairs.model) is Seq2Seq and type(text.model) is LanguageModel
+    assert not pairs.training and pairs.train().training and not pairs.eval().training
+    assert pairs.config == pairs.model.config and isinstance(pairs.eval(), TextModel)
     plain = Seq2Seq.from_pretrained(copies.model)
-    assert type(plain) is Seq2Seq
     assert list(plain.state_dict()) == list(pairs.state_dict())
+    assert list(dict(plain.named_parameters())) == list(dict(pairs.named_parameters()))
     ids = torch.tensor([[4, 5, 2]])
     assert torch.equal(plain(ids, ids), pairs(ids, ids))
+    assert pairs.to(torch.float64)(ids, ids).dtype == torch.float64
+    assert copy.deepcopy(text).score(["the"]) == text.score(["the"])
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = pairs.nothing
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda model: model.generate(["w1"]), "cannot generate, expected translate or summarize"),
-        (lambda model: model.score(["w1"]), r"scores sources and targets.*score\(sources, targets"),
-        (lambda model: model.score(["w1"], []), "1 sources and 0 targets"),
-        (lambda model: model.translate("w1"), "one text, expected a list"),
-    ],
-)
-def test_wrong_calls_of_pairs(copies: Trained, call: Callable[[Any], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call(lightconv.load(copies.model))
+def test_a_loaded_model_saves_itself(copies: Trained, tmp_path: Path) -> None:
+    model = lightconv.load(copies.model)
+    model.save(tmp_path / "again", vocabulary=model.pipeline.vocabularies())
+    assert lightconv.load(tmp_path / "again").translate(["w1 w2"]) == ["w1 w2"]
 
 
-def test_wrong_ensembles(copies: Trained, texts: Trained) -> None:
-    model, other = lightconv.load(copies.model), lightconv.load(texts.model)
-    for ensemble, message in (
-        (model, "ensemble is one model, expected a list"),
-        (str(copies.model), "ensemble is one model, expected a list"),
-        ([copies.model], r"ensemble\[0\] is \w+, expected what lightconv.load returns"),
-        ([model, other], r"ensemble\[1\] is another kind of model"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.translate(["w1"], ensemble=ensemble)
-    with pytest.raises(ValueError, match="alignments are for sources and targets"):
-        other.generate(["the"], alignments=True)
-    with pytest.raises(ValueError, match="cannot begin outputs with prefixes, expected generate"):
-        other.generate(["the"], prefixes=["a"])
-
-
-def test_wrong_calls_of_texts(texts: Trained) -> None:
-    model = lightconv.load(texts.model)
-    with pytest.raises(ValueError, match="cannot translate, expected generate"):
-        model.translate(["a"])
-    with pytest.raises(ValueError, match="scores texts alone"):
-        model.score(["a"], ["b"])
-
-
-def test_summaries_lose_their_marks() -> None:
-    assert join_sentences("One . ¶ Two . ¶ Three .") == "One . Two . Three ."
-    assert join_sentences("§¶ stays") == "§¶ stays"
+def test_an_ensemble_is_the_mean_of_its_models(copies: Trained) -> None:
+    first = lightconv.load(copies.model)
+    second = lightconv.load(copies.model)
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.mul_(0.7)
+    sources = ["w1 w2", "w3 w4 w5 w6"]
+    for engine in ("auto", "torch"):
+        options = {"ensemble": [second], "engine": engine, "coverage": 0.0}
+        answers = list(first.answers(sources, **options))
+        targets = [answer.text for answer in answers]
+        each = [[s.logprobs for s in model.score(sources, targets)] for model in (first, second)]
+        for answer, *logprobs in zip(answers, *each, strict=True):
+            mean = torch.tensor(logprobs).exp().mean(0).log()
+            assert answer.outputs[0].logprobs == pytest.approx(mean.tolist(), abs=1e-4)
+    looking = list(first.answers(sources, ensemble=[second], coverage=0.2))
+    assert [answer.text for answer in looking] == targets
 
 
 def test_a_model_with_a_vocabulary_only_reads_words(tmp_path: Path) -> None:
@@ -218,3 +178,27 @@ def test_importing_lightconv_imports_none_of_it() -> None:
         "assert not [n for n in sys.modules if n.startswith('lightconv.')]"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_wrong_calls(copies: Trained, texts: Trained) -> None:
+    pairs, text = lightconv.load(copies.model), lightconv.load(texts.model)
+    wrong: dict[str, Callable[[], object]] = {
+        "beam=0": lambda: pairs.translate(["w1"], beam=0),
+        "beem": lambda: pairs.translate(["w1"], beem=3),
+        "line 1: at least 9": lambda: pairs.translate(["w1"], min_len=9, max_len_plus=1),
+        "cannot generate, expected translate or summarize": lambda: pairs.generate(["w1"]),
+        r"expected score\(sources, targets": lambda: pairs.score(["w1"]),
+        "1 sources and 0 targets": lambda: pairs.score(["w1"], []),
+        "one text, expected a list": lambda: pairs.translate("w1"),
+        "ensemble is one model": lambda: pairs.translate(["w1"], ensemble=pairs),
+        "ensemble is one": lambda: pairs.translate(["w1"], ensemble=str(copies.model)),
+        r"ensemble\[0\] is \w+, expected": lambda: pairs.translate(["w"], ensemble=[copies.model]),
+        r"ensemble\[1\] is another": lambda: pairs.translate(["w1"], ensemble=[pairs, text]),
+        "alignments are for sources": lambda: text.generate(["the"], alignments=True),
+        "cannot begin outputs": lambda: text.generate(["the"], prefixes=["a"]),
+        "cannot translate, expected generate": lambda: text.translate(["a"]),
+        "scores texts": lambda: text.score(["a"], ["b"]),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import lightconv
 from lightconv.data import Vocabularies, Vocabulary
 from lightconv.models import (
     AdaptiveConfig,
@@ -28,7 +27,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from lightconv.models.folder import ModelFolder, build, save
+from lightconv.models.folder import ModelFolder, build, load, save
 
 PAIR = Seq2SeqConfig(
     dim=8,
@@ -78,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_model_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     model = make(CONFIGS[name])
     model.save(tmp_path / "model")
-    loaded = lightconv.load(tmp_path / "model")
+    loaded = load(tmp_path / "model")
     assert isinstance(loaded, type(model))
     assert loaded.config == model.config
     assert not loaded.training
@@ -100,7 +99,7 @@ def test_every_parameter_is_stored_once(name: str, tmp_path: Path) -> None:
 def test_a_loaded_model_trains_and_its_ties_hold(tmp_path: Path) -> None:
     make(CONFIGS["all"]).save(tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
-    model = lightconv.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert isinstance(model, Seq2Seq)
     assert model.output is model.target_embedding is model.source_embedding
     tokens = torch.tensor([[4, 5, 2]])
@@ -109,17 +108,17 @@ def test_a_loaded_model_trains_and_its_ties_hold(tmp_path: Path) -> None:
     # The mapping is private: the file does not change with the model.
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     model.eval().save(tmp_path / "model", overwrite=True)
-    assert torch.equal(run(lightconv.load(tmp_path / "model")), run(model))
+    assert torch.equal(run(load(tmp_path / "model")), run(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes_are_kept_or_changed(dtype: torch.dtype, tmp_path: Path) -> None:
     model = make(PAIR).to(dtype)
     model.save(tmp_path / "model")
-    kept = lightconv.load(tmp_path / "model")
+    kept = load(tmp_path / "model")
     assert {p.dtype for p in kept.parameters()} == {dtype}
     assert torch.equal(run(kept), run(model))
-    changed = lightconv.load(tmp_path / "model", dtype=torch.float32)
+    changed = load(tmp_path / "model", dtype=torch.float32)
     assert torch.equal(run(changed), run(model.float()))
 
 
@@ -197,7 +196,7 @@ def test_nothing_is_overwritten_unasked(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"model exists.*overwrite"):
         other.save(folder)
     other.save(folder, overwrite=True)
-    assert torch.equal(run(lightconv.load(folder)), run(other))
+    assert torch.equal(run(load(folder)), run(other))
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
@@ -226,14 +225,14 @@ def test_only_model_folders_are_overwritten(what: str, tmp_path: Path) -> None:
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     make(PAIR).save(tmp_path / "model", overwrite=True)
-    lightconv.load(tmp_path / "model")
+    load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("place", ["write_file", "write_manifest"])
 def test_a_failure_leaves_what_was_there(
     place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = run(lightconv.load(folder))
+    before = run(load(folder))
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -243,7 +242,7 @@ def test_a_failure_leaves_what_was_there(
         make(PAIR, seed=1).save(folder, overwrite=True)
     with pytest.raises(OSError, match="No space left"):
         make(PAIR, seed=1).save(folder.with_name("new"))
-    assert torch.equal(run(lightconv.load(folder)), before)
+    assert torch.equal(run(load(folder)), before)
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
@@ -329,9 +328,9 @@ def test_damage_anywhere_is_found(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_opens(folder: Path) -> None:
-    before = run(lightconv.load(folder))
+    before = run(load(folder))
     (folder / "manifest.json").unlink()
-    assert torch.equal(run(lightconv.load(folder)), before)
+    assert torch.equal(run(load(folder)), before)
 
 
 def test_a_card_may_be_edited_and_tables_replaced(folder: Path) -> None:

@@ -127,7 +127,8 @@ def test_a_bad_restart_is_noticed(changes: dict[str, Any], message: str) -> None
 def test_a_digest_that_nobody_compares_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint._Files, "verified", lambda self, name: self.folder / name)
+    files = checkpoint.CheckpointFiles
+    monkeypatch.setattr(files, "_verified", lambda self, name: self.folder / name)
     broken(damage.check_damage, tmp_path, "of 100 bits flipped went unnoticed")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import build
 from lightconv.selftest.together import CPU, joined, leave, make_batches
-from lightconv.train import DivergenceError, Metric, PreparedData, Trainer, run
+from lightconv.train import DivergenceError, PreparedData, RunMetric, Trainer, run
 from lightconv.train.signals import Stop
 from tests.train.examples import model_config, small_config, train_config
 
@@ -167,7 +167,7 @@ def whole_run(
             train_config(**changes),
             device=CPU,
             stop=Asked(mark if group.rank == stop_rank else None),
-            metric=None if scores is None else Metric("score", compute),
+            metric=None if scores is None else RunMetric("score", compute),
             group=group,
         )
     return {

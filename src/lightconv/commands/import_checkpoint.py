@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups
-from lightconv.data.codes import LARGEST_CODES, PAIR_CODES, SHARED_CODES
+from lightconv.data.subword import LARGEST_CODES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import SPECIALS, Vocabularies, Vocabulary
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`lightconv score`: log-probabilities and perplexity of texts that are there already."""
+"""`lightconv score`: log-probabilities and perplexity of given texts."""
 
 import json
 import sys
@@ -8,109 +8,94 @@ from pathlib import Path
 
 from lightconv.commands.parser import Parser
 from lightconv.config import override
-from lightconv.data.text import Notes, check_file, check_parallel, read_lines, read_parallel
-from lightconv.decode.options import FolderSettings, TextOptions, find_model, read_settings
+from lightconv.console import tell
+from lightconv.data.text import Notes, check_file, check_parallel, read_parallel
+from lightconv.decode.options import TextOptions, read_decode
+from lightconv.models.folder import ModelFolder
 
 TAB = "\t"
-STDIN = "standard input"
 
 
 def main(argv: Sequence[str]) -> int:
     """Writes a number, or JSON, for each line; the perplexity of all of them to stderr."""
-    options = _parser().parse(argv)
-    settings = read_settings(find_model(options.model))
-    decode = override(settings.decode, options.set)
-    _check_files(options, settings)
+    arguments = _parser().parse(argv)
+    folder = ModelFolder(arguments.model)
+    decode = override(read_decode(folder.path, folder.tables), arguments.set)
+    _check_files(arguments, folder)
 
     # These load torch, which takes its time: mistakes above are answered at once.
-    from lightconv.decode.score.scorer import Scorer
-    from lightconv.decode.text import load
+    from lightconv.decode.score import Scorer
+    from lightconv.decode.text import load_pipeline
     from lightconv.device import choose_device
     from lightconv.evaluate.metrics import compute_perplexity
 
     notes = Notes()
-    stream = _windows(options, settings, notes)
-    model = load(settings.folder, choose_device(options.device))
-    scorer = Scorer(model, model.pipeline, decode, TextOptions())
+    model = folder.load(choose_device(arguments.device))
+    scorer = Scorer(model, load_pipeline(folder.path, pairs=folder.pairs), decode)
     lines = subwords = words = 0
     total = 0.0
-    for scored in scorer.score_windows(_flushing(stream)):
+    for scored in scorer.score_windows(_windows(arguments, folder.pairs, notes)):
         lines += 1
         subwords += len(scored.ids) - 1
         words += scored.words
         total += scored.logprob
-        if not options.total:
+        if not arguments.total:
             print(
                 json.dumps(scored.plain(), ensure_ascii=False)
-                if options.format == "jsonl"
+                if arguments.format == "jsonl"
                 else f"{scored.logprob:.6f}"
             )
     if warning := notes.warning():
-        print(f"warning: {warning}", file=sys.stderr)
+        tell(f"warning: {warning}")
     if lines:
         score = compute_perplexity(total, lines=lines, subwords=subwords, words=words)
-        file = sys.stdout if options.total else sys.stderr
-        print(json.dumps(score.plain()) if options.format == "jsonl" else score, file=file)
+        file = sys.stdout if arguments.total else sys.stderr
+        print(json.dumps(score.plain()) if arguments.format == "jsonl" else score, file=file)
     return 0
 
 
-def _check_files(options: Namespace, settings: FolderSettings) -> None:
-    given = [options.source is not None, options.target is not None]
-    if any(given) and not settings.pairs:
+def _check_files(arguments: Namespace, folder: ModelFolder) -> None:
+    given = [arguments.source is not None, arguments.target is not None]
+    if any(given) and not folder.pairs:
         raise ValueError(
-            f"{settings.folder} is a language model, expected texts alone. Use --input FILE, or "
+            f"{folder.path} is a language model, expected texts alone. Use --input FILE, or "
             "standard input"
         )
     if any(given) and not all(given):
         raise ValueError("--source and --target belong together, expected both or none")
-    if options.input is not None and any(given):
+    if arguments.input is not None and any(given):
         raise ValueError("--input and --source, expected one of them")
     if any(given):
-        check_parallel([options.source, options.target])
-    elif options.input is not None:
-        check_file(options.input)
+        check_parallel([arguments.source, arguments.target])
+    elif arguments.input is not None:
+        check_file(arguments.input)
 
 
-def _windows(
-    options: Namespace, settings: FolderSettings, notes: Notes
-) -> Iterator[list[tuple[str, ...]]]:
-    """Texts, or pairs of source and target, as many as are there."""
-    from lightconv.decode.stream import open_stdin, read_stream, windows
+def _windows(arguments: Namespace, pairs: bool, notes: Notes) -> Iterator[list[tuple[str, ...]]]:
+    """Windows of (text,) or (source, target); flushes the scores of one before the next."""
+    from lightconv.decode.translator import read_windows, windows
 
     most = TextOptions().window
-    if options.source is not None:
-        yield from windows(read_parallel([options.source, options.target], notes), most)
+    if arguments.source is not None:
+        yield from windows(read_parallel([arguments.source, arguments.target], notes), most)
         return
-    name = STDIN if options.input is None else str(options.input)
-    lines = (
-        read_stream(open_stdin(), STDIN, notes, most)
-        if options.input is None
-        else windows(read_lines(options.input, notes), most)
-    )
-    split = _pair if settings.pairs else _alone
+    name = arguments.input or "standard input"
     done = 0
-    for window in lines:
-        yield [split(line, name, number) for number, line in enumerate(window, done + 1)]
+    for window in read_windows(arguments.input, most, notes):
+        yield [
+            _split(line, f"{name}, line {number}") if pairs else (line,)
+            for number, line in enumerate(window, done + 1)
+        ]
         done += len(window)
-
-
-def _flushing(stream: Iterator[list[tuple[str, ...]]]) -> Iterator[list[tuple[str, ...]]]:
-    """The windows; what was scored is written before the next one is waited for."""
-    for window in stream:
-        yield window
         sys.stdout.flush()
 
 
-def _alone(line: str, name: str, number: int) -> tuple[str, ...]:
-    return (line,)
-
-
-def _pair(line: str, name: str, number: int) -> tuple[str, ...]:
+def _split(line: str, where: str) -> tuple[str, ...]:
     source, tab, target = line.partition(TAB)
     if not tab or TAB in target:
         raise ValueError(
-            f"{name}, line {number}: {line.count(TAB)} tabs, expected one between source and "
-            "target. --source FILE --target FILE take two files instead"
+            f"{where}: {line.count(TAB)} tabs, expected one between source and target. --source "
+            "FILE --target FILE take two files instead"
         )
     return source, target
 
@@ -127,20 +112,14 @@ def _parser() -> Parser:
         "lightconv score my-lm --total --input text.txt",
     )
     parser.add_model()
-    parser.add_argument(
-        "--input", metavar="FILE", type=Path, help="read this instead of standard input"
-    )
-    parser.add_argument("--source", metavar="FILE", type=Path, help="sources, one per line")
-    parser.add_argument("--target", metavar="FILE", type=Path, help="their targets")
-    parser.add_argument(
-        "--total", action="store_true", help="print the perplexity only, and to standard output"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["text", "jsonl"],
-        default="text",
-        help="jsonl: with tokens and the log-probability of each; default: text",
-    )
+    add = parser.add_argument
+    add("--input", metavar="FILE", type=Path, help="read this instead of standard input")
+    add("--source", metavar="FILE", type=Path, help="sources, one per line")
+    add("--target", metavar="FILE", type=Path, help="their targets")
+    about = "print the perplexity only, and to standard output"
+    add("--total", action="store_true", help=about)
+    about = "jsonl: with tokens and the log-probability of each; default: text"
+    add("--format", choices=["text", "jsonl"], default="text", help=about)
     parser.add_settings(
         "change the length penalty of `score` in jsonl, such as alpha=0.6", metavar="NAME=VALUE"
     )

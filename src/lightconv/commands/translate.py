@@ -5,55 +5,33 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
-from lightconv.commands.arguments import add_pairs, add_search, add_text
 from lightconv.commands.parser import Parser
 from lightconv.config import override
-from lightconv.decode.config import DecodeConfig
+from lightconv.console import tell
+from lightconv.data.text import Notes, check_file
+from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.options import (
-    FolderSettings,
-    SampleConfig,
+    NAMES,
+    EngineName,
+    Options,
+    Quantization,
     TextOptions,
-    check_coverage,
-    check_n_best,
-    find_model,
-    read_settings,
+    read_decode,
 )
+from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
-    from lightconv.data.text import Notes
-    from lightconv.decode.answer import Answer
-    from lightconv.decode.text import TextModel
     from lightconv.decode.translator import Translator
 
-STDIN = "standard input"
 TAB = "\t"
-
-
-# What of `TextOptions` the command line says.
-_TEXT_OPTIONS = (
-    *("n_best", "max_tokens", "max_source", "window", "strict", "engine", "quantize"),
-    *("alignments", "subwords"),
-)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a command was asked to do, checked before torch is loaded."""
-
-    folder: FolderSettings
-    others: tuple[Path, ...]
-    decode: DecodeConfig
-    text: TextOptions
-    sampling: SampleConfig | None
 
 
 def translate(argv: Sequence[str]) -> int:
     """Reads lines, writes their translations."""
-    parser = _parser(
+    parser = _line_parser(
         "translate",
         "Translates text: line by line from standard input, or from --input, to standard output. "
         "Plain text in, plain text out; the tokeniser is in the model folder. Any number of lines "
@@ -63,14 +41,13 @@ def translate(argv: Sequence[str]) -> int:
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
         "lightconv translate runs/1 --ensemble runs/2 --alignments --input in.de",
     )
-    add_pairs(parser)
-    options = parser.parse(argv)
-    return _answer_lines(options, _settings(options, TextOptions(), pairs=True), lambda text: text)
+    _add_pairs(parser)
+    return _answer_lines(parser.parse(argv), pairs=True)
 
 
 def summarize(argv: Sequence[str]) -> int:
     """Reads articles, one in each line, writes their summaries."""
-    parser = _parser(
+    parser = _line_parser(
         "summarize",
         "Summarises text: one article per line from standard input, or from --input. Of an article "
         "that is too long, the start is read.",
@@ -80,18 +57,15 @@ def summarize(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--sentences", action="store_true", help="keep the mark ¶ between the sentences"
     )
-    add_pairs(parser)
-    options = parser.parse(argv)
-    settings = _settings(options, TextOptions(too_long="start"), pairs=True)
-
-    from lightconv.decode.text import join_sentences
-
-    return _answer_lines(options, settings, str if options.sentences else join_sentences)
+    _add_pairs(parser)
+    arguments = parser.parse(argv)
+    finish = str if arguments.sentences else join_sentences
+    return _answer_lines(arguments, pairs=True, finish=finish, too_long="start")
 
 
 def generate(argv: Sequence[str]) -> int:
-    """Reads prompts, writes them with what follows."""
-    parser = _parser(
+    """Reads prompts, writes them with their continuations."""
+    parser = _line_parser(
         "generate",
         "Goes on with text: each line of standard input, or each --prompt, is printed with what a "
         "language model says next. An empty --prompt begins a text.",
@@ -105,11 +79,10 @@ def generate(argv: Sequence[str]) -> int:
         action="append",
         help="go on with this; may be given several times",
     )
-    options = parser.parse(argv)
-    if options.prompt is not None and options.input is not None:
+    arguments = parser.parse(argv)
+    if arguments.prompt is not None and arguments.input is not None:
         raise ValueError("--prompt and --input, expected one of them")
-    text = TextOptions(too_long="end", answer_empty=options.prompt is not None)
-    return _answer_lines(options, _settings(options, text, pairs=False), lambda text: text)
+    return _answer_lines(arguments, pairs=False, answer_empty=arguments.prompt is not None)
 
 
 def interactive(argv: Sequence[str]) -> int:
@@ -121,13 +94,11 @@ def interactive(argv: Sequence[str]) -> int:
         "lightconv interactive my-model",
         "lightconv interactive my-lm --beam 1",
     )
-    add_search(parser)
-    options = parser.parse(argv)
-    settings = _settings(options, TextOptions(), pairs=None)
-    models = _load(settings, options.device)
+    _add_search(parser)
+    arguments = parser.parse(argv)
+    translator = _load(arguments, _read_options(arguments, pairs=None))
     with suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines when it is there
-    translator = _translator(models, settings, warn=_warn)
     number = 0
     while True:
         try:
@@ -137,9 +108,9 @@ def interactive(argv: Sequence[str]) -> int:
             return 0
         number += 1
         try:
-            (answer,) = translator.answer([line], number)
+            (answer,) = translator.answer([(line, "")], number)
         except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
+            tell(f"error: {error}")
             continue
         for output in answer.outputs:
             print(output.text)
@@ -147,104 +118,89 @@ def interactive(argv: Sequence[str]) -> int:
             print(f"  ({seconds:.2f} s, {count} tokens, score {output.score:.3f})", flush=True)
 
 
-def _answer_lines(options: Namespace, settings: Settings, finish: Callable[[str], str]) -> int:
-    """Answers what there is, window by window, as it comes."""
-    from lightconv.data.text import Notes
+def _answer_lines(
+    arguments: Namespace,
+    *,
+    pairs: bool,
+    finish: Callable[[str], str] = str,
+    **defaults: Any,
+) -> int:
+    """Answers lines window by window, as they arrive."""
+    options = _read_options(arguments, pairs=pairs, **defaults)
+    prompts = getattr(arguments, "prompt", None)
+    if arguments.input is not None:
+        check_file(arguments.input)
+    translator = _load(arguments, options)
+
+    from lightconv.decode.translator import read_windows
 
     notes = Notes()
-    stream = _windows(options, settings.text.window, notes)
-    models = _load(settings, options.device)
-    write = _writer(options.format, settings.text, finish)
-    given = options.input is not None or getattr(options, "prompt", None) is not None
-    with _progress(typed=not given and sys.stdin.isatty()) as show:
-        translator = _translator(models, settings, warn=_warn, show=show)
-        pairs = _pairs(stream, has_prefixes=getattr(options, "prefix", False))
-        for answer in translator.answer_windows(pairs):
-            write(answer)
+    if prompts is None:
+        stream = read_windows(arguments.input, options.text.window, notes)
+    else:
+        stream = iter([prompts])
+    is_typed = arguments.input is None and prompts is None and sys.stdin.isatty()
+    if is_typed:
+        tell("one line at a time; Ctrl-D ends")
+    lines = _split_prefixes(stream, has_prefixes=getattr(arguments, "prefix", False))
+    with _progress(is_typed=is_typed) as translator.show:
+        for answer in translator.answer_windows(lines):
+            rows = _format(answer, arguments.format, options.text, finish)
+            # UTF-8, whatever the terminal's encoding.
+            sys.stdout.buffer.write("".join(f"{row}\n" for row in rows).encode())
     sys.stdout.buffer.flush()
     if warning := notes.warning():
-        _warn(warning)
+        tell(f"warning: {warning}")
     return 0
 
 
-def _windows(options: Namespace, most: int, notes: "Notes") -> Iterator[list[str]]:
-    """The lines of standard input, of a file, or of the command line."""
-    from lightconv.data.text import read_lines
-    from lightconv.decode.stream import open_stdin, read_stream, windows
-
-    if getattr(options, "prompt", None) is not None:
-        return iter([options.prompt])
-    if options.input is not None:
-        return windows(read_lines(options.input, notes), most)
-    if sys.stdin.isatty():
-        print("one line at a time; Ctrl-D ends", file=sys.stderr)
-    return read_stream(open_stdin(), STDIN, notes, most)
-
-
-def _pairs(stream: Iterator[list[str]], *, has_prefixes: bool) -> Iterator[list[tuple[str, str]]]:
-    """The windows as pairs of text and prefix.
-
-    What was answered is written before the next window is waited for.
-    """
+def _split_prefixes(
+    stream: Iterator[list[str]], *, has_prefixes: bool
+) -> Iterator[list[tuple[str, str]]]:
+    """The windows as pairs of text and prefix; flushes the answers of one before the next."""
     done = 0
     for window in stream:
-        if has_prefixes:
-            yield [_split(line, number) for number, line in enumerate(window, done + 1)]
-        else:
-            yield [(line, "") for line in window]
+        pairs = []
+        for number, line in enumerate(window, done + 1):
+            text, _, prefix = line.partition(TAB) if has_prefixes else (line, "", "")
+            if TAB in prefix:
+                raise ValueError(
+                    f"line {number}: {line.count(TAB)} tabs, expected at most one, before the "
+                    "prefix"
+                )
+            pairs.append((text, prefix))
+        yield pairs
         done += len(window)
         sys.stdout.buffer.flush()
 
 
-def _split(line: str, number: int) -> tuple[str, str]:
-    text, _, prefix = line.partition(TAB)
-    if TAB in prefix:
-        raise ValueError(
-            f"line {number}: {line.count(TAB)} tabs, expected at most one, before the prefix"
-        )
-    return text, prefix
-
-
-def _writer(
-    form: str, text: TextOptions, finish: Callable[[str], str]
-) -> "Callable[[Answer], None]":
-    """How an answer is written: UTF-8, whatever the terminal says."""
-
-    def write(answer: "Answer") -> None:
-        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines(answer)).encode())
-
-    def lines(answer: "Answer") -> list[str]:
-        if form == "jsonl":
-            plain = answer.plain()
-            for each in (plain, *plain.get("outputs", ())):
-                each["text"] = finish(each["text"])
-            return [json.dumps(plain, ensure_ascii=False)]
-        columns = [
-            [
-                *([str(answer.line), f"{output.score:.4f}"] if text.n_best > 1 else []),
-                finish(output.text),
-                *([output.pairs()] if text.alignments else []),
-            ]
-            for output in answer.outputs[: text.n_best]
-        ]
-        # A model of bytes can say anything, also what parts columns.
-        rows = columns or [empty(answer.line)]
-        return [
-            TAB.join(column.replace(TAB, " ") for column in row) if len(row) > 1 else row[0]
-            for row in rows
-        ]
-
-    def empty(line: int) -> list[str]:
-        begin = [str(line), "0.0000"] if text.n_best > 1 else []
-        return [*begin, "", *([""] if text.alignments else [])]
-
-    return write
+def _format(
+    answer: Answer, form: str, text: TextOptions, finish: Callable[[str], str]
+) -> list[str]:
+    """The lines of an answer: one of JSON, or one for each output."""
+    if form == "jsonl":
+        plain = answer.plain()
+        for each in (plain, *plain.get("outputs", ())):
+            each["text"] = finish(each["text"])
+        return [json.dumps(plain, ensure_ascii=False)]
+    rows = [
+        (f"{output.score:.4f}", finish(output.text), output.pairs() if text.alignments else "")
+        for output in answer.outputs[: text.n_best]
+    ]
+    lines = []
+    for score, output, pairs in rows or [("0.0000", "", "")]:
+        columns = [str(answer.line), score] if text.n_best > 1 else []
+        columns += [output, pairs] if text.alignments else [output]
+        # A model of bytes can produce tabs too.
+        one = len(columns) == 1
+        lines.append(output if one else TAB.join(each.replace(TAB, " ") for each in columns))
+    return lines
 
 
 @contextmanager
-def _progress(*, typed: bool) -> Iterator[Callable[[int], None]]:
-    """A bar if a person watches who does not see the answers themselves, nor types the lines."""
-    if not sys.stderr.isatty() or sys.stdout.isatty() or typed:
+def _progress(*, is_typed: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal, unless the answers or the lines typed are seen there."""
+    if not sys.stderr.isatty() or sys.stdout.isatty() or is_typed:
         yield lambda done: None
         return
     from lightconv.console import Display
@@ -254,110 +210,100 @@ def _progress(*, typed: bool) -> Iterator[Callable[[int], None]]:
         display.end()
 
 
-def _translator(
-    models: "Sequence[TextModel]",
-    settings: Settings,
-    *,
-    warn: Callable[[str], None],
-    show: Callable[[int], None] = lambda done: None,
-) -> "Translator":
-    from lightconv.decode.folder import MarkedPipeline
-    from lightconv.decode.runner import choose_runners
-    from lightconv.decode.text import build_translator
-
-    pipeline = models[0].pipeline
-    if isinstance(pipeline, MarkedPipeline) and not settings.text.subwords:
-        _note(
-            "this model has no BPE codes, so its input must be cut already (`un@@ believ@@ able`); "
-            "outputs are put together, --subwords leaves them"
-        )
-    return build_translator(
-        models,
-        pipeline,
-        settings.decode,
-        settings.text,
-        settings.sampling,
-        runner=choose_runners(models, settings.text, settings.decode, tell=_note),
-        warn=warn,
-        show=show,
-    )
-
-
-def _load(settings: Settings, device: str) -> "list[TextModel]":
-    # These load torch, which takes its time: mistakes before are answered at once.
-    from lightconv.decode.text import load
-    from lightconv.device import choose_device
-
-    where = choose_device(device)
-    return [load(folder, where) for folder in (settings.folder.folder, *settings.others)]
-
-
-def _settings(options: Namespace, text: TextOptions, *, pairs: bool | None) -> Settings:
-    """The search of the model's folder with what the command line changes."""
-    if options.beam is not None and options.beam < 1:
-        raise ValueError(f"--beam {options.beam}, expected at least 1")
-    folder = read_settings(find_model(options.model))
+def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) -> Options:
+    """The search of the model folder, changed by the command line; checked without torch."""
+    folder = ModelFolder(arguments.model)
     if pairs is not None and folder.pairs != pairs:
         kind, use = (
             ("translates or summarises", "translate` or `lightconv summarize")
             if folder.pairs
             else ("is a language model", "generate")
         )
-        raise ValueError(f"{folder.folder} {kind}, expected another model. Use `lightconv {use}`")
-    set_ = [*options.set, *([] if options.beam is None else [f"beam={options.beam}"])]
-    decode = override(folder.decode, set_)
-    changes = {
-        name: value for name in _TEXT_OPTIONS if (value := getattr(options, name, None)) is not None
-    }
-    text = replace(text, **changes)
-    if pairs is None and not folder.pairs:
-        text = replace(text, too_long="end")
-    sampling = _sampling(options)
-    check_coverage(decode.coverage, text)
-    if sampling is None:
-        check_n_best(text.n_best, decode.beam)
-    return Settings(folder, _others(options, folder), decode, text, sampling)
+        raise ValueError(f"{folder.path} {kind}, expected another model. Use `lightconv {use}`")
+    decode = override(read_decode(folder.path, folder.tables), arguments.set)
+    given = vars(arguments).items()
+    values = {name: value for name, value in given if name in NAMES and value is not None}
+    return Options.of(decode, defaults | values, pairs=folder.pairs, sample=arguments.sample)
 
 
-def _others(options: Namespace, folder: FolderSettings) -> tuple[Path, ...]:
-    """The other models of an ensemble, once it is known that they go together."""
-    if not options.ensemble:
-        return ()
-    from lightconv.decode.folder import check_ensemble
+def _load(arguments: Namespace, options: Options) -> "Translator":
+    """Loads torch, which takes its time, and the models."""
+    from lightconv.decode.text import MarkedPipeline, load
+    from lightconv.device import choose_device
 
-    others = [read_settings(find_model(path)) for path in options.ensemble]
-    for other in others:
-        if other.pairs != folder.pairs:
-            raise ValueError(
-                f"--ensemble {other.folder}: another kind of model than {folder.folder}"
-            )
-    check_ensemble([folder.folder, *(other.folder for other in others)])
-    return tuple(other.folder for other in others)
-
-
-def _sampling(options: Namespace) -> SampleConfig | None:
-    given = {
-        name: value
-        for name in ("temperature", "top_k", "top_p", "seed")
-        if (value := getattr(options, name, None)) is not None
-    }
-    if given and not options.sample:
-        name = next(iter(given)).replace("_", "-")
-        raise ValueError(f"--{name} is for random outputs, expected --sample beside it")
-    return SampleConfig(**given) if getattr(options, "sample", False) else None
+    device = choose_device(arguments.device)
+    model, *others = (load(path, device) for path in (arguments.model, *arguments.ensemble))
+    if isinstance(model.pipeline, MarkedPipeline) and not options.text.subwords:
+        tell(
+            "note: this model has no BPE codes, so its input must be split already (`un@@ believ@@ "
+            "able`); outputs are joined, unless --subwords is given"
+        )
+    return model.build_translator(
+        options,
+        others,
+        tell=lambda text: tell(f"note: {text}"),
+        warn=lambda text: tell(f"warning: {text}"),
+    )
 
 
-def _parser(command: str, about: str, *examples: str) -> Parser:
-    """What `translate`, `summarize` and `generate` have in common."""
+def _line_parser(command: str, about: str, *examples: str) -> Parser:
+    """Options of `translate`, `summarize` and `generate`."""
     parser = Parser(command, about, *examples)
-    add_search(parser)
-    add_text(parser)
+    _add_search(parser)
+    usual = TextOptions()
+    add = parser.add_argument
+    add(
+        "--input",
+        metavar="FILE",
+        type=Path,
+        help="read this instead of standard input; .gz, .bz2, .xz are unpacked",
+    )
+    about = "jsonl: scores, tokens, all outputs and times; default: text"
+    add("--format", choices=["text", "jsonl"], default="text", help=about)
+    about = f"the most tokens of a line that are read at once (default: {usual.max_source})"
+    add("--max-source", metavar="N", type=int, help=about)
+    add("--strict", action="store_true", help="a longer line is an error")
+    about = "leave subwords as they are, with spaces between"
+    add("--subwords", action="store_true", help=about)
+    about = f"the most tokens of a batch (default: {usual.max_tokens})"
+    add("--max-tokens", metavar="N", type=int, help=about)
+    about = f"how many lines are sorted by length together (default: {usual.window})"
+    add("--window", metavar="N", type=int, help=about)
     return parser
 
 
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr, flush=True)
+def _add_search(parser: Parser) -> None:
+    """Options of all four commands: the model and its search."""
+    parser.add_model()
+    add = parser.add_argument
+    about = "the width of the search (default: the model's own)"
+    add("--beam", metavar="N", type=int, help=about)
+    add("--n-best", metavar="N", type=int, help="how many outputs for each line (default: 1)")
+    parser.add_settings(
+        "change another value of the search, such as alpha=0.6, max_len_plus=50 or min_len=5",
+        metavar="NAME=VALUE",
+    )
+    about = "another model of the same data: the mean of all is searched; may be repeated"
+    add("--ensemble", metavar="MODEL", type=Path, action="append", default=[], help=about)
+    about = "draw outputs at random; --n-best says how many"
+    add("--sample", action="store_true", help=about)
+    about = "below 1 the probable becomes more so"
+    add("--temperature", metavar="T", type=float, help=about)
+    about = "draw among the K most probable words only"
+    add("--top-k", metavar="K", type=int, help=about)
+    about = "... among those that have probability P together"
+    add("--top-p", metavar="P", type=float, help=about)
+    add("--seed", metavar="N", type=int, help="other draws for another seed")
+    parser.add_device()
+    about = "native: the C++ engine, on processors; default: auto, which says if it cannot"
+    add("--engine", choices=get_args(EngineName), help=about)
+    about = "linear layers in 8 bits; default: none"
+    add("--quantize", choices=get_args(Quantization), help=about)
 
 
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+def _add_pairs(parser: Parser) -> None:
+    """Options of models of source and target."""
+    about = "also the source token of each target token: a column such as `0-0 1-2`, or in JSON"
+    parser.add_argument("--alignments", action="store_true", help=about)
+    about = "a line may have a tab, and behind it the words that its output begins with"
+    parser.add_argument("--prefix", action="store_true", help=about)

@@ -1,18 +1,18 @@
-"""Search for the best output of a model."""
+"""Decoding: search, sampling, backends, texts."""
 
 from typing import TYPE_CHECKING
 
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode.options import DecodeConfig
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.decode.beam import beam_options, beam_search
-    from lightconv.decode.ensemble import ensemble_steps
+    from lightconv.decode.backend import Ensemble, ensemble_steps
+    from lightconv.decode.beam import Hypothesis, beam_options, beam_search
     from lightconv.decode.sampling import sample
-    from lightconv.decode.trace import Hypothesis
 
 __all__ = [
     "DecodeConfig",
+    "Ensemble",
     "Hypothesis",
     "beam_options",
     "beam_search",
@@ -23,9 +23,8 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "beam": ["beam_options", "beam_search"],
-        "ensemble": ["ensemble_steps"],
+        "backend": ["Ensemble", "ensemble_steps"],
+        "beam": ["Hypothesis", "beam_options", "beam_search"],
         "sampling": ["sample"],
-        "trace": ["Hypothesis"],
     },
 )

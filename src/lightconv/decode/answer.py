@@ -1,25 +1,27 @@
-"""What is said for a text: the best outputs, as text and as tokens."""
+"""Answers of a text: the best outputs, as text and as tokens; texts cut into parts that fit."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from lightconv.data.corpus import SENTENCE_BREAK
+
+# Behind the end of a sentence, in scripts with spaces and without.
+_SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*)")
+_SPACE = re.compile(r"\s+")
 
 
 class Output(NamedTuple):
-    """One hypothesis: its text, its score, its tokens and the log-probability of each.
-
-    The tokens end with EOS; those of a text that was answered in parts do so once for each part.
-    alignment  pairs of (place in the source's tokens, place in `tokens`), if asked for
-    """
+    """One hypothesis: its text, its score, its tokens and the log-probability of each."""
 
     text: str
     score: float
     ids: list[int]
-    tokens: list[str]
+    tokens: list[str]  # with EOS, once for each part of a text that was too long
     logprobs: list[float]
-    alignment: list[tuple[int, int]] | None = None
+    alignment: list[tuple[int, int]] | None = None  # (index in `read`, index in `tokens`)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         found = {
             "text": self.text,
             "score": self.score,
@@ -35,23 +37,15 @@ class Output(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """All about one text.
+    """The answer of one text."""
 
-    line       its number, from 1
-    outputs    best first; none if the text was empty
-    parts      in how many parts it was answered
-    seconds    how long its batch took, or its batches
-    sentences  how many texts, or parts of such, were in its batch; the most of several
-    read       the tokens of the text, parts end to end, without EOS: what alignments count
-    """
-
-    line: int
+    line: int  # its number, from 1
     source: str
-    outputs: list[Output]
-    parts: int = 1
-    seconds: float = 0.0
-    sentences: int = 0
-    read: tuple[str, ...] = ()
+    outputs: list[Output]  # best first; none if the text was empty
+    parts: int = 1  # number of parts it was answered in
+    seconds: float = 0.0  # time of its batch, or its batches
+    sentences: int = 0  # texts, or parts, in its batch; the most of several batches
+    read: tuple[str, ...] = ()  # tokens of the text without EOS: alignments refer to them
 
     @property
     def text(self) -> str:
@@ -73,37 +67,56 @@ class Answer(NamedTuple):
 def join_outputs(
     parts: Sequence[Sequence[Output]], between: str, lengths: Sequence[int]
 ) -> list[Output]:
-    """Outputs of the parts of a text as outputs of the text; `lengths` of the parts, in tokens.
+    """Outputs of a text from those of its parts, which have `lengths` source tokens.
 
-    The best belongs to the best, the second to the second, and so on; where a part has fewer, its
-    last one again. The score is the mean of the parts' scores.
+    The first outputs are joined, then the second ones, and so on; a part that has fewer repeats its
+    last one. The score is the mean of the parts' scores.
     """
-    count = max(map(len, parts))
     joined = []
-    for rank in range(count):
+    for rank in range(max(map(len, parts))):
         chosen = [part[min(rank, len(part) - 1)] for part in parts]
+        alignment: list[tuple[int, int]] = []
+        source = target = 0
+        for output, length in zip(chosen, lengths, strict=True):
+            alignment += [(source + s, target + t) for s, t in output.alignment or ()]
+            source, target = source + length, target + len(output.tokens)
         joined.append(
             Output(
                 text=between.join(each.text for each in chosen if each.text),
                 score=sum(each.score for each in chosen) / len(chosen),
-                ids=[place for each in chosen for place in each.ids],
+                ids=[token for each in chosen for token in each.ids],
                 tokens=[token for each in chosen for token in each.tokens],
                 logprobs=[value for each in chosen for value in each.logprobs],
-                alignment=_join_alignments(chosen, lengths),
+                alignment=None if chosen[0].alignment is None else alignment,
             )
         )
     return joined
 
 
-def _join_alignments(
-    chosen: Sequence[Output], lengths: Sequence[int]
-) -> list[tuple[int, int]] | None:
-    """Pairs that count the tokens of all parts."""
-    joined = []
-    before = after = 0
-    for output, length in zip(chosen, lengths, strict=True):
-        if output.alignment is None:
-            return None
-        joined += [(before + s, after + t) for s, t in output.alignment]
-        before, after = before + length, after + len(output.tokens)
-    return joined
+def join_sentences(summary: str) -> str:
+    """A summary without the marks between its sentences."""
+    return " ".join(word for word in summary.split(" ") if word != SENTENCE_BREAK)
+
+
+def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Parts in order, each of which `fits`: halves of halves, cut at the ends of sentences.
+
+    Without a sentence end near the middle, a part ends at white space, and without that anywhere.
+    One character is never cut.
+    """
+    text = text.strip()
+    if len(text) < 2 or fits(text):
+        return [text] if text else []
+    place = _find_cut(text)
+    return [*cut(text[:place], fits), *cut(text[place:], fits)]
+
+
+def _find_cut(text: str) -> int:
+    """The best kind of place in the middle half, nearest to the middle."""
+    middle, quarter = len(text) / 2, len(text) / 4
+    for kind in (_SENTENCE_END, _SPACE):
+        ends = [found.end() for found in kind.finditer(text)]
+        near = [end for end in ends if abs(end - middle) <= quarter and 0 < end < len(text)]
+        if near:
+            return min(near, key=lambda end: abs(end - middle))
+    return len(text) // 2

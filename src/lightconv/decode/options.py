@@ -1,77 +1,55 @@
-"""How texts are answered, and what a model folder says about it: read without torch."""
+"""Decoding options as plain values, read without torch.
+
+`Options.of` builds them from keywords; the command line and Python use the same names.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self
 
-from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, read_plain
-from lightconv.data.config import TaskKind
-from lightconv.decode.config import DecodeConfig
+from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
 
+LengthPenalty = Literal["power", "stepwise"]
 TooLong = Literal["parts", "start", "end"]
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
 
-CONFIG_FILE = "config.json"
-# Where a run leaves its model.
-RUN_MODEL = "model"
-# The kind of a model, and the task it has when nobody says which.
-_TASKS: dict[str, TaskKind] = {"seq2seq": "translation", "language_model": "language_model"}
-
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """Batches, windows, and what becomes of texts that are too long."""
+class DecodeConfig:
+    """Beam search; lengths count EOS."""
 
-    # How many answers there are for each text, best first.
-    n_best: int = 1
-    # Sentences times the longest of them is at most this in a batch; and so many sentences.
-    max_tokens: int = 4096
-    max_sentences: int = 64
-    # A source of more tokens is answered in parts, or only its start or its end is read.
-    max_source: int = 1024
-    too_long: TooLong = "parts"
-    # Whether a source that is too long is an error.
-    strict: bool = False
-    # How many texts of a stream are sorted by length and answered together.
-    window: int = 1024
-    # Whether a text of nothing is answered, not only given back.
-    answer_empty: bool = False
-    # Whether outputs come with the source token of each of their tokens.
-    alignments: bool = False
-    # Whether subwords are left as they are, a space between them, and not put together.
-    subwords: bool = False
-    # What steps the model: the C++ engine ("native"), torch, or the first that can.
-    engine: EngineName = "auto"
-    # Whether the engine's linear layers compute in 8 bits.
-    quantize: Quantization = "none"
+    beam: int = 5
+    length_penalty: LengthPenalty = "power"  # "stepwise": that of Wu et al. (2016)
+    alpha: float = 1.0  # exponent of the length penalty
+    coverage: float = 0.0  # weight of Wu et al.'s coverage penalty; 0 turns it off
+    min_len: int = 1  # at least this, and min_len_ratio * source length, tokens
+    min_len_ratio: float = 0.0
+    max_len_ratio: float = 0.0  # at most this * source length + max_len_plus tokens
+    max_len_plus: int = 200
+    block_ngrams: int = 0  # no n-gram of this length occurs twice; 0 allows any
+    allow_unknown: bool = True  # whether the token for unknown words may be in an output
 
     def __post_init__(self) -> None:
-        check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
-        for name, known in (
-            ("too_long", get_args(TooLong)),
-            ("engine", get_args(EngineName)),
-            ("quantize", get_args(Quantization)),
-        ):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
-                raise ValueError(f"{name}={value!r} must be one of {', '.join(known)}")
-        if self.quantize != "none" and self.engine == "torch":
-            raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
+        check_counts(self, "beam", "min_len")
+        check_from_zero(self, "alpha", "coverage", "block_ngrams")
+        check_from_zero(self, "min_len_ratio", "max_len_ratio", "max_len_plus")
+        # With a ratio the limit depends on the source, so only the search can check it.
+        if self.max_len_ratio == 0.0 and self.min_len > self.max_len_plus:
+            raise ValueError(
+                f"min_len={self.min_len} must not be above max_len_plus={self.max_len_plus}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig:
-    """Outputs drawn at random in the place of a search."""
+    """Outputs drawn at random instead of a search."""
 
     temperature: float = 1.0
-    # Only so many words, the most probable ones, may be drawn; 0 means all.
-    top_k: int = 0
-    # Of these, the most probable that together have this probability.
-    top_p: float = 1.0
-    # What is drawn for a text is a function of this and of the text's number.
-    seed: int = 0
+    top_k: int = 0  # only the most probable words may be drawn; 0 means all
+    top_p: float = 1.0  # of these, the most probable that together have this probability
+    seed: int = 0  # the draws of a text depend on this and on the number of the text
 
     def __post_init__(self) -> None:
         check_positive(self, "temperature")
@@ -81,92 +59,86 @@ class SampleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSettings:
-    """What a model folder says besides its shape: its task, as far as known, and its search."""
+class TextOptions:
+    """Batches, windows, long texts, and the backend."""
 
-    folder: Path
-    kind: TaskKind
-    pairs: bool
-    target_lang: str | None
-    decode: DecodeConfig
+    n_best: int = 1  # outputs of each text, best first
+    max_tokens: int = 4096  # of a batch: sentences times the longest of them
+    max_sentences: int = 64  # of a batch
+    max_source: int = 1024  # tokens of a source
+    too_long: TooLong = "parts"  # a longer source: in parts, or only its start or end is read
+    strict: bool = False  # whether a longer source is an error
+    window: int = 1024  # texts of a stream that are sorted by length and answered together
+    answer_empty: bool = False  # whether an empty text is answered too
+    alignments: bool = False  # whether outputs have the source token of each of their tokens
+    subwords: bool = False  # whether outputs are left as subwords, a space between them
+    engine: EngineName = "auto"  # "native": C++; "torch": PyTorch; "auto": the first that can
+    quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 bits
+
+    def __post_init__(self) -> None:
+        check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
+        if self.quantize != "none" and self.engine == "torch":
+            raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
 
 
-def find_model(folder: str | Path) -> Path:
-    """The model folder: the one given, or that of a run."""
-    folder = Path(folder)
-    inner = folder / RUN_MODEL
-    is_run = (folder / "checkpoints").is_dir() and (inner / CONFIG_FILE).is_file()
-    return inner if is_run else folder
+# Fields of all three, by which options are known.
+NAMES = [each.name for one in (DecodeConfig, TextOptions, SampleConfig) for each in fields(one)]
 
 
-def read_settings(folder: str | Path) -> FolderSettings:
-    """The settings of a model folder or a run; ValueError if it is neither."""
-    found = find_model(folder)
-    if found.is_file():
-        raise ValueError(
-            f"{found} is a file, expected a model folder. A checkpoint such as .pt is a pickle, "
-            "which could run code: `lightconv import` makes a folder of one of fairseq, safely"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All options of decoding; `sampling` None means beam search."""
+
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    text: TextOptions = field(default_factory=TextOptions)
+    sampling: SampleConfig | None = None
+
+    def __post_init__(self) -> None:
+        coverage, engine, quantize = self.decode.coverage, self.text.engine, self.text.quantize
+        if coverage > 0.0 and (engine == "native" or quantize != "none"):
+            asked = "engine='native'" if engine == "native" else f"quantize={quantize!r}"
+            raise ValueError(
+                f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them"
+            )
+        n_best, beam = self.text.n_best, self.decode.beam
+        if self.sampling is None and n_best > beam:
+            raise ValueError(
+                f"n_best={n_best} must not be above beam={beam}. Use --beam {n_best}, or fewer "
+                "outputs"
+            )
+
+    @classmethod
+    def of(
+        cls, decode: DecodeConfig, values: Mapping[str, Any], *, pairs: bool, sample: bool = False
+    ) -> Self:
+        """Options from fields by name; those of the search that are not named are of `decode`.
+
+        Of a text that is too long, a language model (not `pairs`) reads the end.
+        """
+        text = {"too_long": "parts" if pairs else "end"} | _take(TextOptions, values)
+        drawn = _take(SampleConfig, values)
+        if drawn and not sample:
+            raise ValueError(
+                f"{next(iter(drawn))} is for random outputs, expected sample (--sample)"
+            )
+        rest = {name: value for name, value in values.items() if name not in (text | drawn)}
+        return cls(
+            decode=from_dict(DecodeConfig, to_dict(decode) | rest),
+            text=from_dict(TextOptions, text),
+            sampling=from_dict(SampleConfig, drawn) if sample else None,
         )
-    if not found.is_dir():
-        raise ValueError(
-            f"{found} does not exist, expected a model folder. `lightconv train` leaves one in "
-            "RUN/model"
-        )
-    if not (found / CONFIG_FILE).is_file():
-        raise ValueError(
-            f"{found} has no {CONFIG_FILE}, expected a model folder. `lightconv train` leaves one "
-            "in RUN/model"
-        )
-    path = found / CONFIG_FILE
-    table = read_plain(path)
-    model = _table(table, "model", path)
-    if model.get("kind") not in _TASKS:
-        raise ValueError(
-            f"{path}: no model of lightconv, expected model.kind to be one of {', '.join(_TASKS)}"
-        )
-    task = _table(table, "task", path)
+
+
+def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are fields of `config`."""
+    names = [each.name for each in fields(config)]
+    return {name: values[name] for name in names if name in values}
+
+
+def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
+    """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
-        decode: DecodeConfig = from_dict(DecodeConfig, _table(table, "decode", path), "decode")
+        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    language = task.get("target_lang")
-    return FolderSettings(
-        folder=found,
-        kind=_kind(task, model["kind"]),
-        pairs=model["kind"] == "seq2seq",
-        target_lang=language if isinstance(language, str) else None,
-        decode=decode,
-    )
-
-
-def check_coverage(coverage: float, text: TextOptions) -> None:
-    """The C++ engine does not say where it looks."""
-    if coverage > 0.0 and (text.engine == "native" or text.quantize != "none"):
-        asked = "engine='native'" if text.engine == "native" else f"quantize={text.quantize!r}"
-        raise ValueError(
-            f"coverage={coverage:g} runs in torch only, got {asked}. Leave one of them"
-        )
-
-
-def check_n_best(n_best: int, beam: int) -> None:
-    """A search cannot give more answers than it looks at."""
-    if n_best > beam:
-        raise ValueError(
-            f"n_best={n_best} must not be above beam={beam}. Say --beam {n_best}, or fewer answers"
-        )
-
-
-def _kind(task: Mapping[str, Any], model: str) -> TaskKind:
-    """The task by name; what contradicts the model, or is missing, follows from the model."""
-    for kind in get_args(TaskKind):
-        if task.get("kind") == kind and (kind == "language_model") == (model == "language_model"):
-            found: TaskKind = kind
-            return found
-    return _TASKS[model]
-
-
-def _table(data: Any, name: str, path: Path) -> dict[str, Any]:
-    found = data.get(name, {}) if isinstance(data, dict) else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: {name} must be a table")
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
     return found

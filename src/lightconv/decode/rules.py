@@ -1,4 +1,4 @@
-"""What may follow a hypothesis, and what it is worth: functions on log-probabilities.
+"""Rules of what may follow a hypothesis, and penalties of finished ones, on log-probabilities.
 
 A length is the number of tokens with EOS. Nothing here runs Python for a single hypothesis, and a
 rule that is off costs nothing.
@@ -15,8 +15,6 @@ from lightconv.ops.vocabulary import topk
 
 Lengths = int | Sequence[int] | Tensor
 
-# --- what a finished hypothesis is worth: the sum of its log-probabilities divided by this
-
 
 def power(length: int, alpha: float) -> float:
     """length ** alpha: 0 leaves the sum as it is, 1 makes it a mean."""
@@ -28,38 +26,24 @@ def stepwise(length: int, alpha: float) -> float:
     return float(((5 + length) / 6) ** alpha)
 
 
+# Divisors of the sum of log-probabilities.
 PENALTIES: dict[str, Callable[[int, float], float]] = {"power": power, "stepwise": stepwise}
 
 
-def coverage(attention: Tensor, padding: Tensor) -> Tensor:
+def coverage_penalty(attention: Tensor, padding: Tensor) -> Tensor:
     """sum_i log min(sum_t attention[t, i], 1) over the real source positions i (Wu et al., 2016).
 
     attention [M, T, S], zero where a hypothesis has ended
     padding   [M, S] bool
-    returns   [M], at most 0: how much of the source was never looked at
+    returns   [M], at most 0
     """
     seen = attention.double().sum(1).masked_fill(padding, 1.0)
-    # A position without any attention at all is as bad as it gets, but not infinitely so.
+    # The smallest float instead of 0: a position without attention must not cost infinitely much.
     return seen.clamp(min=torch.finfo(torch.float32).tiny, max=1.0).log().sum(-1)
 
 
-# --- how long it may be
-
-
-def relative_lengths(source_lengths: Sequence[int], ratio: float, plus: int) -> list[int]:
-    """ratio * source length + plus, rounded down, at least 1."""
-    return [max(1, int(ratio * length + plus)) for length in source_lengths]
-
-
-# --- n-grams
-
-
 def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
-    """Which words would complete an n-gram that the row already has; None if there are none.
-
-    tokens  [N, t]
-    returns rows [r] and words [r]: words[i] must not follow row rows[i]
-    """
+    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would."""
     t = tokens.shape[1]
     if n == 0 or t < n:
         return None
@@ -69,16 +53,12 @@ def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
     return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
 
 
-# --- all of them together
-
-
 class Rules:
-    """What may come next in each of B sentences."""
+    """The words that may come next in each of B sentences; arguments as of `beam_search`."""
 
     def __init__(
         self,
         first: Tensor,
-        *,
         eos: int,
         max_len: Lengths,
         min_len: Lengths = 1,
@@ -86,12 +66,17 @@ class Rules:
         block_ngrams: int = 0,
         prefix: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Lengths are one for all or one for each of the B sentences; `first` is [B]."""
         B, device = len(first), first.device
         self.eos = eos
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
-        check_lengths(self.min_len, self.max_len)
+        wrong = ((self.min_len < 1) | (self.min_len > self.max_len)).nonzero()[:, 0].tolist()
+        if wrong:
+            least, most = int(self.min_len[wrong[0]]), int(self.max_len[wrong[0]])
+            raise ValueError(
+                f"min_len and max_len must rise from 1, got {least} and {most} "
+                f"(sentence {wrong[0]})"
+            )
         if eos in forbidden:
             raise ValueError(f"forbidden must not have EOS ({eos}): nothing could end")
         if block_ngrams < 0:
@@ -99,7 +84,7 @@ class Rules:
         self.forbidden = torch.tensor(sorted(set(forbidden)), dtype=torch.int64, device=device)
         self.block_ngrams = block_ngrams
         self.prefix = _prefix(prefix, eos, self.max_len)
-        # Plain numbers, so that most steps see without a tensor that a rule is not concerned.
+        # Python ints: most steps skip a rule without reading a tensor.
         self.longest = int(self.max_len.max()) if B > 0 else 0
         self._first_limit = int(self.max_len.min()) if B > 0 else 0
         self._last_min = int(self.min_len.max()) if B > 0 else 0
@@ -110,24 +95,23 @@ class Rules:
         """The best continuations of each row.
 
         logits    [N, V]
-        length    of the rows with the word to come
-        sentences [b] int64: their places in the batch; N = b * W, those of one sentence together
-        tokens    [N, length - 1]: the rows so far, without what was read first; None is enough
-                  while no n-grams are blocked
-        returns   log-probabilities [N, k] and words [N, k], with the `count` best that are allowed
-                  among them (or as many as there are); what is not allowed has -inf
+        length    of the rows with the next word
+        sentences [b] int64: their rows in the batch; N = b * W, those of one sentence together
+        tokens    [N, length - 1]: the rows so far, without the first input; None is enough while
+                  no n-grams are blocked
+        returns   log-probabilities [N, k] and words [N, k], among them the `count` best allowed
+                  ones (or all there are); words that are not allowed have -inf
         """
         V = logits.shape[1]
         forced = self._forced(length, sentences)
-        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         if forced is not None:
-            logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
-            forced = _each_row(forced, len(logits))
             if bool((forced >= 0).all()):
-                return logprobs.gather(1, forced[:, None]), forced[:, None]
-            self._mask(logprobs, length, sentences, forced, banned)
-            return topk(logprobs, min(count, V))
-        # The whole vocabulary need not be seen: of so many words at least `count` are allowed.
+                only = _each_row(forced, len(logits))[:, None]
+                dtype = accumulate_dtype(logits.dtype)
+                return logits.log_softmax(-1, dtype=dtype).gather(1, only), only
+            return topk(self.all(logits, length, sentences, tokens), min(count, V))
+        # `spare` extra candidates guarantee `count` allowed ones without a full scan.
+        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         early = length < self._last_min
         spare = len(self.forbidden) + early
         if banned is not None:
@@ -150,36 +134,13 @@ class Rules:
         """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
         logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
         forced = self._forced(length, sentences)
-        forced = None if forced is None else _each_row(forced, len(logits))
-        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
-        self._mask(logprobs, length, sentences, forced, banned)
-        return logprobs
-
-    def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
-        """The one word that may come next [b], -1 where it is free; None where all are."""
-        forced = None
-        if length <= self.prefix.shape[1]:
-            forced = self.prefix[sentences, length - 1]
-        if length >= self._first_limit:
-            ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
-            forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
-        return None if forced is None or bool((forced < 0).all()) else forced
-
-    def _mask(
-        self,
-        logprobs: Tensor,
-        length: int,
-        sentences: Tensor,
-        forced: Tensor | None,
-        banned: tuple[Tensor, Tensor] | None,
-    ) -> None:
-        """logprobs [N, V]: -inf, in place, for what must not come next; forced [N] or None."""
         if forced is not None:
-            rows = (forced >= 0).nonzero()[:, 0]
-            only = rows, forced[rows]
+            words = _each_row(forced, len(logits))
+            rows = (words >= 0).nonzero()[:, 0]
+            only = rows, words[rows]
             kept = logprobs[only]
         logprobs.index_fill_(1, self.forbidden, -torch.inf)
-        if banned is not None:
+        if tokens is not None and (banned := repeats(tokens, self.block_ngrams)) is not None:
             logprobs[banned] = -torch.inf
         if length < self._last_min:
             short = _each_row(length < self.min_len[sentences], len(logprobs))
@@ -187,16 +148,17 @@ class Rules:
         if forced is not None:
             logprobs.index_fill_(0, rows, -torch.inf)
             logprobs[only] = kept
+        return logprobs
 
-
-def check_lengths(min_len: Tensor, max_len: Tensor) -> None:
-    """Raises ValueError unless 1 <= min_len [B] <= max_len [B]."""
-    wrong = ((min_len < 1) | (min_len > max_len)).nonzero()[:, 0].tolist()
-    if wrong:
-        low, high = int(min_len[wrong[0]]), int(max_len[wrong[0]])
-        raise ValueError(
-            f"min_len and max_len must rise from 1, got {low} and {high} (sentence {wrong[0]})"
-        )
+    def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
+        """The only word that may come next [b], -1 where any may; None if any may everywhere."""
+        forced = None
+        if length <= self.prefix.shape[1]:
+            forced = self.prefix[sentences, length - 1]
+        if length >= self._first_limit:
+            ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
+            forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
+        return None if forced is None or bool((forced < 0).all()) else forced
 
 
 def _lengths(name: str, lengths: Lengths, B: int, device: torch.device) -> Tensor:

@@ -1,20 +1,19 @@
-"""Outputs drawn at random instead of searched for.
+"""Sampling: outputs drawn at random instead of a search.
 
-Every draw is a function of (seed of the sentence, number of the sample, position): what a sentence
-gets does not depend on its batch, and the first sample is the same however many follow.
+Every draw is a function of (seed of the sentence, number of the sample, position): it does not
+depend on the batch of the sentence, and the first sample is the same however many follow.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from lightconv import mixers
-from lightconv.decode.beam import Reorder, StepFunction, extend, move, require_all
-from lightconv.decode.rules import Lengths, Rules, power
-from lightconv.decode.trace import Hypothesis, Trace
+from lightconv.decode.beam import Hypothesis, Penalty, Reorder, StepFunction, Trace, extend, move
+from lightconv.decode.options import SampleConfig
+from lightconv.decode.rules import Lengths, Rules
 from lightconv.ops.random import random_bits
 
 S = TypeVar("S")
@@ -34,7 +33,7 @@ def sample(
     top_p: float = 1.0,
     pad: int | None = None,
     min_len: Lengths = 1,
-    length_penalty: float | Callable[[int], float] = 1.0,
+    length_penalty: Penalty = 1.0,
     block_ngrams: int = 0,
     forbidden: Sequence[int] = (),
     prefix: Sequence[Sequence[int]] | None = None,
@@ -42,33 +41,28 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """For each of B sentences `samples` outputs, in the order of their numbers.
 
-    first       [B] int64, what `step` reads first (EOS)
+    first       [B] int64, the first input of `step` (EOS)
     seeds       of each sentence, 64 bits
-    temperature divides the log-probabilities: below 1 the probable becomes more so
-    top_k       only so many words, the most probable ones, may be drawn; 0 means all
+    temperature divides the log-probabilities: below 1 probable words become more so
+    top_k       only the most probable words may be drawn; 0 means all
     top_p       of these, only the most probable that together have this probability
 
     The rest is as for `beam_search`. Log-probabilities and scores are the model's own, whatever the
     temperature.
     """
-    _check(samples, temperature, top_k, top_p)
+    config = SampleConfig(temperature=temperature, top_k=top_k, top_p=top_p)
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1")
     if len(seeds) != len(first):
         raise ValueError(f"seeds must be one for each of {len(first)} sentences, got {len(seeds)}")
-    rules = Rules(
-        first,
-        eos=eos,
-        max_len=max_len,
-        min_len=min_len,
-        forbidden=forbidden if pad is None else (*forbidden, pad),
-        block_ngrams=block_ngrams,
-        prefix=prefix,
-    )
-    draw = partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p)
-    penalty = length_penalty if callable(length_penalty) else partial(power, alpha=length_penalty)
-    keys = torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64, device=first.device)
+    forbidden = forbidden if pad is None else (*forbidden, pad)
+    rules = Rules(first, eos, max_len, min_len, forbidden, block_ngrams, prefix)
+    # The same 64 bits as signed numbers.
+    signed = [(seed + 2**63) % 2**64 - 2**63 for seed in seeds]
+    keys = torch.tensor(signed, dtype=torch.int64, device=first.device)
     with torch.inference_mode():
-        found = _run(step, state, first, keys, rules, samples, draw, reorder).hypotheses(penalty)
-    require_all(found)
+        trace = _run(step, state, first, keys, rules, samples, config, reorder)
+        found = trace.hypotheses(length_penalty)
     flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
     return [flat[b * samples : (b + 1) * samples] for b in range(len(first))]
 
@@ -80,14 +74,14 @@ def _run(
     keys: Tensor,
     rules: Rules,
     samples: int,
-    draw: Callable[..., tuple[Tensor, Tensor]],
+    config: SampleConfig,
     reorder: Reorder[S],
 ) -> Trace:
-    """All steps of all samples; sample n of sentence b is number b * samples + n of the trace."""
+    """All steps; sample n of sentence b is number b * samples + n of the trace."""
     B = len(first)
     trace = Trace(B * samples, rules.eos)
     numbers = torch.arange(B * samples, device=first.device)
-    live = torch.arange(B, device=first.device)  # [b], the sentences that go on
+    live = torch.arange(B, device=first.device)  # [b], the sentences that continue
     rows = live.repeat_interleave(samples)
     state = move(state, rows, live, reorder)
     words, totals = first[rows], torch.zeros_like(rows, dtype=torch.float64)
@@ -95,19 +89,31 @@ def _run(
     tokens = None
     for length in range(1, rules.longest + 1):
         logits, state, *attention = step(words[:, None], state)
-        trace.add(words, totals, rows, attention[0] if attention else None)
+        trace.add(words, totals, rows, attention)
         if rules.block_ngrams > 0:
             tokens = extend(tokens, rows, words)
-        uniform = _uniform(keys[live, None], torch.arange(samples, device=rows.device), length)
-        values, words = draw(rules, logits[:, -1], length, live, tokens, uniform.flatten())
+        # Strictly between 0 and 1: [b, samples] float64.
+        draws = torch.arange(samples, device=rows.device) << 32
+        uniform = (random_bits(keys[live, None], draws + length).double() + 0.5) / 2**32
+        scores = logits[:, -1]
+        if config.top_k > 0:
+            chances, known = rules.best(scores, length, live, tokens, config.top_k)
+            order = chances.argsort(dim=1, descending=True, stable=True)[:, : config.top_k]
+            chances, known = chances.gather(1, order), known.gather(1, order)
+        else:
+            chances, known = rules.all(scores, length, live, tokens), None
+        probs = (chances.double() / config.temperature).softmax(-1)
+        place = choose(probs, uniform.flatten(), config.top_p)[:, None]
+        words = (place if known is None else known.gather(1, place))[:, 0]
+        values = chances.gather(1, place)[:, 0].double()
         totals = totals + values
         ended = unended & (words == rules.eos) & (totals > -torch.inf)
         order = rows = torch.arange(len(words), device=words.device)
         if bool(ended.any()):
             trace.end(numbers[ended], rows[ended], totals[ended])
             unended = unended & ~ended
-            # A sentence leaves with the last of its samples: all have as many rows, and share what
-            # belongs to the source.
+            # A sentence leaves with the last of its samples: all sentences have the same number
+            # of rows, which share the state of the source.
             going = unended.view(-1, samples).any(1)
             kept = going.repeat_interleave(samples)
             live, rows = live[going], rows[kept]
@@ -120,36 +126,12 @@ def _run(
     return trace
 
 
-def _draw(
-    rules: Rules,
-    logits: Tensor,
-    length: int,
-    sentences: Tensor,
-    tokens: Tensor | None,
-    uniform: Tensor,
-    *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-) -> tuple[Tensor, Tensor]:
-    """A word for each row: its log-probability [N] and itself [N]; uniform [N] in (0, 1)."""
-    if top_k > 0:
-        values, words = rules.best(logits, length, sentences, tokens, top_k)
-        order = values.argsort(dim=1, descending=True, stable=True)[:, :top_k]
-        values, words = values.gather(1, order), words.gather(1, order)
-    else:
-        values, words = rules.all(logits, length, sentences, tokens), None
-    place = choose((values.double() / temperature).softmax(-1), uniform, top_p)[:, None]
-    chosen = place if words is None else words.gather(1, place)
-    return values.gather(1, place)[:, 0].double(), chosen[:, 0]
-
-
 def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:
-    """Which of k, by where a uniform number falls in the sum of their probabilities.
+    """Index of one of k by inverse transform: where a uniform number falls in the running sum.
 
     probs   [N, k], of sum 1
     uniform [N] in (0, 1)
-    top_p   only the most probable that together reach this, at least one, are possible
+    top_p   only the most probable that together reach this, at least one
     returns [N] int64
     """
     if top_p < 1.0:
@@ -159,24 +141,3 @@ def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:
         probs = torch.zeros_like(probs).scatter(1, order, ordered)
     upto = probs.cumsum(1)
     return (upto <= uniform[:, None] * upto[:, -1:]).sum(1).clamp(max=probs.shape[1] - 1)
-
-
-def _uniform(keys: Tensor, numbers: Tensor, length: int) -> Tensor:
-    """keys [b, 1], numbers [n] -> [b, n] float64, strictly between 0 and 1."""
-    return (random_bits(keys, (numbers << 32) + length).double() + 0.5) / 2**32
-
-
-def _signed(seed: int) -> int:
-    """The same 64 bits as a signed number."""
-    return (seed + 2**63) % 2**64 - 2**63
-
-
-def _check(samples: int, temperature: float, top_k: int, top_p: float) -> None:
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
-    if not 0.0 < temperature < torch.inf:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if top_k < 0:
-        raise ValueError(f"top_k must be at least 0, got {top_k}")
-    if not 0.0 < top_p <= 1.0:
-        raise ValueError(f"top_p must be in (0, 1], got {top_p}")

@@ -1,176 +1,116 @@
-"""From token ids to hypotheses: the one place where texts meet the search.
+"""Search from token ids to hypotheses.
 
-    search = PairSearch(model, Finder(DecodeConfig(beam=4)))
-    best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis out
-
-What a `DecodeConfig` says becomes arguments of `beam_search` or `sample` here and nowhere else.
+search = ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(beam=4)))
+best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis out
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lightconv.data.plan import BatchPlan
 from lightconv.data.vocabulary import EOS, PAD, UNK
-from lightconv.decode.beam import Hypothesis, StepFunction, beam_options, beam_search
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.options import SampleConfig, TextOptions
+from lightconv.decode.backend import Backend
+from lightconv.decode.beam import Hypothesis, beam_options, beam_search
+from lightconv.decode.options import DecodeConfig, Options, TextOptions
 from lightconv.decode.rules import PENALTIES
-from lightconv.decode.runner import Runner, options_of
 from lightconv.decode.sampling import sample
-from lightconv.models import LanguageModel, Seq2Seq
 
 Ids = Sequence[int]
+Rows = Sequence[Ids]
+# Hypotheses of each source, best first.
+Found = list[list[Hypothesis]]
+# Sources without EOS, their numbers in the input (draws depend on them, errors name them) and the
+# ids that their outputs begin with -> hypotheses.
+Search = Callable[[Rows, Sequence[int], Rows | None], Found]
 
 
-class Search(Protocol):
-    """What finds outputs."""
+class ModelSearch:
+    """Search with a model: targets of sources, or continuations of prompts."""
 
-    def __call__(
-        self,
-        sources: Sequence[Ids],
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None = None,
-        /,
-    ) -> list[list[Hypothesis]]:
-        """For the ids of some sources without EOS, and their numbers, hypotheses, best first.
-
-        prefixes  what the outputs of each begin with
-        """
-
-
-class Finder(NamedTuple):
-    """How hypotheses are found: a search, or with `sampling` that many `samples`."""
-
-    config: DecodeConfig
-    sampling: SampleConfig | None = None
-    samples: int = 1
-
-    def options(self, lengths: Sequence[int]) -> dict[str, Any]:
-        """What the search is told for sources of those lengths, EOS counted."""
-        return beam_options(self.config, lengths, eos=EOS, pad=PAD, unknown=UNK)
-
-    def find(
-        self,
-        step: StepFunction[Any],
-        state: Any,
-        first: Tensor,
-        options: dict[str, Any],
-        numbers: Sequence[int],
-    ) -> list[list[Hypothesis]]:
-        """For each of B rows, with the options of `options` and those of the caller."""
-        if self.sampling is None:
-            return beam_search(step, state, first, **options)
-        drawn = {name: value for name, value in options.items() if name not in _SEARCHED}
-        return sample(
-            step,
-            state,
-            first,
-            seeds=[derive_seed(self.sampling.seed, number) for number in numbers],
-            samples=self.samples,
-            temperature=self.sampling.temperature,
-            top_k=self.sampling.top_k,
-            top_p=self.sampling.top_p,
-            **drawn,
-        )
-
-
-# What is said to a search and not to `sample`.
-_SEARCHED = ("beam", "coverage", "padding")
-
-
-class PairSearch:
-    """Sources to targets; `runner` steps in the place of the model."""
-
-    def __init__(self, model: Seq2Seq, finder: Finder, runner: Runner | None = None) -> None:
-        self.model = model
-        self.finder = finder
-        self.runner: Any = model if runner is None else runner
+    def __init__(self, backend: Backend, options: Options) -> None:
+        self.backend = backend
+        self.options = options
 
     def __call__(
-        self,
-        sources: Sequence[Ids],
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None = None,
-        /,
-    ) -> list[list[Hypothesis]]:
-        """A batch: ids without EOS -> the hypotheses of each, which end with EOS."""
-        runner, finder = self.runner, self.finder
-        options = finder.options([len(source) + 1 for source in sources]) | options_of(runner)
-        _check_lengths(options, numbers, prefixes)
+        self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None
+    ) -> Found:
+        if self.backend.pairs:
+            return self._search_pairs(sources, numbers, prefixes)
         if prefixes is not None:
-            options["prefix"] = prefixes
-        with torch.inference_mode():
-            source = pad_right([[*source, EOS] for source in sources], device_of(self.model))
-            memory = runner.encode(source)
-            state = runner.start(memory, max(options["max_len"]))
-            first = source.new_full((len(sources),), EOS)
-            step: StepFunction[Any] = runner.step
-            if finder.config.coverage > 0.0:
-                step, options["padding"] = runner.step_attending, source == PAD
-            return finder.find(step, state, first, options, numbers)
-
-
-class PromptSearch:
-    """The beginnings of texts to their ends; the hypotheses do not repeat the beginnings."""
-
-    def __init__(self, model: LanguageModel, finder: Finder, runner: Runner | None = None) -> None:
-        self.model = model
-        self.finder = finder
-        self.runner: Any = runner or model
-
-    def __call__(
-        self,
-        prompts: Sequence[Ids],
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None = None,
-        /,
-    ) -> list[list[Hypothesis]]:
-        """A batch: ids of any length, also none -> the hypotheses of each."""
-        if prefixes is not None:
-            raise ValueError("a language model goes on with its prompt, expected no prefix beside")
-        found: list[list[Hypothesis]] = [[] for _ in prompts]
-        # All rows of a state are at one position, so only prompts of one length go together.
-        for length in sorted({len(prompt) for prompt in prompts}):
-            rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
-            answers = self._run([prompts[row] for row in rows], [numbers[row] for row in rows])
-            for row, hypotheses in zip(rows, answers, strict=True):
+            raise ValueError("a language model continues its prompt, expected no prefix beside it")
+        found: Found = [[] for _ in sources]
+        # All rows of a state have one position, so only prompts of one length form a batch.
+        for length in sorted({len(prompt) for prompt in sources}):
+            rows = [row for row, prompt in enumerate(sources) if len(prompt) == length]
+            chosen = [sources[row] for row in rows], [numbers[row] for row in rows]
+            for row, hypotheses in zip(rows, self._search_prompts(*chosen), strict=True):
                 found[row] = hypotheses
         return found
 
-    def _run(self, prompts: list[Ids], numbers: list[int]) -> list[list[Hypothesis]]:
-        runner, finder = self.runner, self.finder
-        options = finder.options([len(prompt) + 1 for prompt in prompts]) | options_of(runner)
-        _check_lengths(options, numbers)
+    def _search_pairs(self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None) -> Found:
+        backend = self.backend
+        keywords = self._keywords(sources, numbers, prefixes)
         with torch.inference_mode():
-            tokens = pad_right([[EOS, *prompt] for prompt in prompts], device_of(self.model))
-            state = runner.start(len(prompts), tokens.shape[1] + max(options["max_len"]))
+            source = pad_right([[*source, EOS] for source in sources], backend.device)
+            state = backend.start(backend.encode(source), max(keywords["max_len"]))
+            first = source.new_full((len(sources),), EOS)
+            if self.options.decode.coverage > 0.0 and self.options.sampling is None:
+                keywords["padding"] = source == PAD
+                return beam_search(backend.step_attending, state, first, **keywords)
+            return self._run(state, first, numbers, keywords)
+
+    def _search_prompts(self, prompts: Rows, numbers: Sequence[int]) -> Found:
+        backend = self.backend
+        keywords = self._keywords(prompts, numbers, None)
+        with torch.inference_mode():
+            tokens = pad_right([[EOS, *prompt] for prompt in prompts], backend.device)
+            state = backend.start(len(prompts), tokens.shape[1] + max(keywords["max_len"]))
             if tokens.shape[1] > 1:
-                _, state = runner.step(tokens[:, :-1], state)
-            return finder.find(runner.step, state, tokens[:, -1], options, numbers)
+                _, state = backend.step(tokens[:, :-1], state)
+            return self._run(state, tokens[:, -1], numbers, keywords)
 
+    def _keywords(
+        self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None
+    ) -> dict[str, Any]:
+        """Keywords of `beam_search`; ValueError, with the line, if no output has a valid length."""
+        lengths = [len(source) + 1 for source in sources]
+        found = beam_options(self.options.decode, lengths, eos=EOS, pad=PAD, unknown=UNK)
+        limits = zip(numbers, found["min_len"], found["max_len"], strict=True)
+        for row, (number, least, most) in enumerate(limits):
+            if least > most:
+                raise ValueError(
+                    f"line {number}: at least {least} tokens, and at most {most}, expected room "
+                    "for an output. Change min_len, min_len_ratio, max_len_plus or max_len_ratio"
+                )
+            if prefixes is not None and len(prefixes[row]) >= most:
+                raise ValueError(
+                    f"line {number}: a prefix of {len(prefixes[row])} tokens, expected fewer than "
+                    f"the {most} an output may have. Raise max_len_plus"
+                )
+        return found | {"prefix": prefixes, "reorder": self.backend.reorder}
 
-def _check_lengths(
-    options: dict[str, Any], numbers: Sequence[int], prefixes: Sequence[Ids] | None = None
-) -> None:
-    """Raises ValueError, which names the line, where no output could be long or short enough."""
-    limits = zip(numbers, options["min_len"], options["max_len"], strict=True)
-    for row, (number, least, most) in enumerate(limits):
-        if least > most:
-            raise ValueError(
-                f"line {number}: at least {least} tokens, and at most {most}, expected room for an "
-                "output. Change min_len, min_len_ratio, max_len_plus or max_len_ratio"
-            )
-        if prefixes is not None and len(prefixes[row]) >= most:
-            raise ValueError(
-                f"line {number}: a prefix of {len(prefixes[row])} tokens, expected fewer than the "
-                f"{most} an output may have. Raise max_len_plus"
-            )
+    def _run(
+        self, state: Any, first: Tensor, numbers: Sequence[int], keywords: dict[str, Any]
+    ) -> Found:
+        sampling = self.options.sampling
+        if sampling is None:
+            return beam_search(self.backend.step, state, first, **keywords)
+        del keywords["beam"], keywords["coverage"]
+        return sample(
+            self.backend.step,
+            state,
+            first,
+            seeds=[derive_seed(sampling.seed, number) for number in numbers],
+            samples=self.options.text.n_best,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            **keywords,
+        )
 
 
 def derive_seed(seed: int, number: int) -> int:
@@ -181,11 +121,7 @@ def derive_seed(seed: int, number: int) -> int:
 def rank(
     hypotheses: Sequence[Hypothesis], old: DecodeConfig, new: DecodeConfig
 ) -> list[Hypothesis]:
-    """What a search with the penalty of `new` would have found instead of that of `old`.
-
-    A search finds the same hypotheses with any length penalty: it only says which of them is best.
-    What a score has besides, such as coverage, stays.
-    """
+    """The hypotheses of a search with length penalty `old`, as one with `new` returns them."""
     scored = []
     for each in hypotheses:
         total, length = sum(each.logprobs), len(each.tokens)
@@ -199,62 +135,57 @@ def normalize(total: float, length: int, config: DecodeConfig) -> float:
     return total / PENALTIES[config.length_penalty](length, config.alpha)
 
 
-class SearchedBatch(NamedTuple):
-    """How long a batch took, and how many sources it had."""
+class Searched(NamedTuple):
+    """The result for one source, by its row, and the number, time and size of its batch."""
 
+    row: int
+    hypotheses: list[Hypothesis]
+    batch: int
     seconds: float
     sentences: int
 
 
-class Searched(NamedTuple):
-    """What became of one source, by its row."""
-
-    row: int
-    hypotheses: list[Hypothesis]
-    batch: SearchedBatch
-
-
 def search_batches(
     search: Search,
-    sources: Sequence[Ids],
+    sources: Rows,
     options: TextOptions,
     numbers: Sequence[int] | None = None,
-    prefixes: Sequence[Ids] | None = None,
+    prefixes: Rows | None = None,
 ) -> Iterator[Searched]:
-    """Every source once, in batches of about as long ones, the longest first.
-
-    numbers   what the draws of each depend on, if any are made: its row unless given
-    prefixes  what the outputs of each begin with
-    """
-    if not sources:
-        return
-    order = BatchPlan(
-        [np.array([len(source) + 1 for source in sources])],
-        max_tokens=options.max_tokens,
-        max_sentences=options.max_sentences,
-        too_long="alone",
-    ).by_length()
-    for index in range(len(order)):
-        rows = [int(row) for row in order[index]]
+    """Searches every source once, in batches of similar length; arguments as of `Search`."""
+    batches = batch_by_length([sources], options.max_tokens, options.max_sentences)
+    for number, rows in enumerate(batches):
         begin = time.perf_counter()
-        begins = () if prefixes is None else ([prefixes[row] for row in rows],)
         found = search(
             [sources[row] for row in rows],
             rows if numbers is None else [numbers[row] for row in rows],
-            *begins,
+            None if prefixes is None else [prefixes[row] for row in rows],
         )
-        batch = SearchedBatch(time.perf_counter() - begin, len(rows))
+        seconds = time.perf_counter() - begin
         for row, hypotheses in zip(rows, found, strict=True):
-            yield Searched(row, hypotheses, batch)
+            yield Searched(row, hypotheses, number, seconds, len(rows))
 
 
-def pad_right(rows: Sequence[Ids], device: torch.device) -> Tensor:
+def batch_by_length(sides: Sequence[Rows], max_tokens: int, max_sentences: int) -> list[list[int]]:
+    """Rows in batches of similar length, the longest first; sides have ids without EOS."""
+    lengths = [[len(ids) + 1 for ids in row] for row in zip(*sides, strict=True)]
+
+    def key(row: int) -> tuple[int, int]:
+        longest, ahead = max(lengths[row]), lengths[row][0] - lengths[row][-1]
+        # Up and down in turns: neighbours are near each other on the shorter side too.
+        return longest, ahead if longest % 2 else -ahead
+
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=key):
+        room = min(max_tokens // max(lengths[row]), max_sentences)
+        if not batches or len(batches[-1]) >= max(room, 1):
+            batches.append([])
+        batches[-1].append(row)
+    return batches[::-1]
+
+
+def pad_right(rows: Rows, device: torch.device) -> Tensor:
     """[B, longest] int64."""
     longest = max(map(len, rows))
     padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.int64, device=device)
-
-
-def device_of(model: torch.nn.Module) -> torch.device:
-    """Where its parameters are."""
-    return next(model.parameters()).device

@@ -1,70 +1,79 @@
-"""What `lightconv.load` returns: a model that also takes text.
+"""Loaded models: a model, its folder and its text pipeline.
 
-    model = lightconv.load("my-model")
-    model.translate(["Guten Morgen."])              # a list of texts
-    for answer in model.answers(lines, beam=4):     # an iterator, for streams of any length
-        print(answer.text, answer.outputs[0].score)
-
-Models themselves know nothing but ids. These are subclasses that find the pipeline in the folder
-they were loaded from, when a text is first given to them.
+model = lightconv.load("my-model")
+model.translate(["Guten Morgen."])              # a list of texts
+for answer in model.answers(lines, beam=4):     # an iterator, for streams of any length
+    print(answer.text, answer.outputs[0].score)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import nn
 
-from lightconv.config import from_dict, to_dict
-from lightconv.data.corpus import SENTENCE_BREAK
-from lightconv.data.pipeline import Pipeline
+from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsConfig
+from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
+from lightconv.data.prepared import PIPELINE_FILES
+from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
+from lightconv.data.vocabulary import load_vocabularies
 from lightconv.decode.alignment import align
-from lightconv.decode.answer import Answer
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.folder import check_ensemble, load_pipeline
-from lightconv.decode.options import (
-    FolderSettings,
-    SampleConfig,
-    TextOptions,
-    check_n_best,
-    find_model,
-    read_settings,
-)
-from lightconv.decode.runner import Runner, choose_runners
-from lightconv.decode.score.scorer import Scored, Scorer
-from lightconv.decode.search import Finder, PairSearch, PromptSearch
+from lightconv.decode.answer import Answer, join_sentences
+from lightconv.decode.backend import Backend, Model, choose_backend
+from lightconv.decode.options import Options, read_decode
+from lightconv.decode.score import ScoredText, Scorer
+from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import Translator, check_texts
-from lightconv.models import LanguageModel, ModelConfig, Seq2Seq, Seq2SeqConfig
-from lightconv.models import folder as model_folder
+from lightconv.models import Seq2Seq
+from lightconv.models.folder import ModelFolder
 
-Model = Seq2Seq | LanguageModel
-
-_TEXT_OPTIONS = tuple(field.name for field in fields(TextOptions))
-_SAMPLE_OPTIONS = tuple(field.name for field in fields(SampleConfig))
+# Language of a text whose language is not known.
+UNKNOWN = "und"
 
 
-class TextMethods:
-    """Text methods of a loaded model.
+class TextModel:
+    """A model, its folder and the methods for text.
 
-    Options are fields of `DecodeConfig` and `TextOptions`; with `sample=True`, outputs are drawn at
-    random, and those of `SampleConfig` are options too. `ensemble` are other models of the same
-    words, the mean of whose probabilities is searched.
+    Attributes and calls that are not defined here are those of `model`. Options are fields of
+    `DecodeConfig` and `TextOptions`; with `sample=True`, outputs are drawn at random, and fields of
+    `SampleConfig` are options too. `ensemble` are other loaded models of the same vocabulary, the
+    mean of whose probabilities is searched.
     """
 
-    # Where it was loaded from.
-    folder: Path
-    _pipeline: Pipeline | None = None
-    # The last one, and what it was made for.
-    _runner: tuple[Any, Runner] | None = None
+    def __init__(self, folder: ModelFolder, model: Model) -> None:
+        self.model = model
+        self.folder = folder.path
+        self.pairs = folder.pairs
+        self.tables = folder.tables
+        # The last backend, and the options and parameters it was made for.
+        self._backend: tuple[Any, Backend] | None = None
 
-    @property
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.model(*inputs)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "model":
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def train(self, mode: bool = True) -> Self:
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        return self.train(False)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        self.model.to(*args, **kwargs)
+        return self
+
+    @cached_property
     def pipeline(self) -> Pipeline:
-        """From text to ids and back."""
-        if self._pipeline is None:
-            self._pipeline = load_pipeline(self.folder)
-        return self._pipeline
+        """From text to ids and back; read when first needed."""
+        return load_pipeline(self.folder, pairs=self.pairs)
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """The best output for each text."""
@@ -78,164 +87,149 @@ class TextMethods:
         return [join_sentences(answer.text) for answer in self.answers(texts, **options)]
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
-        """Each prompt with what follows it; an empty one begins a text."""
+        """Each prompt with its continuation; an empty one begins a text."""
         self._require(pairs=False, method="generate")
         options = {"answer_empty": True} | options
         return [answer.text for answer in self.answers(prompts, **options)]
 
     def answers(
-        self, texts: Iterable[str], *, prefixes: Iterable[str] | None = None, **options: Any
+        self,
+        texts: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        sample: bool = False,
+        ensemble: "Sequence[TextModel]" = (),
+        **options: Any,
     ) -> Iterator[Answer]:
-        """All about the outputs for each text, in their order.
+        """The answer of each text, in their order.
 
         `texts` may be endless: they are taken a window at a time. `prefixes` are words that the
         output of each begins with.
         """
         if prefixes is not None:
             self._require(pairs=True, method="begin outputs with prefixes")
-        return self.translator(**options).answers(texts, prefixes)
+        chosen = self.options(options, sample=sample)
+        return self.build_translator(chosen, ensemble).answers(texts, prefixes)
 
-    def translator(
+    def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
+        """Options by name, over the search of the folder."""
+        decode = read_decode(self.folder, self.tables)
+        return Options.of(decode, values, pairs=self.pairs, sample=sample)
+
+    def build_translator(
         self,
-        *,
-        sample: bool = False,
+        options: Options,
         ensemble: "Sequence[TextModel]" = (),
-        **options: Any,
+        *,
+        tell: Callable[[str], None] = lambda text: None,
+        **hooks: Any,
     ) -> Translator:
-        """What answers texts with these options: `answers` makes one for each call."""
-        names = _SAMPLE_OPTIONS if sample else ()
-        drawn = {name: options.pop(name) for name in names if name in options}
-        sampling: SampleConfig | None = from_dict(SampleConfig, drawn) if sample else None
-        decode, text = split_options(read_settings(self.folder), options)
-        models = [_model(self), *_others(self, ensemble)]
-        runner = self._find_runner(models, text, decode)
-        return build_translator(models, self.pipeline, decode, text, sampling, runner=runner)
+        """A translator; `tell` as of `choose_backend`, hooks `warn` and `show` of `Translator`."""
+        models = [self.model, *_check_others(self, ensemble)]
+        if options.text.alignments:
+            if not self.pairs:
+                raise ValueError(
+                    "alignments are for sources and targets, but this is a language model"
+                )
+            hooks["align"] = partial(align, [each for each in models if isinstance(each, Seq2Seq)])
+        search = ModelSearch(self._find_backend(models, options, tell), options)
+        return Translator(search, self.pipeline, options.text, continues=not self.pairs, **hooks)
 
-    def _find_runner(
-        self, models: Sequence[Model], text: TextOptions, decode: DecodeConfig
-    ) -> Runner:
-        """What steps the models: the last one as long as no parameter has changed since."""
-        versions = tuple(
+    def _find_backend(
+        self, models: Sequence[Model], options: Options, tell: Callable[[str], None]
+    ) -> Backend:
+        """The last backend, as long as no parameter has changed."""
+        versions = [
             (each.data_ptr(), each._version) for model in models for each in model.parameters()
-        )
-        key = (text.engine, text.quantize, decode.coverage > 0.0, versions)
-        if self._runner is None or self._runner[0] != key:
-            self._runner = key, choose_runners(models, text, decode)
-        return self._runner[1]
+        ]
+        text, coverage = options.text, options.decode.coverage
+        key = (text.engine, text.quantize, coverage > 0.0, versions)
+        if self._backend is None or self._backend[0] != key:
+            self._backend = key, choose_backend(models, options, tell=tell)
+        return self._backend[1]
 
     def score(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, **options: Any
-    ) -> list[Scored]:
+    ) -> list[ScoredText]:
         """The log-probability of each text, or of each target given its source."""
-        settings = read_settings(self.folder)
-        if settings.pairs != (targets is not None):
-            wanted = "sources and targets" if settings.pairs else "texts alone"
-            raise ValueError(f"{self.folder} scores {wanted}, expected score({_CALLS[wanted]})")
-        decode, text = split_options(settings, options)
+        if self.pairs != (targets is not None):
+            wanted = "sources, targets" if self.pairs else "texts"
+            raise ValueError(f"{self.folder} scores {wanted}, expected score({wanted})")
         sides = [list(check_texts(side)) for side in (texts, targets) if side is not None]
         if len({len(side) for side in sides}) > 1:
             raise ValueError(
-                f"{len(sides[0])} sources and {len(sides[1])} targets, expected as many"
+                f"{len(sides[0])} sources and {len(sides[1])} targets, expected the same number"
             )
-        return Scorer(_model(self), self.pipeline, decode, text).score(*sides)
+        chosen = self.options(options)
+        return Scorer(self.model, self.pipeline, chosen.decode, chosen.text).score(*sides)
 
     def _require(self, *, pairs: bool, method: str) -> None:
-        if isinstance(self, Seq2Seq) != pairs:
-            other = "translate or summarize" if isinstance(self, Seq2Seq) else "generate"
+        if self.pairs != pairs:
+            other = "translate or summarize" if self.pairs else "generate"
             raise ValueError(f"{self.folder} cannot {method}, expected {other} of such a model")
-
-
-_CALLS = {"sources and targets": "sources, targets", "texts alone": "texts"}
-
-
-class TextSeq2Seq(TextMethods, Seq2Seq):
-    """A `Seq2Seq` that takes text."""
-
-
-class TextLanguageModel(TextMethods, LanguageModel):
-    """A `LanguageModel` that takes text."""
-
-
-TextModel = TextSeq2Seq | TextLanguageModel
 
 
 def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
-    """The model in a folder, in evaluation mode, with methods for text.
+    """The model of a model folder or a run, in evaluation mode, with methods for text."""
+    found = ModelFolder(folder)
+    return TextModel(found, found.load(device, dtype))
 
-    `lightconv.models.folder.load` says more; the text pipeline is read when it is first needed.
+
+def load_pipeline(folder: Path, *, pairs: bool) -> Pipeline:
+    """The text pipeline of a model folder; ValueError if it has none.
+
+    An imported model has vocabularies and perhaps codes: its texts are words with spaces between
+    them. Without codes, texts must be split already if the vocabulary has continuation marks.
     """
-    folder = find_model(folder)
-    model = model_folder.load(folder, device, dtype, make=_make)
-    assert isinstance(model, TextSeq2Seq | TextLanguageModel)
-    model.folder = folder
-    return model
+    if (folder / PIPELINE_FILE).exists():
+        return Pipeline.load(folder)
+    try:
+        vocabularies = load_vocabularies(folder)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. Without it the model reads ids only; `lightconv train` and `lightconv "
+            "import` keep it"
+        ) from None
+    codes = any((folder / name).exists() for name in (SHARED_CODES, *PAIR_CODES))
+    config = PipelineConfig(
+        sides=(SideConfig(lang=UNKNOWN),) * (2 if pairs else 1),
+        subword=BPEConfig(merges=sum(map(len, vocabularies))) if codes else WordsConfig(),
+    )
+    marked = not codes and any(
+        token.endswith(CONTINUES) for each in vocabularies for token in each.tokens
+    )
+    return (MarkedPipeline if marked else Pipeline).load(folder, config)
 
 
-def _make(config: ModelConfig) -> TextModel:
-    return TextSeq2Seq(config) if isinstance(config, Seq2SeqConfig) else TextLanguageModel(config)
+class MarkedPipeline(Pipeline):
+    """Pipeline of texts that were split by codes that are lost: `un@@ believ@@ able`."""
+
+    def decode_words(self, side: int, ids: Iterable[int]) -> str:
+        return _join(super().decode_words(side, ids))
 
 
-def build_translator(
-    models: Sequence[Model],
-    pipeline: Pipeline,
-    decode: DecodeConfig,
-    text: TextOptions,
-    sampling: SampleConfig | None = None,
-    *,
-    runner: Runner | None = None,
-    **hooks: Any,
-) -> Translator:
-    """The translator of models of either kind, which `runner` steps; hooks: `warn` and `show`."""
-    if sampling is None:
-        check_n_best(text.n_best, decode.beam)
-    finder = Finder(decode, sampling, samples=text.n_best)
-    pairs = [model for model in models if isinstance(model, Seq2Seq)]
-    if pairs:
-        if text.alignments:
-            hooks["align"] = partial(align, pairs)
-        return Translator(PairSearch(pairs[0], finder, runner), pipeline, text, **hooks)
-    if text.alignments:
-        raise ValueError("alignments are for sources and targets, but this is a language model")
-    assert isinstance(models[0], LanguageModel)
-    search = PromptSearch(models[0], finder, runner)
-    return Translator(search, pipeline, text, continues=True, **hooks)
+def _join(text: str) -> str:
+    return f"{text} ".replace(f"{CONTINUES} ", "").removesuffix(" ")
 
 
-def split_options(
-    settings: FolderSettings, options: dict[str, Any]
-) -> tuple[DecodeConfig, TextOptions]:
-    """Keywords as a search and text options, over what the model's folder says."""
-    ours = {name: value for name, value in options.items() if name in _TEXT_OPTIONS}
-    rest = {name: value for name, value in options.items() if name not in _TEXT_OPTIONS}
-    decode: DecodeConfig = from_dict(DecodeConfig, to_dict(settings.decode) | rest)
-    if not settings.pairs:
-        ours = {"too_long": "end"} | ours
-    text: TextOptions = from_dict(TextOptions, ours)
-    return decode, text
-
-
-def join_sentences(summary: str) -> str:
-    """A summary without the marks between its sentences."""
-    return " ".join(word for word in summary.split(" ") if word != SENTENCE_BREAK)
-
-
-def _others(first: TextMethods, ensemble: Sequence[TextModel]) -> list[Model]:
-    """The other models of an ensemble; ValueError unless they go with the first."""
-    if isinstance(ensemble, torch.nn.Module | str | Path):
+def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model]:
+    """The other models of an ensemble; ValueError unless all read and write the same tokens."""
+    if isinstance(ensemble, TextModel | nn.Module | str | Path):
         raise ValueError("ensemble is one model, expected a list of models. Put it into brackets")
     for place, other in enumerate(ensemble):
-        if not isinstance(other, TextMethods):
+        if not isinstance(other, TextModel):
             kind = type(other).__name__
             raise ValueError(f"ensemble[{place}] is {kind}, expected what lightconv.load returns")
-        if isinstance(other, Seq2Seq) != isinstance(first, Seq2Seq):
+        if other.pairs != first.pairs:
             raise ValueError(f"ensemble[{place}] is another kind of model than {first.folder}")
-    if ensemble:
-        check_ensemble([first.folder, *(other.folder for other in ensemble)])
-    return [_model(other) for other in ensemble]
-
-
-def _model(model: object) -> Model:
-    assert isinstance(model, Seq2Seq | LanguageModel)
-    return model
+        for name in PIPELINE_FILES:
+            paths = [first.folder / name, other.folder / name]
+            ours, theirs = (path.read_bytes() if path.exists() else None for path in paths)
+            if ours != theirs:
+                raise ValueError(
+                    f"ensemble ({other.folder}): its {name} is not that of {first.folder}, "
+                    "expected the same. Models of an ensemble are trained on the same prepared data"
+                )
+    return [other.model for other in ensemble]

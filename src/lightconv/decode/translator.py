@@ -1,39 +1,42 @@
-"""Text in, text out: cut into tokens, sorted into batches, searched, answered in input order.
+"""Text in, text out: tokenised, sorted into batches, searched, answered in input order.
 
-    translator = Translator(PairSearch(model, Finder(config)), pipeline)
-    for answer in translator.answers(open_lines):
-        print(answer.text)
-
-What is searched, a target or the end of a text, is the search's business: see `search`.
+A stream is answered window by window. A window is what has arrived, up to a limit: a pipe of any
+length needs the memory of one window, and nobody waits for a line that is not written yet.
 """
 
+import os
+import select
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from itertools import repeat
-from typing import NamedTuple
+from functools import partial
+from io import UnsupportedOperation
+from itertools import chain, repeat
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from lightconv.data.pipeline import Pipeline
+from lightconv.data.text import Notes, lines_of, read_lines
 from lightconv.data.vocabulary import EOS
 from lightconv.decode.alignment import Alignment
-from lightconv.decode.answer import Answer, Output, join_outputs
+from lightconv.decode.answer import Answer, Output, cut, join_outputs
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import TextOptions
-from lightconv.decode.parts import cut
 from lightconv.decode.search import Ids, Search, Searched, search_batches
-from lightconv.decode.stream import windows
 
 # Languages without spaces between sentences.
 UNSPACED = ("zh", "ja", "th")
+# Bytes read at a time, and characters in a window.
+BLOCK = 1 << 16
+MOST_CHARACTERS = 1 << 22
 
+T = TypeVar("T", bound=Sized)
 # Sources and targets without EOS -> the alignment of each.
 Align = Callable[[Sequence[Ids], Sequence[Ids]], list[Alignment]]
 
 
 class Reading(NamedTuple):
-    """A text as the model reads it: the ids of its parts, none for an empty text.
-
-    prefix  the ids its output begins with
-    """
+    """The ids of a text, in parts; none for an empty text. `prefix`: first ids of its output."""
 
     line: int
     text: str
@@ -44,7 +47,7 @@ class Reading(NamedTuple):
 class Translator:
     """A search and the pipeline around it.
 
-    continues  whether an output goes on where its source ends, so that they are one text
+    continues  whether an output continues its source, so that they are one text
     align      finds alignments; None: outputs have none
     warn       called with a line about each text that was too long
     show       called with the number of texts answered so far
@@ -58,7 +61,7 @@ class Translator:
         *,
         continues: bool = False,
         align: Align | None = None,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] = warnings.warn,
         show: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.search = search
@@ -66,8 +69,9 @@ class Translator:
         self.options = options or TextOptions()
         self.continues = continues
         self.align = align
-        self.warn = warn or _warn
+        self.warn = warn
         self.show = show
+        self._encode = partial(encode_line, pipeline)
         self._target = len(pipeline.config.sides) - 1
         self._read_tokens, self._tokens = pipeline.vocabularies()
         language = pipeline.config.sides[self._target].lang
@@ -82,55 +86,49 @@ class Translator:
         """
         if isinstance(texts, Sized) and isinstance(prefixes, Sized) and len(texts) != len(prefixes):
             raise ValueError(
-                f"{len(texts)} texts and {len(prefixes)} prefixes, expected as many. Where a text "
-                "has none, give an empty one"
+                f"{len(texts)} texts and {len(prefixes)} prefixes, expected the same number. Give "
+                "an empty prefix to a text that has none"
             )
         begins = repeat("") if prefixes is None else check_texts(prefixes, "prefixes")
         pairs = zip(check_texts(texts), begins, strict=prefixes is not None)
-        return self.answer_windows(windows(pairs, self.options.window, size=_characters))
+        return self.answer_windows(
+            windows(pairs, self.options.window, size=lambda pair: sum(map(len, pair)))
+        )
 
     def answer_windows(self, stream: Iterable[Sequence[tuple[str, str]]]) -> Iterator[Answer]:
-        """The same for windows of (text, prefix), each answered before the next is asked for."""
+        """The same for windows of (text, prefix), each answered before the next is taken."""
         done = 0
         for window in stream:
-            texts, prefixes = ([pair[side] for pair in window] for side in range(2))
-            yield from self.answer(texts, done + 1, prefixes)
+            yield from self.answer(window, done + 1)
             done += len(window)
 
-    def answer(
-        self, texts: Sequence[str], first: int = 1, prefixes: Sequence[str] | None = None
-    ) -> list[Answer]:
-        """The answers of some texts at once; `first` is the number of the first one."""
-        begins = [""] * len(texts) if prefixes is None else prefixes
+    def answer(self, window: Sequence[tuple[str, str]], first: int = 1) -> list[Answer]:
+        """The answers of some (text, prefix) at once; `first` is the number of the first one."""
         readings = [
-            self.read(text, line, prefix)
-            for line, (text, prefix) in enumerate(zip(texts, begins, strict=True), first)
+            self.read(text, line, prefix) for line, (text, prefix) in enumerate(window, first)
         ]
-        places = [
-            (place, part) for place, each in enumerate(readings) for part in range(len(each.parts))
-        ]
-        sources = [readings[place].parts[part] for place, part in places]
-        missing = [len(each.parts) for each in readings]
-        found: list[list[Searched | None]] = [[None] * count for count in missing]
-        # Empty texts have their answers already.
-        done = first - 1 + missing.count(0)
-        numbers = [readings[place].line for place, _ in places]
+        queue = [(reading, part) for reading in readings for part in range(len(reading.parts))]
         # Only the first part of a text begins as its answer does.
-        begins_with = [readings[place].prefix if part == 0 else () for place, part in places]
+        prefixes = [reading.prefix if part == 0 else () for reading, part in queue]
+        found: dict[int, dict[int, Searched]] = {reading.line: {} for reading in readings}
+        # Empty texts have their answers already.
+        done = first - 1 + sum(not reading.parts for reading in readings)
         for searched in search_batches(
             self.search,
-            sources,
+            [reading.parts[part] for reading, part in queue],
             self.options,
-            numbers,
-            begins_with if any(begins_with) else None,
+            [reading.line for reading, _ in queue],
+            prefixes if any(prefixes) else None,
         ):
-            place, part = places[searched.row]
-            found[place][part] = searched
-            missing[place] -= 1
-            if not missing[place]:
+            reading, part = queue[searched.row]
+            found[reading.line][part] = searched
+            if len(found[reading.line]) == len(reading.parts):
                 done += 1
                 self.show(done)
-        complete = [[each for each in parts if each is not None] for parts in found]
+        complete = [
+            [found[reading.line][part] for part in range(len(reading.parts))]
+            for reading in readings
+        ]
         alignments = self._alignments(readings, complete)
         return [
             self._answer(reading, parts, alignments)
@@ -139,28 +137,27 @@ class Translator:
 
     def read(self, text: str, line: int = 1, prefix: str = "") -> Reading:
         """The ids of a text, in parts if it is too long."""
-        if not text.strip() and not self.options.answer_empty:
-            return Reading(line, text, [])
-        ids = self._encode(text, line)
+        blank = not text.strip() and not self.options.answer_empty
+        ids = [] if blank else self._encode(0, text, line)
         if not ids and not self.options.answer_empty:
             return Reading(line, text, [])
-        begin = self._encode(prefix, line, self._target) if prefix.strip() else []
+        begin = self._encode(self._target, prefix, line) if prefix.strip() else []
         most = self.options.max_source
         if len(ids) <= most:
             return Reading(line, text, [ids], begin)
         if self.options.strict:
             raise ValueError(
                 f"line {line}: {len(ids)} tokens, expected at most {most}. Cut it, raise "
-                "--max-source, or leave --strict away"
+                "--max-source, or omit --strict"
             )
         return Reading(line, text, self._shorten(text, ids, line), begin)
 
     def _shorten(self, text: str, ids: list[int], line: int) -> list[list[int]]:
         most = self.options.max_source
         if self.options.too_long == "parts":
-            texts = cut(text, lambda part: len(self._encode(part, line)) <= most)
+            texts = cut(text, lambda part: len(self._encode(0, part, line)) <= most)
             # A single character may still have more tokens than that.
-            parts = [self._encode(part, line)[:most] for part in texts]
+            parts = [self._encode(0, part, line)[:most] for part in texts]
             what = f"answered in {len(parts)} parts"
         else:
             keep_start = self.options.too_long == "start"
@@ -169,28 +166,19 @@ class Translator:
         self.warn(f"line {line}: {len(ids)} tokens, expected at most {most}; {what}")
         return parts
 
-    def _encode(self, text: str, line: int, side: int = 0) -> list[int]:
-        try:
-            return self.pipeline.encode(side, [text])[0]
-        except ValueError as error:
-            raise ValueError(f"line {line}: {error}") from None
-
     def _alignments(
         self, readings: Sequence[Reading], found: Sequence[Sequence[Searched]]
     ) -> Iterator[Alignment | None]:
-        """One for each output, in the order in which `_answer` comes to them."""
+        """One for each output, in the order in which `_answer` takes them."""
         if self.align is None:
             return repeat(None)
         pairs = [
             (ids, hypothesis.tokens[:-1])
             for reading, parts in zip(readings, found, strict=True)
             for ids, searched in zip(reading.parts, parts, strict=True)
-            for hypothesis in self._kept(searched)
+            for hypothesis in searched.hypotheses[: self.options.n_best]
         ]
         return iter(self.align([ids for ids, _ in pairs], [tokens for _, tokens in pairs]))
-
-    def _kept(self, searched: Searched) -> list[Hypothesis]:
-        return searched.hypotheses[: self.options.n_best]
 
     def _answer(
         self,
@@ -201,11 +189,15 @@ class Translator:
         if not found:
             return Answer(reading.line, reading.text, [], parts=0)
         outputs = [
-            [self._output(ids, each, next(alignments)) for each in self._kept(searched)]
+            [
+                self._output(ids, each, next(alignments))
+                for each in searched.hypotheses[: self.options.n_best]
+            ]
             for ids, searched in zip(reading.parts, found, strict=True)
         ]
         lengths = [len(ids) for ids in reading.parts]
-        batches = {id(each.batch): each.batch for each in found}.values()
+        batches = {each.batch: each for each in found}.values()
+        read = [] if self.align is None else list(chain.from_iterable(reading.parts))
         return Answer(
             reading.line,
             reading.text,
@@ -213,19 +205,18 @@ class Translator:
             parts=len(found),
             seconds=sum(batch.seconds for batch in batches),
             sentences=max(batch.sentences for batch in batches),
-            read=()
-            if self.align is None
-            else tuple(self._read_tokens.decode(_flat(reading.parts))),
+            read=tuple(self._read_tokens.decode(read)),
         )
 
     def _output(self, source: Ids, found: Hypothesis, alignment: Alignment | None) -> Output:
         ids = [*source, *found.tokens] if self.continues else found.tokens
         if self.options.subwords:
-            text = " ".join(self._tokens.decode([place for place in ids if place != EOS]))
+            text = " ".join(self._tokens.decode([token for token in ids if token != EOS]))
         else:
             text = self.pipeline.decode(self._target, ids)
         return Output(
-            text=one_line(text),
+            # A model of bytes can produce line ends.
+            text=text.replace("\n", " ").replace("\r", " "),
             score=found.score,
             ids=found.tokens,
             tokens=self._tokens.decode(found.tokens),
@@ -234,13 +225,16 @@ class Translator:
         )
 
 
-def one_line(text: str) -> str:
-    """The text without what would end its line: a model of bytes can say anything."""
-    return text.replace("\n", " ").replace("\r", " ")
+def encode_line(pipeline: Pipeline, side: int, text: str, line: int) -> list[int]:
+    """The ids of a text; ValueError names its line."""
+    try:
+        return pipeline.encode(side, [text])[0]
+    except ValueError as error:
+        raise ValueError(f"line {line}: {error}") from None
 
 
 def check_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
-    """Each text, once it is known to be one, without the end of its line: files can be given."""
+    """Each text, checked and without the end of its line, so that `texts` can be an open file."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"one text, expected a list of {name}. Put it into brackets")
     return _each_text(texts, name)
@@ -253,13 +247,97 @@ def _each_text(texts: Iterable[str], name: str) -> Iterator[str]:
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-def _flat(parts: Sequence[Ids]) -> list[int]:
-    return [place for ids in parts for place in ids]
+class LineReader:
+    """Lines of a stream of bytes; `read` may wait for bytes unless `arrived` returns True."""
+
+    def __init__(
+        self, read: Callable[[int], bytes], arrived: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._read = read
+        self._arrived = arrived
+        self._bytes = bytearray()
+        self._ended = False
+
+    def is_empty(self) -> bool:
+        """Waits for the first bytes or the end; True if nothing follows."""
+        while not self._bytes and not self._ended:
+            self._fill()
+        return not self._bytes
+
+    def readline(self, size: int, /) -> bytes:
+        """Waits for a line, or `size` bytes of it; b"" at the end."""
+        while b"\n" not in self._bytes and len(self._bytes) < size and not self._ended:
+            self._fill()
+        end = self._bytes.find(b"\n", 0, size) + 1 or size
+        line = bytes(self._bytes[:end])
+        del self._bytes[:end]
+        return line
+
+    def ready(self) -> bool:
+        """Whether `readline` need not wait."""
+        while b"\n" not in self._bytes and not self._ended:
+            if not self._arrived():
+                return False
+            self._fill()
+        return True
+
+    def _fill(self) -> None:
+        block = self._read(BLOCK)
+        self._ended = not block
+        self._bytes += block
 
 
-def _characters(pair: tuple[str, str]) -> int:
-    return len(pair[0]) + len(pair[1])
+def open_stdin() -> LineReader:
+    """Standard input, or its replacement."""
+    try:
+        handle = sys.stdin.fileno()
+    except (UnsupportedOperation, AttributeError, ValueError):
+        return LineReader(sys.stdin.buffer.read)
+    return LineReader(partial(os.read, handle), lambda: bool(select.select([handle], [], [], 0)[0]))
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
+def read_windows(path: Path | None, most: int, notes: Notes) -> Iterator[list[str]]:
+    """Windows of the lines of a file, or of standard input as they arrive."""
+    if path is not None:
+        return windows(read_lines(path, notes), most)
+    return read_stream(open_stdin(), "standard input", notes, most)
+
+
+def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Iterator[list[str]]:
+    """The windows of a stream: UTF-8 without CR at line ends.
+
+    Bytes that are not text are a ValueError, raised after the lines before them.
+    """
+    return windows(_decoded(reader, name, notes), most, ready=reader.ready)
+
+
+def windows(
+    lines: Iterable[T],
+    most: int,
+    *,
+    ready: Callable[[], bool] = lambda: True,
+    size: Callable[[T], int] = len,
+) -> Iterator[list[T]]:
+    """At most `most` lines at a time, fewer when no other is ready; `size` in characters."""
+    window: list[T] = []
+    characters = 0
+    try:
+        for line in lines:
+            window.append(line)
+            characters += size(line)
+            if len(window) >= most or characters >= MOST_CHARACTERS or not ready():
+                yield window
+                window, characters = [], 0
+    except ValueError:
+        # The lines before the bad one are answered.
+        if window:
+            yield window
+        raise
+    if window:
+        yield window
+
+
+def _decoded(reader: LineReader, name: str, notes: Notes) -> Iterator[str]:
+    for line in () if reader.is_empty() else lines_of(reader, name, notes):
+        notes.returns += line.endswith("\r")
+        yield line.removesuffix("\r")

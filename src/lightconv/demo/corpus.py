@@ -5,9 +5,8 @@ from pathlib import Path
 
 from lightconv.console import Display
 from lightconv.corpora import open_corpus
-from lightconv.data.config import BytesConfig
+from lightconv.data.config import BytesConfig, PrepareConfig
 from lightconv.data.corpus import Corpus
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.demo.plan import Plan

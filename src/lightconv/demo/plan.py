@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lightconv.data.config import TaskConfig
-from lightconv.decode.config import DecodeConfig
+from lightconv.decode import DecodeConfig
 from lightconv.models.config import (
     DynamicConvConfig,
     LanguageModelConfig,

@@ -7,8 +7,8 @@ from typing import Any
 from lightconv.config import to_dict
 from lightconv.console import Display
 from lightconv.data.prepared import Prepared
-from lightconv.decode.config import DecodeConfig
-from lightconv.decode.text import TextLanguageModel, TextModel, TextSeq2Seq
+from lightconv.decode import DecodeConfig
+from lightconv.decode.text import TextModel
 from lightconv.evaluate.comparison import copy_baseline, nearest_baseline, unigram_baseline
 from lightconv.evaluate.signature import Score
 from lightconv.evaluate.system import (
@@ -21,6 +21,7 @@ from lightconv.evaluate.system import (
     score_forms,
     sign_perplexity,
 )
+from lightconv.models import LanguageModel
 
 SPLIT = "test"
 # Texts that are shown, and how long their sources may be, in words.
@@ -59,15 +60,15 @@ def score(
 ) -> Scores:
     """The scores of the model and of each floor on the first `limit` lines of the test set."""
     count = count_lines(prepared, limit)
-    if isinstance(model, TextLanguageModel):
+    if isinstance(model.model, LanguageModel):
         display.show("scoring the test set")
-        found = evaluate_texts(model, prepared, SPLIT, most=limit)
+        found = evaluate_texts(model.model, prepared, SPLIT, most=limit)
         display.show("scoring a model that counts words")
         floor = sign_perplexity(prepared, SPLIT, unigram_baseline(prepared, SPLIT, limit), count)
         return {"model": [found.plain()], "unigram": [floor.plain()]}
     metrics = find_metrics(prepared)
     _, _, scores = evaluate_pairs(
-        model,
+        model.model,
         prepared,
         SPLIT,
         decode,
@@ -100,7 +101,7 @@ def answer_examples(
     references = prepared.references(SPLIT)
     rows = choose(sources, MOST_WORDS[task])
     texts = [sources[row] for row in rows]
-    if isinstance(model, TextSeq2Seq):
+    if model.pairs:
         say = model.summarize if task == "summary" else model.translate
         outputs = say(texts, **to_dict(decode))
     else:

@@ -10,18 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from lightconv.config import from_dict, to_dict
+from lightconv.config import to_dict
 from lightconv.console import tell
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import PIPELINE_FILES, Prepared
 from lightconv.data.words import Steps
 from lightconv.decode import DecodeConfig, Hypothesis
-from lightconv.decode.engine import Engine
-from lightconv.decode.ensemble import Ensemble
-from lightconv.decode.options import TextOptions
-from lightconv.decode.runner import choose_runners
-from lightconv.decode.score.scorer import score_ids
-from lightconv.decode.search import Finder, PairSearch, search_batches
+from lightconv.decode.backend import choose_backend
+from lightconv.decode.options import Options, TextOptions, read_decode
+from lightconv.decode.score import score_ids
+from lightconv.decode.search import ModelSearch, search_batches
 from lightconv.evaluate.bootstrap import Comparison
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -125,16 +123,7 @@ def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfi
     """The folder of a model of this data, and its search."""
     folder = ModelFolder(path)
     check_data(folder.path, prepared, pairs=folder.pairs)
-    return folder, read_search(folder.path, folder.tables)
-
-
-def read_search(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
-    """The search of a config.json with these tables."""
-    try:
-        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    return found
+    return folder, read_decode(folder.path, folder.tables)
 
 
 def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
@@ -189,8 +178,9 @@ def search_split(
     sources = [store[row][0].tolist() for row in range(count_lines(prepared, split, most))]
     options = options or TextOptions()
     told: list[str] = []
-    runner = choose_runners([model, *others], options, config, tell=told.append)
-    search = PairSearch(model, Finder(config), runner)
+    every = Options(decode=config, text=options)
+    backend = choose_backend([model, *others], every, tell=told.append)
+    search = ModelSearch(backend, every)
     found = [[Hypothesis([], 0.0, [])] for _ in sources]
     begin = time.perf_counter()
     for done, searched in enumerate(search_batches(search, sources, options), 1):
@@ -199,9 +189,7 @@ def search_split(
         if hurry():
             break
     seconds = time.perf_counter() - begin
-    each = runner.runners if isinstance(runner, Ensemble) else (runner,)
-    engine = "native" if all(isinstance(one, Engine) for one in each) else "torch"
-    return Outputs(found, seconds, engine, told[0] if told else "")
+    return Outputs(found, seconds, backend.name, told[0] if told else "")
 
 
 def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
@@ -298,7 +286,7 @@ def evaluate_texts(
 def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int) -> Score:
     """Perplexity of the first `count` lines of a split from their log-probability."""
     store = prepared.store(split)
-    subwords = int(store.lengths(store.sides[-1])[:count].sum())
+    subwords = int(store.column(store.sides[-1]).lengths()[:count].sum())
     words = sum(len(text.split()) for text in of_references(prepared, split).words[:count])
     score = compute_perplexity(log_prob, lines=count, subwords=subwords, words=words)
     return sign(score, prepared, split, {})

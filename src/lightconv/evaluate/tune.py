@@ -17,6 +17,7 @@ from lightconv.console import tell
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig, Hypothesis
+from lightconv.decode.options import read_decode
 from lightconv.decode.search import rank
 from lightconv.evaluate.metrics import METRICS, PERPLEXITY, Summed, find_metric
 from lightconv.evaluate.system import (
@@ -27,7 +28,6 @@ from lightconv.evaluate.system import (
     of_ids,
     of_references,
     open_model,
-    read_search,
     search_split,
 )
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
@@ -76,7 +76,7 @@ class Tuner:
         self.count = count_lines(self.prepared, split, limit)
         self.alphas, self.counts = alphas or ALPHAS, counts or COUNTS
         if self.run is not None:
-            self.decode = read_search(folder, self.run.recipe_tables)
+            self.decode = read_decode(folder, self.run.recipe_tables)
             pairs = isinstance(self.run.model_config, Seq2SeqConfig)
             check_data(folder, self.prepared, pairs=pairs)
         else:

@@ -106,8 +106,6 @@ class ModelFolder:
         self,
         device: "torch.device | str" = "cpu",
         dtype: "torch.dtype | None" = None,
-        *,
-        make: Any = None,
     ) -> "Seq2Seq | LanguageModel":
         """The model in evaluation mode, its parameters memory-mapped unless converted."""
         import torch
@@ -122,7 +120,7 @@ class ModelFolder:
             raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
         self.verify()
         try:
-            model = build_empty(self.config, make or build)
+            model = build_empty(self.config)
         except (RuntimeError, OverflowError) as error:
             raise ValueError(
                 f"{self.path / CONFIG_FILE}: no such model can be built: {error}"
@@ -186,11 +184,9 @@ def load(
     folder: str | Path,
     device: "torch.device | str" = "cpu",
     dtype: "torch.dtype | None" = None,
-    *,
-    make: Any = None,
 ) -> "Seq2Seq | LanguageModel":
     """The model of a model folder or a run, in evaluation mode."""
-    return ModelFolder(folder).load(device, dtype, make=make)
+    return ModelFolder(folder).load(device, dtype)
 
 
 def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
@@ -201,15 +197,14 @@ def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else LanguageModel(config)
 
 
-def build_empty(config: ModelConfig, make: Any = build) -> "Seq2Seq | LanguageModel":
+def build_empty(config: ModelConfig) -> "Seq2Seq | LanguageModel":
     """A model on the meta device: all shapes, no memory."""
     import torch
 
     from lightconv.models.layers import SkipInit
 
     with torch.device("meta"), SkipInit():
-        found: Seq2Seq | LanguageModel = make(config)
-    return found
+        return build(config)
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

@@ -1,13 +1,19 @@
-"""Builds programs: names buffers, packs weights, and lists instructions."""
+"""Compiler of the engine: programs, and the layers of a model as instructions."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from lightconv.mixers import NORMALIZATIONS, Attention, Average, DynamicConv, LightConv, Mixer
+from lightconv.mixers.projected import Projected
+from lightconv.models.embedding import TokenEmbedding
+from lightconv.models.layers import DecoderLayer, FeedForward, Layer, Residual, SourceAttention
 from lightconv.ops import program
 from lightconv.ops.memory import POOL
 
@@ -19,67 +25,47 @@ class Buffer(NamedTuple):
 
     column: int
     width: int
+    shift: int
     size: int
-    shift: int = 0
-
-    def part(self, shift: int, size: int) -> "Buffer":
-        """`size` numbers from `shift` on."""
-        return self._replace(shift=self.shift + shift, size=size)
 
 
-class Memory(NamedTuple):
-    """What a layer keeps of the past: `ring` times of `width` numbers; None: all there will be."""
+_NOWHERE = Buffer(-1, 0, 0, 0)
+
+
+class History(NamedTuple):
+    """The past of a layer: `ring` positions of `width` numbers; None: all positions."""
 
     ring: int | None
     width: int
 
 
-class Program(NamedTuple):
-    """What the engine runs.
-
-    instructions an array of program.Instruction
-    columns      numbers of workspace per row
-    memories     of the layers, by their number
-    widest       the widest kernel
-    work         multiplications per row
-    kept         what the instructions point to
-    """
-
-    instructions: Any
-    columns: int
-    memories: tuple[Memory, ...]
-    widest: int
-    work: int
-    kept: tuple[Tensor, ...]
-
-
 @dataclass
-class Builder:
-    """Collects instructions; `int8` makes all linear layers int8."""
+class Program:
+    """Instructions, and the buffers and weights they use; `int8` makes linear layers int8."""
 
     panels: program.Panels
     int8: bool = False
-    columns: int = 0
-    widest: int = 1
-    work: int = 0
+    columns: int = 0  # numbers of workspace per row
+    widest: int = 1  # the widest kernel
+    work: int = 0  # multiplications per row
     buffers: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     instructions: list[program.Instruction] = field(default_factory=list)
-    memories: list[Memory] = field(default_factory=list)
+    code: Any = None  # the array of instructions, once finished
+    memories: list[History] = field(default_factory=list)
     weights: list[tuple[program.Instruction, str, Tensor]] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
-    quantized: tuple[Buffer, Buffer] | None = None  # what was quantised last, and where to
+    kept: list[Tensor] = field(default_factory=list)  # the instructions point to these
+    quantized: tuple[Buffer, Buffer] | None = None  # the last buffer quantised, and its result
 
     def buffer(self, name: str, size: int) -> Buffer:
         """The buffer of that name and size: the same one every time."""
         width = -(-size // (_LINE // 4)) * (_LINE // 4)
         if (name, size) not in self.buffers:
-            self.buffers[name, size] = Buffer(self.columns, width, size)
+            self.buffers[name, size] = Buffer(self.columns, width, 0, size)
             self.columns += width
         return self.buffers[name, size]
 
     def memory(self, ring: int | None, width: int) -> int:
-        """The number of a new memory."""
-        self.memories.append(Memory(ring, width))
+        self.memories.append(History(ring, width))
         return len(self.memories) - 1
 
     def emit(
@@ -92,12 +78,12 @@ class Builder:
         weights: Mapping[str, Tensor] | None = None,
         **fields: Any,
     ) -> None:
-        """Adds an instruction; `weights` are copied to where the program keeps them."""
+        """Adds an instruction; `weights` are copied into the program's memory."""
         instruction = program.Instruction(
             op=program.OPS.index(op),
-            source=_place(source),
-            to=_place(to),
-            second=_place(second),
+            source=program.Place(*(source or _NOWHERE)[:3]),
+            to=program.Place(*to[:3]),
+            second=program.Place(*(second or _NOWHERE)[:3]),
             I=source.size if source else 0,
             O=to.size,
         )
@@ -116,19 +102,20 @@ class Builder:
         weight: Tensor,
         bias: Tensor | None,
         to: Buffer,
-        *,
-        relu: bool = False,
         add: Buffer | None = None,
-        output: int = 0,
+        **options: Any,
     ) -> None:
         """to = [relu](x W^T + bias) [+ add]; weight [O, I]."""
         O, I = weight.shape
         assert (x.size, to.size) == (I, O)
         self.work += O * I
         bias = weight.new_zeros(O) if bias is None else bias
-        kind = self._int8_panel() if self.int8 else program.FLOAT_PANEL
+        kind = program.FLOAT_PANEL
+        if self.int8:
+            unsigned = program.UNSIGNED_PANEL
+            kind = unsigned if self.panels.columns[unsigned] else program.SIGNED_PANEL
         columns = self.panels.columns[kind]
-        options: dict[str, Any] = {"second": add, "relu": int(relu), "output": output}
+        options["second"] = add
         weights = {"bias": _whole(bias, columns)}
         if not self.int8:
             weights["weight"] = program.pack(weight, columns)
@@ -143,30 +130,19 @@ class Builder:
         self.emit("linear_int8", q, to, weights=weights, is_unsigned=is_unsigned, **options)
         self.instructions[-1].I = I
 
-    def finish(self) -> Program:
-        """The program, its weights laid end to end in one piece of memory."""
-        starts, total = [], 0
-        for _, _, tensor in self.weights:
-            starts.append(total)
-            total += -(-tensor.nbytes // _LINE) * _LINE
-        arena = POOL.empty(torch.Size([total]), torch.uint8)
-        for (instruction, name, tensor), start in zip(self.weights, starts, strict=True):
+    def finish(self) -> None:
+        """Copies the weights into one piece of memory and lays out the instructions."""
+        sizes = [-(-tensor.nbytes // _LINE) * _LINE for _, _, tensor in self.weights]
+        arena = POOL.empty(torch.Size([sum(sizes)]), torch.uint8)
+        start = 0
+        for (instruction, name, tensor), size in zip(self.weights, sizes, strict=True):
             flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
             arena[start : start + tensor.nbytes].copy_(flat)
             setattr(instruction, name, arena.data_ptr() + start)
-        count = len(self.instructions)
-        return Program(
-            (program.Instruction * count)(*self.instructions),
-            self.columns,
-            tuple(self.memories),
-            self.widest,
-            self.work,
-            (arena, *self.kept),
-        )
-
-    def _int8_panel(self) -> int:
-        best = program.UNSIGNED_PANEL
-        return best if self.panels.columns[best] else program.SIGNED_PANEL
+            start += size
+        self.weights.clear()
+        self.kept.append(arena)
+        self.code = (program.Instruction * len(self.instructions))(*self.instructions)
 
     def _quantize(self, x: Buffer, is_unsigned: int) -> Buffer:
         if self.quantized is not None and self.quantized[0] == x:
@@ -177,12 +153,158 @@ class Builder:
         return q
 
 
-def _place(buffer: Buffer | None) -> program.Place:
-    if buffer is None:
-        return program.Place(-1, 0, 0)
-    return program.Place(buffer.column, buffer.width, buffer.shift)
-
-
 def _whole(vector: Tensor, columns: int) -> Tensor:
     """vector [O], filled up with zeros to whole panels."""
     return F.pad(vector, (0, -vector.shape[0] % columns))
+
+
+# --- Layers; a mixer writes add + mixer(x) to a buffer.
+
+
+def embed(b: Program, embedding: TokenEmbedding, to: Buffer) -> None:
+    """Token embeddings, scaled, plus sinusoids."""
+    words = embedding.weight.detach().contiguous()
+    b.kept.append(words)
+    b.emit("embed", None, to, factor=math.sqrt(to.size), I=words.shape[0], weight=words.data_ptr())
+
+
+def norm(b: Program, module: nn.LayerNorm, x: Buffer, to: Buffer) -> None:
+    weights = {"weight": module.weight, "bias": module.bias}
+    b.emit("norm", x, to, weights=weights, factor=module.eps)
+
+
+def linear(b: Program, module: nn.Linear, x: Buffer, to: Buffer, **options: Any) -> None:
+    """to = module(x), with the options of Builder.linear."""
+    bias = None if module.bias is None else module.bias.detach()
+    b.linear(x, module.weight.detach(), bias, to, **options)
+
+
+def block(b: Program, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffer], None]) -> None:
+    """A sub-block in place: `write(inner, to)` writes to = x + module(inner)."""
+    if frame.pre_norm:
+        inner = b.buffer("inner", x.size)
+        norm(b, frame.norm, x, inner)
+        write(inner, x)
+        return
+    total = b.buffer("total", x.size)
+    write(x, total)
+    norm(b, frame.norm, total, x)
+
+
+def layer(b: Program, module: Layer, x: Buffer, number: int) -> None:
+    """One layer in place; `number` is that of a decoder layer's keys and values."""
+    mixer = MIXERS[type(module.mixer)]
+    block(b, module.mixer_residual, x, lambda inner, to: mixer(b, module.mixer, inner, x, to))
+    if isinstance(module, DecoderLayer):
+        read, frame = partial(_source, b, module.source, number), module.source_residual
+        block(b, frame, x, lambda inner, to: read(inner, x, to))
+    block(b, module.ffn_residual, x, lambda inner, to: _feed_forward(b, module.ffn, inner, x, to))
+
+
+def _feed_forward(b: Program, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
+    hidden = b.buffer("hidden", ffn.hidden.out_features)
+    linear(b, ffn.hidden, x, hidden, relu=1)
+    linear(b, ffn.output, hidden, to, add=add)
+
+
+def _source(
+    b: Program, attention: SourceAttention, number: int, x: Buffer, add: Buffer, to: Buffer
+) -> None:
+    query, read = b.buffer("projected", x.size), b.buffer("mixed", x.size)
+    linear(b, attention.q_proj, x, query)
+    factor = (x.size // attention.heads) ** -0.5
+    options = {"heads": attention.heads, "memory": number, "factor": factor}
+    b.emit("attend_source", query, read, narrow=int(b.int8), **options)
+    linear(b, attention.out_proj, read, to, add=add)
+
+
+def keys_and_values(b: Program, attention: SourceAttention, x: Buffer, number: int) -> None:
+    """Keys and values of the source for one decoder layer, to output `number`."""
+    both = b.buffer("keys and values", 2 * x.size)
+    linear(b, attention.kv_proj, x, both)
+    to = both._replace(column=-1)  # an output of the run, not a buffer
+    b.emit("arrange", both, to, heads=attention.heads, output=number + 1, narrow=int(b.int8))
+
+
+def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
+    """The input of the convolution."""
+    projected = b.buffer("projected", mixer.in_proj.out_features)
+    linear(b, mixer.in_proj, x, projected)
+    if not mixer.glu:
+        return projected
+    gated = b.buffer("projected", x.size)
+    b.emit("glu", projected, gated)
+    return gated
+
+
+def _convolve(b: Program, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
+    mixed = b.buffer("mixed", x.size)
+    b.emit(
+        "convolve",
+        x,
+        mixed,
+        heads=mixer.heads,
+        kernel=mixer.kernel,
+        left=mixer.left,
+        memory=b.memory(mixer.kernel, x.size) if mixer.causal else 0,
+        **options,
+    )
+    return mixed
+
+
+def _dynamicconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, DynamicConv)
+    x = _projected(b, mixer, x)
+    kernels = b.buffer("kernels", mixer.heads * mixer.kernel)
+    linear(b, mixer.kernel_proj, x, kernels)
+    how = program.NORMALIZATIONS.index(mixer.normalize)
+    mixed = _convolve(b, mixer, x, second=kernels, normalize=how)
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _lightconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, LightConv)
+    kernels = NORMALIZATIONS[mixer.normalize](mixer.weight.detach())
+    mixed = _convolve(b, mixer, _projected(b, mixer, x), weights={"weight": kernels})
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _attention(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, Attention)
+    projected, mixed = b.buffer("projected", 3 * x.size), b.buffer("mixed", x.size)
+    linear(b, mixer.in_proj, x, projected)
+    window = mixer.window or 0
+    b.emit(
+        "attend",
+        projected,
+        mixed,
+        heads=mixer.heads,
+        kernel=window,
+        left=window - 1 if mixer.causal else window // 2,
+        memory=b.memory(mixer.window, 2 * x.size) if mixer.causal else 0,
+        factor=(x.size // mixer.heads) ** -0.5,
+    )
+    linear(b, mixer.out_proj, mixed, to, add=add)
+
+
+def _average(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
+    assert isinstance(mixer, Average)
+    D = x.size
+    mean, hidden = b.buffer("mean", D), b.buffer("hidden", mixer.ffn_dim)
+    both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
+    b.emit("average", x, mean, memory=b.memory(2, D) if mixer.causal else 0)
+    linear(b, mixer.hidden, mean, hidden, relu=1)
+    b.emit("copy", x, both._replace(size=D))
+    linear(b, mixer.output, hidden, both._replace(shift=D, size=D))
+    linear(b, mixer.gate, both, gates)
+    b.emit("gate", both, mixed, second=gates)
+    b.emit("copy", mixed, to, second=add)
+
+
+# Other mixers (a plain convolution, one of a user's own) run in torch.
+MIXERS: dict[type[Mixer], Callable[[Program, Mixer, Buffer, Buffer, Buffer], None]] = {
+    DynamicConv: _dynamicconv,
+    LightConv: _lightconv,
+    Attention: _attention,
+    Average: _average,
+}

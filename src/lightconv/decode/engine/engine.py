@@ -1,14 +1,13 @@
-"""A model's inference on the CPU as two programs: encode sources, step hypotheses."""
+"""Inference on the CPU as two programs: encode sources, step hypotheses."""
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lightconv.decode.engine import layers
-from lightconv.decode.engine.builder import Builder, Program
-from lightconv.decode.engine.state import EngineState, Source
+from lightconv.decode.engine import builder
+from lightconv.decode.engine.builder import Buffer, Program
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer, require_eval
@@ -16,47 +15,120 @@ from lightconv.ops import program
 from lightconv.ops.library import native
 from lightconv.ops.memory import POOL
 
-QUANTIZATIONS = (None, "int8")
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
 
 
-class Engine:
-    """`model` for inference: the same start, step and reorder, float32 or int8 linear layers.
+class EngineSource(NamedTuple):
+    """Encoded sentences, laid end to end.
 
-    The weights are read once; what happens to the model later does not reach the engine. A state
-    that was stepped or reordered is spent: go on with the one returned.
+    Keys and values are [rows, 2D] of each decoder layer, those of a sentence [heads, 2, its rows,
+    D / heads]; float32, or int8 behind the bytes of their scales [heads, 2, its rows].
     """
 
+    offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
+    keys_values: tuple[Tensor, ...]
+    longest: int  # rows of the longest sentence
+
+
+class EngineState:
+    """N hypotheses after `position` tokens; belongs to one search and one thread.
+
+    Rows of a history stay where they were written. A hypothesis is a row of a table of its
+    ancestors: reordering, repeating and dropping hypotheses changes only that table.
+    """
+
+    def __init__(
+        self, decoder: Program, source: EngineSource | None, batch: int, max_len: int
+    ) -> None:
+        self.decoder = decoder
+        self.source = source
+        self.max_len = max_len
+        self.position = 0
+        self.rings = torch.tensor(
+            [max_len if memory.ring is None else memory.ring for memory in decoder.memories]
+        )
+        self.span = max([1, *self.rings.tolist()])
+        self.is_bounded = any(memory.ring is None for memory in decoder.memories)
+        self.sentences = torch.arange(batch)  # [N], the source sentence of each
+        # [N, span]: the row each was at time t, in column t % span.
+        self.ancestors = torch.zeros(batch, self.span, dtype=torch.int32)
+        self.slots = 0
+        self.histories: list[Tensor] = []  # per memory [ring, slots, width]: time t at t % ring
+        self.workspace = torch.empty(0)
+
+    def make_room(self) -> None:
+        """Grows workspace and histories to the number of rows."""
+        rows = len(self.sentences)
+        if self.workspace.numel() < rows * self.decoder.columns:
+            self.workspace = torch.empty(rows * self.decoder.columns)
+        if rows <= self.slots:
+            return
+        grown = []
+        for place, (memory, ring) in enumerate(
+            zip(self.decoder.memories, self.rings.tolist(), strict=True)
+        ):
+            new = POOL.empty(torch.Size([ring, rows, memory.width]), torch.float32)
+            if self.position:
+                filled = min(self.position, ring)
+                new[:filled, : self.slots] = self.histories[place][:filled]
+            grown.append(new)
+        self.histories, self.slots = grown, rows
+
+    def nbytes(self) -> int:
+        """Memory of the hypotheses, without the source."""
+        return self.ancestors.nbytes + sum(history.nbytes for history in self.histories)
+
+
+class Engine:
+    """Backend in C++: a compiled model, with float32 or int8 linear layers.
+
+    The weights are read once; later changes of the model do not reach the engine. `step` and
+    `reorder` consume their state: use the one returned.
+    """
+
+    name = "native"
+    device = torch.device("cpu")
+
     def __init__(self, model: nn.Module, quantize: str | None = None) -> None:
-        if quantize not in QUANTIZATIONS:
+        if quantize not in (None, "int8"):
             raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
         if (reason := Engine.supports(model)) is not None:
             raise ValueError(f"the engine does not run this model: {reason}")
         assert isinstance(model, (Seq2Seq, LanguageModel))
         require_eval(model)
         self.config = model.config
+        self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize
-        self.nanoseconds: Tensor | None = None
         self._panels = program.panels()
+        self._encoder: Program | None = None
         with torch.no_grad():
             if isinstance(model, Seq2Seq):
-                self._encoder: Program | None = self._build_encoder(model)
-                embedding, stack, norm = model.target_embedding, model.decoder, model.decoder_norm
+                stack = model.source_embedding, model.encoder, model.encoder_norm
+                self._encoder, x = self._compile(*stack)
+                for number, part in enumerate(model.decoder):
+                    assert isinstance(part, DecoderLayer)
+                    builder.keys_and_values(self._encoder, part.source, x, number)
+                self._encoder.finish()
+                stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
-                self._encoder = None
-                embedding, stack, norm = model.embedding, model.layers, model.norm
-            self._decoder = self._build_decoder(embedding, stack, norm, model.output)
-        self._vocab = len(_tokens(model.output).weight)
+                stack = model.embedding, model.layers, model.norm
+            self._decoder, x = self._compile(*stack)
+            output: Any = model.output
+            self._vocab = len(output.weight)
+            to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
+            self._decoder.linear(x, output.weight.detach(), None, to, output=1)
+            self._decoder.finish()
         self._waves = torch.empty(0, model.config.dim)
+        self._sinusoids(1)
 
     @staticmethod
     def supports(model: nn.Module) -> str | None:
-        """None, or why this model cannot be compiled."""
+        """None, or the reason why this model cannot be compiled."""
         if type(model) not in (Seq2Seq, LanguageModel):
             return f"{type(model).__name__} is neither Seq2Seq nor LanguageModel"
         for part in model.modules():
-            if isinstance(part, Layer) and type(part.mixer) not in layers.MIXERS:
+            if isinstance(part, Layer) and type(part.mixer) not in builder.MIXERS:
                 return f"the mixer {type(part.mixer).__name__} runs in torch only"
         for name in ("source_embedding", "target_embedding", "embedding", "output"):
             words = getattr(model, name, None)
@@ -69,36 +141,18 @@ class Engine:
             return f"it needs the C++ kernels: {native().reason}"
         return None
 
-    def _build_encoder(self, model: Seq2Seq) -> Program:
-        b = Builder(self._panels, self.quantize == "int8")
-        x = b.buffer("x", model.config.dim)
-        layers.embed(b, _tokens(model.source_embedding), x)
-        for part in model.encoder:
-            layers.layer(b, _layer(part), x)
-        if isinstance(model.encoder_norm, nn.LayerNorm):
-            layers.norm(b, model.encoder_norm, x, x)
-        for number, part in enumerate(model.decoder):
-            assert isinstance(part, DecoderLayer)
-            layers.keys_and_values(b, part.source, x, number)
-        return b.finish()
-
-    def _build_decoder(
-        self, embedding: nn.Module, stack: nn.ModuleList, norm: nn.Module, output: nn.Module
-    ) -> Program:
-        b = Builder(self._panels, self.quantize == "int8")
+    def _compile(self, embedding: Any, stack: Any, norm: Any) -> tuple[Program, Buffer]:
+        """A program of embedding, layers and norm, and the buffer of its result."""
+        b = Program(self._panels, self.quantize == "int8")
         x = b.buffer("x", self.config.dim)
-        layers.embed(b, _tokens(embedding), x)
+        builder.embed(b, embedding, x)
         for number, part in enumerate(stack):
-            layers.layer(b, _layer(part), x, number)
+            builder.layer(b, part, x, number)
         if isinstance(norm, nn.LayerNorm):
-            layers.norm(b, norm, x, x)
-        weight = _tokens(output).weight.detach()
-        V = weight.shape[0]
-        to = b.buffer("scores", 1)._replace(size=V, width=V)
-        b.linear(x, weight, None, to, output=1)
-        return b.finish()
+            builder.norm(b, norm, x, x)
+        return b, x
 
-    def encode(self, source: Tensor) -> Source:
+    def encode(self, source: Tensor) -> EngineSource:
         """source [B, S] int64, padded on either side."""
         if self._encoder is None:
             raise ValueError("a language model has no source to encode")
@@ -111,13 +165,14 @@ class Engine:
         tokens = source[real]
         width, dtype = self._source_row()
         shape = torch.Size([len(tokens), width])
-        outputs = [POOL.empty(shape, dtype) for _ in self._decoder_layers()]
+        assert isinstance(self.config, Seq2SeqConfig)
+        outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
         for first, last in _groups(offsets.tolist()):
             self._encode_group(tokens, offsets[first : last + 1], outputs)
-        return Source(offsets, tuple(outputs), int(lengths.max()))
+        return EngineSource(offsets, tuple(outputs), int(lengths.max()))
 
     def _encode_group(self, tokens: Tensor, offsets: Tensor, outputs: list[Tensor]) -> None:
-        """Some sentences; writes their rows of `outputs`."""
+        """Encodes some sentences into their rows of `outputs`."""
         encoder = self._encoder
         assert encoder is not None
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -136,7 +191,7 @@ class Engine:
         task.begins, task.ends = begins.data_ptr(), ends.data_ptr()
         _require_words(program.run(self._panels.engine, task), some, "source", encoder)
 
-    def start(self, source: Source | int, max_len: int) -> EngineState:
+    def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""
         if isinstance(source, int):
             if self._encoder is not None:
@@ -145,22 +200,19 @@ class Engine:
         return EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
 
     def step(self, tokens: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """The next n tokens of N hypotheses, none of them padding.
-
-        tokens  [N, n] int64
-        returns the scores [N, n, V] of what follows each, and the state to pass next time
-        """
-        if tokens.shape[0] != len(state.sentences):
+        """Scores [N, n, V] of what follows each of tokens [N, n] int64, and the next state."""
+        N, n = tokens.shape
+        if len(state.sentences) != N:
             raise ValueError(
-                f"tokens has {tokens.shape[0]} rows but the state has {len(state.sentences)}; "
-                "use start() or reorder(state, rows)"
+                f"tokens has {N} rows but the state has {len(state.sentences)}; use start() or "
+                "reorder(state, rows)"
             )
-        end = state.position + tokens.shape[1]
-        if state.is_bounded and end > state.max_len:
+        last = state.position + n - 1
+        if state.is_bounded and last >= state.max_len:
             raise ValueError(
-                f"position {end - 1} is beyond max_len={state.max_len}; start with a larger max_len"
+                f"position {last} is beyond max_len={state.max_len}; start with a larger max_len"
             )
-        if tokens.shape[1] == 1:
+        if n == 1:
             return self._step(tokens[:, 0].contiguous(), state)[:, None], state
         scores = [self._step(column.contiguous(), state) for column in tokens.unbind(1)]
         return torch.stack(scores, 1), state
@@ -189,25 +241,28 @@ class Engine:
         state.position += 1
         return scores
 
+    def step_attending(self, tokens: Tensor, state: EngineState) -> Any:
+        raise ValueError("the engine does not return attention weights; decode in torch")
+
     def reorder(self, state: EngineState, rows: Tensor) -> EngineState:
-        """The state of those rows: permuted, repeated or left out; rows [N'] int64."""
-        state.reorder(rows)
+        """The state of those rows: permuted, repeated or dropped; rows [N'] int64."""
+        state.ancestors = state.ancestors.index_select(0, rows)
+        state.sentences = state.sentences.index_select(0, rows)
         return state
 
     def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Task:
         threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
         return program.Task(
-            program=ctypes.addressof(compiled.instructions),
+            program=ctypes.addressof(compiled.code),
             count=len(compiled.instructions),
             rows=rows,
             threads=threads,
             workspace=workspace.data_ptr(),
             pad=self.config.pad,
-            nanoseconds=None if self.nanoseconds is None else self.nanoseconds.data_ptr(),
         )
 
     def _sinusoids(self, positions: int) -> Tensor:
-        """Of the first `positions` tokens of a sentence, at least: [positions, D]."""
+        """Position encodings of at least `positions` tokens: [positions, D]."""
         waves = self._waves
         if len(waves) < positions:
             first, count = self.config.pad + 1, max(256, 2 * positions)
@@ -218,23 +273,18 @@ class Engine:
         return waves
 
     def _source_row(self) -> tuple[int, torch.dtype]:
-        """Keys and values of one source token: how many numbers, and which."""
+        """Keys and values of one source token: number of values, and their type."""
         assert isinstance(self.config, Seq2SeqConfig)
         numbers, scales = 2 * self.config.dim, 2 * self.config.source_heads
         if self.quantize is None:
             return numbers, torch.float32
-        # Bytes; the scales among them are float32 and stand where such numbers may.
+        # Bytes; the scales among them are float32 and must be aligned.
         size = torch.float32.itemsize
         return scales * size + -(-numbers // size) * size, torch.int8
 
-    def _decoder_layers(self) -> tuple[Any, ...]:
-        assert hasattr(self.config, "decoder")
-        layers: tuple[Any, ...] = self.config.decoder
-        return layers
-
 
 def _groups(offsets: list[int]) -> list[tuple[int, int]]:
-    """Ranges of sentences of about _ROWS_ENCODED_AT_ONCE rows each."""
+    """Ranges of sentences of about _ROWS_ENCODED_AT_ONCE rows."""
     groups, first = [], 0
     for last in range(1, len(offsets)):
         if last == len(offsets) - 1 or offsets[last + 1] - offsets[first] > _ROWS_ENCODED_AT_ONCE:
@@ -250,13 +300,3 @@ def _require_words(unknown: int, tokens: Tensor, name: str, compiled: Program) -
             f"{name} must be ids below {words}, the size of the vocabulary; got "
             f"{int(tokens[unknown])}"
         )
-
-
-def _tokens(module: nn.Module) -> TokenEmbedding:
-    assert isinstance(module, TokenEmbedding)
-    return module
-
-
-def _layer(module: nn.Module) -> Layer:
-    assert isinstance(module, Layer)
-    return module

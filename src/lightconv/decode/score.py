@@ -1,0 +1,131 @@
+"""Log-probabilities of given texts, or of targets given their sources; no search."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightconv.data.pipeline import Pipeline
+from lightconv.data.vocabulary import EOS, PAD
+from lightconv.decode.backend import Model
+from lightconv.decode.options import DecodeConfig, TextOptions
+from lightconv.decode.search import Ids, batch_by_length, normalize, pad_right
+from lightconv.decode.translator import encode_line, windows
+
+# Positions per chunk: logits exist for these only.
+CHUNK = 1024
+
+
+class ScoredText(NamedTuple):
+    """One text: its tokens, EOS at the end, and the log-probability of each."""
+
+    line: int
+    text: str
+    ids: list[int]
+    tokens: list[str]
+    logprobs: list[float]
+    score: float  # the sum divided by the length penalty, as `translate` scores
+    words: int  # EOS not counted
+
+    @property
+    def logprob(self) -> float:
+        """Of the whole text."""
+        return sum(self.logprobs)
+
+    def plain(self) -> dict[str, Any]:
+        names = ("line", "text", "logprob", "score", "words", "tokens", "logprobs")
+        return {name: getattr(self, name) for name in names}
+
+
+class Scorer:
+    """A model and the pipeline around it; `config` has the length penalty of scores."""
+
+    def __init__(
+        self,
+        model: Model,
+        pipeline: Pipeline,
+        config: DecodeConfig | None = None,
+        options: TextOptions | None = None,
+    ) -> None:
+        self.model = model
+        self.pipeline = pipeline
+        self.config = config or DecodeConfig()
+        self.options = options or TextOptions()
+        self._target = len(pipeline.config.sides) - 1
+        self._tokens = pipeline.vocabularies().target
+
+    def score(self, *sides: Iterable[str]) -> list[ScoredText]:
+        """The texts, or the targets, in their order."""
+        examples = zip(*sides, strict=True)
+        stream = windows(examples, self.options.window, size=lambda texts: sum(map(len, texts)))
+        return list(self.score_windows(stream))
+
+    def score_windows(self, stream: Iterable[Sequence[tuple[str, ...]]]) -> Iterator[ScoredText]:
+        """The same for windows of (text,) or (source, target), one in memory at a time."""
+        done = 0
+        for window in stream:
+            yield from self._score(window, done + 1)
+            done += len(window)
+
+    def _score(self, window: Sequence[tuple[str, ...]], first: int) -> Iterator[ScoredText]:
+        count = self._target + 1
+        for line, texts in enumerate(window, first):
+            if len(texts) != count:
+                wanted = "source and target" if count == 2 else "one"
+                raise ValueError(f"line {line}: {len(texts)} texts, expected {wanted}")
+        sides = [
+            [encode_line(self.pipeline, side, text, line) for line, text in enumerate(texts, first)]
+            for side, texts in enumerate(zip(*window, strict=True))
+        ]
+        examples = list(zip(*sides, strict=True))
+        for place, values in enumerate(score_ids(self.model, examples, self.options)):
+            text = window[place][-1]
+            ids = [*examples[place][-1], EOS]
+            yield ScoredText(
+                line=first + place,
+                text=text,
+                ids=ids,
+                tokens=self._tokens.decode(ids),
+                logprobs=values,
+                score=normalize(sum(values), len(values), self.config),
+                words=len(self.pipeline.words(self._target, text).split()),
+            )
+
+
+def score_ids(
+    model: Model, examples: Sequence[tuple[Ids, ...]], options: TextOptions
+) -> list[list[float]]:
+    """Log-probabilities of each token of the target and of its EOS, for each example.
+
+    examples  (source, target) or (text,), ids without EOS
+    """
+    found: list[list[float]] = [[] for _ in examples]
+    sides = list(zip(*examples, strict=True))
+    device = next(model.parameters()).device
+    for rows in batch_by_length(sides, options.max_tokens, options.max_sentences):
+        *sources, targets = ([side[row] for row in rows] for side in sides)
+        inputs = [pad_right([[*ids, EOS] for ids in side], device) for side in sources]
+        inputs.append(pad_right([[EOS, *ids] for ids in targets], device))
+        target = pad_right([[*ids, EOS] for ids in targets], device)
+        values = token_logprobs(model, inputs, target).tolist()
+        for row, ids, line in zip(rows, targets, values, strict=True):
+            found[row] = line[: len(ids) + 1]
+    return found
+
+
+def token_logprobs(model: Model, inputs: Sequence[Tensor], target: Tensor) -> Tensor:
+    """The log-probability of each target token, in evaluation mode.
+
+    inputs  the arguments of the model: (source [B, S], target_in [B, T]) or (tokens [B, T],)
+    target  [B, T] int64, padded on the right
+    returns [B, T] float64; zero at padding
+    """
+    with torch.inference_mode():
+        x = model.features(*inputs).flatten(0, 1)
+        flat = target.flatten()
+        rows = (flat != PAD).nonzero()[:, 0]
+        found = torch.zeros(len(flat), dtype=torch.float64, device=target.device)
+        for part in rows.split(CHUNK):
+            found[part] = -model.output.nll(x[part], flat[part]).double()
+        return found.view(target.shape)

@@ -1,0 +1,109 @@
+"""Scores against the model's own logits, and against what a search says of the same pairs."""
+
+import math
+from itertools import count, islice
+
+import pytest
+import torch
+
+import lightconv
+from lightconv.data import EOS
+from lightconv.decode import DecodeConfig, score
+from lightconv.decode.options import TextOptions
+from lightconv.decode.score import Scorer
+from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
+from lightconv.models.folder import build
+from tests.decode.fakes import words_pipeline
+from tests.trained import Trained, pair_config, text_config
+
+VOCAB = 9  # four special tokens and five words
+
+
+def define_pair(model: torch.nn.Module, source: list[int], target: list[int]) -> list[float]:
+    """Of one pair alone: the logits, their softmax, the words that are there."""
+    read = torch.tensor([[EOS, *target]])
+    with torch.no_grad():
+        logits = model(torch.tensor([[*source, EOS]]), read)[0].double()
+    return [logits.log_softmax(-1)[t, w].item() for t, w in enumerate([*target, EOS])]
+
+
+def test_pairs_follow_the_definition() -> None:
+    torch.manual_seed(0)
+    model = build(pair_config((VOCAB, VOCAB))).eval()
+    sources = ["a b c", "d", "", "a b c d . a b c d .", "zebra"]
+    targets = ["c b", "", "a a a a a a a", "b", "d zebra"]
+    found = Scorer(model, words_pipeline(), DecodeConfig(alpha=0.5)).score(sources, targets)
+    pipeline = words_pipeline()
+    for number, scored in enumerate(found, 1):
+        source = pipeline.encode(0, [sources[number - 1]])[0]
+        target = pipeline.encode(1, [targets[number - 1]])[0]
+        expected = define_pair(model, source, target)
+        assert scored.logprobs == pytest.approx(expected, abs=1e-5)
+        assert scored.line == number and scored.ids == [*target, EOS]
+        assert scored.words == len(target)
+        assert scored.score == pytest.approx(sum(expected) / len(expected) ** 0.5, abs=1e-5)
+        assert scored.logprob == pytest.approx(sum(expected), abs=1e-5)
+    assert found[4].tokens == ["d", "<unk>", "</s>"]
+
+
+@pytest.mark.parametrize("bands", [None, AdaptiveConfig(cutoffs=(6,), factor=2)])
+def test_texts_follow_the_definition(
+    bands: AdaptiveConfig | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layers = (DynamicConvConfig(kernel=3, heads=2),)
+    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=VOCAB, adaptive=bands)
+    model = LanguageModel(config).eval()
+    monkeypatch.setattr(score, "CHUNK", 3)  # several parts, the last one not full
+    lines = ["a b c d", "", "d d", "b . a"]
+    found = Scorer(model, words_pipeline(sides=1), options=TextOptions(window=3)).score(lines)
+    for line, scored in zip(lines, found, strict=True):
+        ids = words_pipeline().encode(0, [line])[0]
+        with torch.no_grad():
+            logprobs = model(torch.tensor([[EOS, *ids]]))[0].double().log_softmax(-1)
+        expected = [logprobs[t, w].item() for t, w in enumerate([*ids, EOS])]
+        assert scored.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_translate_and_score_agree(copies: Trained) -> None:
+    """Every hypothesis of a trained model, scored on its own: 1e-5."""
+    model = lightconv.load(copies.model)
+    sources = list(copies.prepared.texts("test", "source"))
+    answers = list(model.answers(sources, n_best=3))
+    outputs = [(answer.source, output) for answer in answers for output in answer.outputs]
+    scored = model.score([source for source, _ in outputs], [out.text for _, out in outputs])
+    compared = 0
+    for (_, output), found in zip(outputs, scored, strict=True):
+        # A word that is unknown or special does not come back from text.
+        if found.ids == output.ids:
+            compared += 1
+            assert found.score == pytest.approx(output.score, abs=1e-5)
+            assert found.logprobs == pytest.approx(output.logprobs, abs=1e-5)
+    assert compared > len(outputs) / 2
+
+
+def test_perplexity_of_a_trained_model_is_that_of_its_training(texts: Trained) -> None:
+    """The loop measured the same validation data by another way."""
+    import json
+
+    last = json.loads((texts.run / "log.jsonl").read_text().splitlines()[-1])
+    lines = list(texts.prepared.texts("valid", "text"))
+    found = lightconv.load(texts.model).score(lines)
+    tokens = sum(len(scored.ids) for scored in found)
+    total = sum(scored.logprob for scored in found)
+    assert math.exp(-total / tokens) == pytest.approx(last["perplexity"], rel=1e-4)
+
+
+def test_streams_of_any_length() -> None:
+    model = build(text_config(VOCAB)).eval()
+    found = Scorer(model, words_pipeline(sides=1))
+    endless = ([("a b",), ("c",)] for _ in count())
+    assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
+    assert found.score([]) == []
+
+
+def test_wrong_numbers_of_texts() -> None:
+    model = build(text_config(VOCAB)).eval()
+    found = Scorer(model, words_pipeline(sides=1))
+    with pytest.raises(ValueError, match="line 2: 2 texts, expected one"):
+        list(found.score_windows([[("a",), ("a", "b")]]))

@@ -1,0 +1,130 @@
+"""Jobs of a table: their settings, and scripts in which every command is understood."""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lightconv import cli
+from lightconv.commands.parser import Parser
+from lightconv.models.config import MixerConfig, Seq2SeqConfig
+from lightconv.paper.jobs import TableOptions, TablePlan, set_width, write_script
+from lightconv.paper.recipes import RECIPES
+from lightconv.paper.tables import TABLES
+from lightconv.train.config import CosineConfig
+
+CPU, PAPER = TableOptions(scale="cpu"), TableOptions(scale="paper")
+
+
+def test_jobs_do_all_rows_before_the_next_seed() -> None:
+    patterns = ["softmax", "*-tanh-small"]
+    options = replace(CPU, seeds=2, rows=patterns, set=["model.dropout=0.2"])
+    jobs = TablePlan(TABLES["normalization"], options).jobs
+    names = ["wmt-en-de-normalize-softmax-small", "wmt-en-de-normalize-tanh-small"]
+    assert [(job.recipe, job.seed) for job in jobs] == [(n, s) for s in (1, 2) for n in names]
+    recipe = jobs[-1].changed()
+    assert (recipe.train.seed, recipe.model.dropout) == (2, 0.2)
+    assert len({job.run for job in jobs}) == 4
+
+
+def test_rows_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="--rows nonsense: no such row, expected one of wmt-en-de"):
+        TablePlan(TABLES["normalization"], replace(CPU, rows=["softmax", "nonsense"]))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6, 60, 3000, 12345])
+def test_any_number_of_steps(steps: int) -> None:
+    options = replace(CPU, seeds=1, rows=["dynamicconv"], steps=steps)
+    (job,) = TablePlan(TABLES["mt1"], options).jobs
+    train = job.changed().train
+    assert train.max_steps == steps
+    assert isinstance(train.schedule, CosineConfig)
+    assert train.schedule.warmup + train.schedule.period in (steps, steps + 1)
+    if steps == 3000:  # the proportions are those of the recipes
+        assert train == RECIPES["wmt-en-de-dynamicconv-small"].train
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", TABLES)
+def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES[name]
+    rows = {row.recipe for row in table.rows}
+    script = write_script(table, replace(PAPER, limit=7, nodes=nodes))
+    real, seen = Parser.parse, []
+
+    def parse(self: Parser, argv: Sequence[str]) -> argparse.Namespace:
+        seen.append((self.prog.split()[1], real(self, argv)))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Parser, "parse", parse)
+    for line in script.splitlines():
+        words = shlex.split(line, comments=True)
+        if "lightconv" in words:
+            words = [word.replace("$seed", "1") for word in words]
+            assert cli.main(words[words.index("lightconv") + 1 :]) == 0
+    counts = {kind: sum(each == kind for each, _ in seen) for kind, _ in seen}
+    assert counts["train"] == len(rows)
+    assert counts["evaluate"] == len(rows) * len(table.splits)
+    assert counts.get("tune", 0) == (0 if name == "lm" else len(rows))
+    assert {options.limit for kind, options in seen if kind == "evaluate"} == {7}
+    trained = {options.recipe: options for kind, options in seen if kind == "train"}
+    assert set(trained) == rows
+    for recipe, options in trained.items():
+        assert options.data == Path("data") / RECIPES[recipe].task.corpus
+        assert options.set == ["train.seed=1"]
+        assert f".seed{1}" in str(options.out)
+    assert script.count("for seed in 1 2 3; do") == len(rows) * nodes
+    assert script.count("train.seed=$seed") == len(rows)
+
+
+def test_gpus_are_the_papers() -> None:
+    def launched(name: str, **options: int) -> str:
+        chosen = replace(PAPER, rows=["dynamicconv"], seeds=1, **options)  # type: ignore[arg-type]
+        return write_script(TABLES[name], chosen)
+
+    assert "torchrun --nproc-per-node 32 -m lightconv train billion-word-" in launched("lm")
+    assert "torchrun --nproc-per-node 8 -m lightconv train wmt-en-de-" in launched("mt1")
+    assert "  lightconv train iwslt-de-en-" in launched("mt2")
+    assert "--nnodes 4 --nproc-per-node 8 " in launched("lm", nodes=4)
+    assert "--nproc-per-node 2 " in launched("mt1", processes=2)
+
+
+@pytest.mark.parametrize("arguments", [[], ["ablation", "--scale", "paper"], ["ablatoin"]])
+def test_answers_without_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys; from lightconv.cli import main; main(sys.argv[1:]);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "table", *arguments], capture_output=True, check=False
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_width_of_twins(name: str) -> None:
+    """Half the width: heads keep theirs, one per channel stays so, products become a quarter."""
+    for job in TablePlan(TABLES[name], replace(CPU, seeds=1, width=128)).jobs:
+        wide, narrow = RECIPES[job.recipe].model, job.changed().model
+        assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
+        stacks = ["encoder", "decoder"] if isinstance(wide, Seq2SeqConfig) else ["layers"]
+        for stack in stacks:
+            for old, new in zip(getattr(wide, stack), getattr(narrow, stack), strict=True):
+                heads = getattr(old, "heads", None)
+                assert getattr(new, "heads", None) == (None if heads is None else heads // 2)
+                assert replace(new, **_sizes(old)) == old
+
+
+def _sizes(layer: MixerConfig) -> dict[str, int]:
+    return {n: getattr(layer, n) for n in ("heads", "ffn_dim") if hasattr(layer, n)}
+
+
+def test_width_that_heads_do_not_fit() -> None:
+    """The message says what would."""
+    with pytest.raises(ValueError, match="--width 100: expected a multiple of 64"):
+        set_width("wmt-en-de-selfattention-small", 100)

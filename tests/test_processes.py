@@ -1,0 +1,258 @@
+"""Work in several processes: order, errors, and how far ahead the input is read."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightconv import processes as workers
+from lightconv.processes import chunked, exit_code, spread
+
+
+def double(number: int) -> int:
+    if number == 13:
+        raise ValueError("unlucky")
+    return 2 * number
+
+
+def test_chunks() -> None:
+    assert list(chunked(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(chunked([], 2)) == []
+
+
+def test_results_are_in_order_and_errors_arrive() -> None:
+    for processes in (1, 2):
+        assert list(spread(double, range(10), processes)) == list(range(0, 20, 2))
+        results = spread(double, range(12, 30), processes)
+        assert next(results) == 24
+        with pytest.raises(ValueError, match="unlucky"):
+            next(results)
+    with pytest.raises(ValueError, match="processes=0 must be at least 1"):
+        list(spread(double, [], 0))
+
+
+def test_the_input_is_read_as_it_is_needed() -> None:
+    read = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(100, 200):
+            read.append(number)
+            yield number
+
+    results = spread(double, numbers(), 2)
+    assert next(results) == 200
+    assert len(read) <= 4
+    results.close()  # type: ignore[attr-defined]
+
+
+ENDLESS = """
+import itertools, os, signal
+from lightconv.processes import spread
+
+def pid(number):
+    return os.getpid()
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored in tests
+    for found in spread(pid, itertools.count(), 2):
+        print(found, flush=True)
+"""
+
+
+def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = {int(parent.stdout.readline()) for _ in range(200)}
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    begin = time.monotonic()
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() - begin < 30
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
+def test_ctrl_c_while_processes_start(tmp_path: Path, delay: float) -> None:
+    script = tmp_path / "endless.py"
+    begin = "signal.signal(signal.SIGINT, signal.default_int_handler)\nprint('begun', flush=True)\n"
+    script.write_text(f"import signal\n{begin}{ENDLESS}")
+    parent = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    time.sleep(delay)
+    os.killpg(parent.pid, signal.SIGINT)  # all processes of the group, as a terminal does
+    try:
+        _, err = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert parent.returncode != 0
+    assert err.count("Traceback") <= 1, "none of the processes complains"
+
+
+# --- Processes that die: always an error, never an endless wait
+
+
+def kill_own_process(number: int) -> int:
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def kill_own_process_at_once(item: bytes) -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def leave(number: int) -> None:
+    os._exit(number)
+
+
+def test_a_process_that_is_killed_is_an_error() -> None:
+    results = spread(kill_own_process, range(100), 2)
+    with pytest.raises(ChildProcessError, match=r"a worker process died \(SIGKILL\)"):
+        list(results)
+    with pytest.raises(ChildProcessError, match=r"a worker process died \(exit code 7\)"):
+        list(spread(leave, [7], 2))
+
+
+def test_a_process_that_is_killed_with_its_pipe_full() -> None:
+    """More than any pipe holds is on its way in both directions."""
+    with pytest.raises(ChildProcessError, match="SIGKILL"):
+        list(spread(kill_own_process_at_once, [bytes(4 << 20)] * 8, 2))
+
+
+def test_items_and_results_larger_than_any_pipe() -> None:
+    items = [bytes([number]) * (3 << 20) for number in range(8)]
+    assert list(spread(bytes, items, 2)) == items
+
+
+def test_a_process_that_cannot_start(tmp_path: Path) -> None:
+    """Started anew, the script would run itself again: the processes refuse to."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from lightconv.processes import spread\nprint(list(spread(abs, range(9), 2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert last.startswith("ChildProcessError: a worker process died (exit code 1)")
+    assert "if __name__ == '__main__'" in last
+
+
+def test_an_end_that_somebody_else_holds_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the end of its pipe a death is noticed by the process's exit."""
+    held = []
+    context = workers.get_context("spawn")
+    make_pipe = context.Pipe
+
+    def leaking() -> tuple[Any, Any]:
+        ours, theirs = make_pipe()
+        held.append(os.dup(theirs.fileno()))
+        return ours, theirs
+
+    monkeypatch.setattr(type(context), "Pipe", lambda self: leaking())
+    try:
+        with pytest.raises(ChildProcessError, match="exit code 7"):
+            list(spread(leave, [7], 2))
+    finally:
+        for handle in held:
+            os.close(handle)
+
+
+class UntravelledError(Exception):
+    """Pickled, it comes back without one of its arguments."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+def fail(number: int) -> None:
+    raise UntravelledError("lost", "sea")
+
+
+def make_unpicklable(number: int) -> Any:
+    return lambda: number
+
+
+def test_errors_and_results_that_cannot_travel() -> None:
+    with pytest.raises(RuntimeError, match="UntravelledError: lost at sea") as caught:
+        list(spread(fail, [1], 2))
+    assert "def fail" in caught.value.__notes__[0] or "in fail" in caught.value.__notes__[0]
+    with pytest.raises(Exception, match=r"pickle|local object"):
+        list(spread(make_unpicklable, [1], 2))
+
+
+def test_no_items_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_Worker", None)
+    assert list(spread(double, [], 2)) == []
+
+
+def test_nothing_is_left_when_it_is_no_longer_wanted() -> None:
+    results = spread(own_pid, itertools.count(), 2)
+    found = {next(results) for _ in range(10)}
+    results.close()  # type: ignore[attr-defined]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in found)
+
+
+def own_pid(number: int) -> int:
+    return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("bad"), 2),
+        (FileNotFoundError("none"), 2),
+        (OSError("disk"), 1),
+        (ChildProcessError("died"), 1),
+        (RuntimeError("bug"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+WATCHED = """
+import os, signal, sys, time
+from lightconv.processes import watch_parent
+watch_parent(int(sys.argv[1]), interval=0.05)
+signal.signal(signal.SIGTERM, lambda *_: (print("ended", flush=True), os._exit(0)))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_watched_parent_ends_its_child() -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+        "time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, WATCHED], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.readline() == "ended\n"
+    parent.stdout.close()
