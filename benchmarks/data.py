@@ -213,11 +213,11 @@ def consumption() -> tuple[str, float]:
     from benchmarks.measure import interleave
     from lightconv.models.folder import build
     from lightconv.models.seq2seq import Seq2Seq
-    from lightconv.paper.params import total
     from lightconv.paper.recipes import RECIPES
+    from lightconv.recipe import count_parameters
 
     small = [name for name in RECIPES if name.endswith("-small")]
-    name = min(small, key=lambda name: total(RECIPES[name].model))
+    name = min(small, key=lambda name: count_parameters(RECIPES[name].model))
     recipe = RECIPES[name]
     torch.manual_seed(0)
     model = build(recipe.model).train()

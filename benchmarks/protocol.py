@@ -13,7 +13,8 @@ from typing import NamedTuple
 from benchmarks.decoders import Shape, build, compile_model, of_recipe, side
 from benchmarks.measure import interleave
 from benchmarks.pages import table
-from lightconv.paper.tables import TABLES, Row
+from lightconv.paper.rows import Row
+from lightconv.paper.tables import TABLES
 
 TOKENS = 28
 # Rows of the ablation that are not the same at inference as another one, and that the engine runs.

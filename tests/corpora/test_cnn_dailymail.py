@@ -163,13 +163,10 @@ def test_all_ways_to_say_the_same(record: dict[str, Any]) -> None:
     assert list(parse_records([json.dumps(record)], "x")) == [("One. Two.", "A b . ¶ C d .")]
 
 
-def test_a_pilcrow_of_the_text_is_no_end_of_a_sentence() -> None:
+def test_blank_lines_and_pilcrows() -> None:
+    blank = ["", json.dumps({"article": "", "highlights": ""}), "  "]
+    assert list(parse_records(blank, "x")) == [("", "")]
     assert summary_text(["a ¶ b", "", "  ", "c\u2028d"]) == "a b ¶ c d"
-
-
-def test_blank_lines_and_empty_texts() -> None:
-    lines = ["", json.dumps({"article": "", "highlights": ""}), "  "]
-    assert list(parse_records(lines, "x")) == [("", "")]
 
 
 @pytest.mark.parametrize(

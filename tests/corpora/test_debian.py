@@ -151,6 +151,8 @@ def test_sentences_lose_nothing(text: str) -> None:
         ("a b " * 40, "ä", False),
         ("kinds of things", "x" * 60, True),
         ("kinds of things", "x" * 61, False),
+        ("a b c " * 20, "x" * 360, True),
+        ("a b c " * 20, "x" * 361, False),
     ],
 )
 def test_pairs_that_are_useful(source: str, target: str, kept: bool) -> None:

@@ -155,9 +155,3 @@ def test_talks_of_different_length(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train\.tags\.de-en\.de has 60 lines and .* has 62"):
         open_files(tmp_path, content)
     assert not (tmp_path / "cache").exists()
-
-
-def test_a_test_set_without_segments(tmp_path: Path) -> None:
-    content = files() | {"de-en/IWSLT14.TED.dev2010.de-en.de.xml": "not at all\n"}
-    with pytest.raises(ValueError, match=r"dev2010\.de-en\.de\.xml has no <seg>"):
-        list(open_files(tmp_path, content).splits["test"]())

@@ -78,6 +78,7 @@ def test_text_for_language_modelling(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a.txt": "one\u2028line\n\nthree", "b.txt": "x\n"})
     corpus = own_corpus("language_model", train=tmp_path / "a.txt", valid=tmp_path / "b.txt")
     assert list(corpus.splits["train"]()) == [("one\u2028line",), ("",), ("three",)]
+    assert corpus.examples == {"train": 3, "valid": 1}
     assert len(corpus.pipeline.sides) == 1
     assert corpus.task.metric == "perplexity"
 
@@ -112,6 +113,14 @@ def test_held_out_lines(tmp_path: Path) -> None:
     assert not set(train) & set(valid), "equal lines stay together"
     assert 300 <= len(valid) <= 500, "a twentieth"
     assert "held out 5.0%" in messages[0]
+
+
+def test_pairs_with_one_source_stay_together(tmp_path: Path) -> None:
+    sources = [f"line {n % 100}" for n in range(2000)]
+    write_folder(tmp_path, {"train.de": lines(*sources), "train.en": lines(*map(str, range(2000)))})
+    splits = translation(tmp_path, valid=None).splits
+    train, valid = ({source for source, _ in splits[split]()} for split in ("train", "valid"))
+    assert train and valid and not train & valid
 
 
 def test_of_a_long_text_about_two_thousand_are_held_out(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def everything(source: SourceFiles) -> dict[str, bytes]:
 def test_the_same_files_wherever_they_lie(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     source = SourceFiles(write_folder(path, FILES) if name == "folder" else pack(path, FILES))
-    assert everything(source) == CONTENTS
+    assert everything(source) == everything(pickle.loads(pickle.dumps(source))) == CONTENTS
+    members = source.require({"German": ["train.de"], "English": ["train.en"]}, "")
+    assert list(side_by_side(source.lines, members)) == [("eins", "one"), ("zwei", "two")]
     assert {base: content(source, base) for base in CONTENTS} == CONTENTS
     assert source.find("train.fr") is None
     assert source.find("train.fr", "train.en") == source.find("train.en") is not None
@@ -72,12 +74,6 @@ def test_required_files(tmp_path: Path) -> None:
     wanted = {f"file {n}": [f"{n}.txt"] for n in range(5)} | {"German": ["train.de"]}
     with pytest.raises(ValueError, match="lacks file 0, file 1, file 2 and 2 more, expected all"):
         source.require(wanted, "all")
-
-
-def test_two_files_of_one_archive_are_read_side_by_side(tmp_path: Path) -> None:
-    source = SourceFiles(pack(tmp_path / "a.tgz", FILES))
-    members = source.require({name: [name] for name in ("train.de", "train.en")}, "")
-    assert list(side_by_side(source.lines, members)) == [("eins", "one"), ("zwei", "two")]
 
 
 @pytest.mark.parametrize("pieces", [2, 7, 90])
@@ -122,11 +118,6 @@ def test_walk_passes_over_each_archive_once(
     assert counted.call_count == 1
 
 
-def test_a_source_travels_to_another_process(tmp_path: Path) -> None:
-    source = pickle.loads(pickle.dumps(SourceFiles(pack(tmp_path / "a.tgz", FILES))))
-    assert everything(source) == CONTENTS
-
-
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     line = b"some words that go on for quite a while in this very long file " * 6 + b"\n"
     source = SourceFiles(pack(tmp_path / "a.tgz", {"big": line * 40_000, "small": "x"}))
@@ -158,12 +149,9 @@ def test_a_small_file_is_copied_for_those_who_need_a_path(
 # --- Lines
 
 
-def test_lines_are_cut_at_newlines_only(tmp_path: Path) -> None:
-    source = SourceFiles(pack(tmp_path / "a.tgz", {"x": "\ufeffa\u2028b\x0cc\r\n\nd\re"}))
+def test_lines(tmp_path: Path) -> None:
+    source = SourceFiles(pack(tmp_path / "b.tgz", {"x": "\ufeffa\u2028b\x0cc\r\n\nd\re"}))
     assert list(source.lines(next(iter(source)))) == ["a\u2028b\x0cc", "", "d\re"]
-
-
-def test_broken_bytes_are_named_or_mended(tmp_path: Path) -> None:
     source = SourceFiles(
         pack(tmp_path / "a.tgz", {"x": b"good\nb\xe4d \xff\nnul \0\nlatin \xc3\xa4"})
     )

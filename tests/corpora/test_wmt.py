@@ -273,11 +273,3 @@ def test_all_that_is_missing_is_named_at_once(en_de: Path, tmp_path: Path) -> No
     wrong = write_folder(tmp_path / "wrong", {"holiday.txt": "x"})
     with pytest.raises(ValueError, match=r"and 57 more, expected a folder with .*neu2017\.zip"):
         opened("wmt17-zh-en", wrong)
-
-
-def test_sides_of_different_length(en_de: Path) -> None:
-    files = parallel(".", "commoncrawl.de-en", "de-en", 4)
-    files["./commoncrawl.de-en.de"] += "one more\n"
-    pack(en_de / "training-parallel-commoncrawl.tgz", files)
-    with pytest.raises(ValueError, match=r"commoncrawl\.de-en\.en has 4 lines and .* has 5,"):
-        list(opened("wmt16-en-de", en_de).splits["train"]())

@@ -29,10 +29,10 @@ def mixer(layer: MixerConfig, d: int) -> int:
             return attention(d)
         case ConvConfig(kernel=K):
             return K * d * d
-        case LightConvConfig(kernel=K, heads=H, glu=glu):
-            return (3 if glu else 2) * (d * d + d) + H * K
         case DynamicConvConfig(kernel=K, heads=H, glu=glu):
             return (3 if glu else 2) * (d * d + d) + H * K * d
+        case LightConvConfig(kernel=K, heads=H, glu=glu):
+            return (3 if glu else 2) * (d * d + d) + H * K
         case AverageConfig(ffn_dim=f):
             return ffn(d, f) + (2 * d) ** 2 + 2 * d
 

@@ -1,25 +1,37 @@
-"""Results on the disk, and means over seeds, by hand."""
+"""Results: files, means over seeds by hand, columns and notes; the results kept in docs."""
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lightconv.paper.report import notes, own_columns
+from lightconv.paper.report import TableReport
 from lightconv.paper.results import (
     Experiment,
-    Measured,
+    Measurement,
     Result,
-    Results,
-    Scored,
+    ResultsFolder,
     Speed,
+    SplitScore,
     Training,
     find_results,
+    show_mean,
     show_results,
-    summarize,
 )
-from lightconv.paper.tables import TABLES, Column
+from lightconv.paper.tables import Column
+
+ROOT = Path(__file__).parents[2] / "docs" / "results"
+KEPT = sorted(path.parent.relative_to(ROOT) for path in ROOT.glob("*/*/experiment.json"))
+# `**Title** ...`, up to the next.
+FINDINGS = re.findall(
+    r"^\*\*(?P<title>[^*]+)\*\*(?P<text>.*?)(?=^\*\*|\Z)",
+    (ROOT / "README.md").read_text().split("\n## ")[1],
+    re.MULTILINE | re.DOTALL,
+)
+LINK = r"\((\w+/[\w.-]+)/table\.md\)"
 
 BLEU = Column(name="BLEU")
 SPEED = Column(name="Sent/sec", measured="sentences/s", digits=1)
@@ -27,22 +39,16 @@ TOKENS = Column(name="Tok/sec", measured="tokens/s", digits=1)
 
 
 def experiment(**changes: object) -> Experiment:
-    values = {
-        "table": "lm",
-        "name": "mine",
-        "scale": "cpu",
-        "corpus": "own",
-        "data": {"train": "a"},
-    }
-    return Experiment(**values | changes)  # type: ignore[arg-type]
+    values = {"table": "lm", "name": "mine", "scale": "cpu", "corpus": "own"}
+    return Experiment(**{**values, "data": {"train": "a"}, **changes})  # type: ignore[arg-type]
 
 
-def score(value: float, **parts: float) -> tuple[Scored, ...]:
-    return (Scored(metric="bleu", value=value, parts=parts, signature="bleu|x"),)
+def score(value: float, **parts: float) -> tuple[SplitScore, ...]:
+    return (SplitScore(metric="bleu", value=value, parts=parts, signature="bleu|x"),)
 
 
 def result(seed: int, value: float | None, status: str = "done") -> Result:
-    found = Measured(
+    found = Measurement(
         machine={},
         parameters=7,
         training=Training(steps=3, tokens=100, seconds={"updates": 4.0, "loading": 1.0}),
@@ -61,14 +67,9 @@ def result(seed: int, value: float | None, status: str = "done") -> Result:
 
 
 def test_mean_and_deviation() -> None:
-    found = summarize([1.0, 2.0, 6.0])
-    assert found is not None
-    assert found.mean == 3.0
-    assert found.deviation == pytest.approx(7**0.5)  # ((2^2 + 1^2 + 3^2) / 2) ** 0.5
-    assert found.show(2) == "3.00 ± 2.65"
-    assert summarize([]) is None
-    (alone, nothing) = summarize([1234.5]) or (None, None)
-    assert (alone, nothing) == (1234.5, None)
+    assert show_mean([1.0, 2.0, 6.0], 4) == "3.0000 ± 2.6458"  # ((2^2 + 1^2 + 3^2) / 2) ** 0.5
+    assert show_mean([1234.5], 1) == "1,234.5"
+    assert show_mean([], 1) == ""
 
 
 @pytest.mark.parametrize(
@@ -93,14 +94,14 @@ def test_cells(results: list[Result], column: Column, shown: str) -> None:
 
 
 def test_validation_is_no_test() -> None:
-    found = Measured(machine={}, parameters=1, scores={"valid": score(5.0)})
+    found = Measurement(machine={}, parameters=1, scores={"valid": score(5.0)})
     mine = Result(row="r", recipe="x", seed=1, status="done", command="c", date="d", measured=found)
     assert mine.figure(BLEU) is None
     assert mine.figure(replace(BLEU, split="valid")) == 5.0
 
 
 def test_results_come_back(tmp_path: Path) -> None:
-    results = Results.create(tmp_path, experiment())
+    results = ResultsFolder.create(tmp_path, experiment())
     for seed in (10, 2):
         results.save(result(seed, 1 / 3))
     again = find_results(tmp_path, "lm")
@@ -113,20 +114,20 @@ def test_results_come_back(tmp_path: Path) -> None:
 
 
 def test_another_experiment_does_not_mix_with_it(tmp_path: Path) -> None:
-    Results.create(tmp_path, experiment())
-    Results.create(tmp_path, experiment())
+    ResultsFolder.create(tmp_path, experiment())
+    ResultsFolder.create(tmp_path, experiment())
     with pytest.raises(ValueError, match=r"made otherwise: data.train: .* another --name"):
-        Results.create(tmp_path, experiment(data={"train": "b"}))
+        ResultsFolder.create(tmp_path, experiment(data={"train": "b"}))
     with pytest.raises(ValueError, match="settings"):
-        Results.create(tmp_path, experiment(settings=("model.dropout=0.3",)))
-    Results.create(tmp_path, experiment(name="other", settings=("model.dropout=0.3",)))
+        ResultsFolder.create(tmp_path, experiment(settings=("model.dropout=0.3",)))
+    ResultsFolder.create(tmp_path, experiment(name="other", settings=("model.dropout=0.3",)))
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"row": 1}', json.dumps({"row": "x"}), "\x00", '{"seed": NaN}']
 )
 def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
-    results = Results.create(tmp_path, experiment())
+    results = ResultsFolder.create(tmp_path, experiment())
     results.save(result(1, 2.0))
     path = results.path("some-recipe", 1)
     path.write_text(text)
@@ -137,10 +138,11 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
 def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
     """The table of language models has a column for either."""
     said = "the data has no split test: validation is scored in its place"
-    lacking = Results.create(tmp_path / "a", experiment(data={"train": "a", "valid": "b"}))
-    assert said in notes(lacking)
+    lacking = ResultsFolder.create(tmp_path / "a", experiment(data={"train": "a", "valid": "b"}))
+    assert said in TableReport(lacking).notes()
     whole = {"train": "a", "valid": "b", "test": "c"}
-    assert said not in notes(Results.create(tmp_path / "b", experiment(data=whole)))
+    other = ResultsFolder.create(tmp_path / "b", experiment(data=whole))
+    assert said not in TableReport(other).notes()
 
 
 @pytest.mark.parametrize(
@@ -153,9 +155,49 @@ def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_no_column_calls_validation_a_test(
-    table: str, splits: tuple[str, ...], names: list[str]
+    table: str, splits: tuple[str, ...], names: list[str], tmp_path: Path
 ) -> None:
     data = dict.fromkeys(("train", *splits), "digest")
-    columns = own_columns(TABLES[table], experiment(table=table, data=data), {})
+    folder = ResultsFolder.create(tmp_path, experiment(table=table, data=data))
+    columns = TableReport(folder).columns
     assert [column.name for column in columns] == names
     assert {column.split for column in columns} <= set(splits)
+
+
+# --- Results that the project keeps: tables are of their files, figures of the page of tables
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=str)
+def test_a_table_is_of_its_files(kept: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / kept, tmp_path / kept)
+    results = ResultsFolder.open(tmp_path / kept)
+    path = TableReport(results).write()
+    assert path.read_text() == (ROOT / kept / "table.md").read_text()
+    for result in (each for seeds in results.all().values() for each in seeds):
+        assert result.commit is not None and "+" not in result.commit
+        assert f"--name {kept.name} " in f"{result.command} "
+        assert not re.search(r"(^|\s)/", result.command)
+
+
+def test_every_experiment_is_mentioned() -> None:
+    assert set(re.findall(LINK, (ROOT / "README.md").read_text())) == set(map(str, KEPT))
+
+
+@pytest.mark.parametrize(("title", "text"), FINDINGS, ids=[title for title, _ in FINDINGS])
+def test_figures_are_those_of_the_tables(title: str, text: str) -> None:
+    """Ours and the paper's, rounded: all in cells; of prose decimals, but differences below one."""
+    known = [
+        float(figure.replace(",", ""))
+        for link in re.findall(LINK, text)
+        for line in (ROOT / link / "table.md").read_text().splitlines()
+        if line.startswith("|")
+        for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", line)
+    ]
+    text = re.sub(r"\([^()]*`[^()]*\)", "", text)  # what another command printed
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = " ".join(line.split("|", 2)[2] for line in lines[2:])
+    figures = re.findall(r"\d[\d,]*(?:\.\d+)?", re.sub(r"[,;] ", " ", cells))
+    figures += [f for f in re.findall(r"(?<![\w.=])\d+\.\d+", text) if float(f) >= 1]
+    for figure in (figure.replace(",", "") for figure in figures):
+        digits = len(figure.partition(".")[2])
+        assert any(abs(float(figure) - each) <= 0.51 * 10**-digits for each in known), figure

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from lightconv.commands.train import _parser
-from lightconv.paper.find import find_recipe
+from lightconv.paper.recipes import RECIPES
+from lightconv.recipe import find_recipe
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import (
     EXIT_LOST,
@@ -373,6 +374,6 @@ PAGE = (ROOT / "docs" / "distributed.md").read_text()
 @pytest.mark.parametrize("arguments", re.findall(r"^    .*?lightconv (train [^'\n]*)", PAGE, re.M))
 def test_a_command_of_the_page_is_understood(arguments: str) -> None:
     options = _parser().parse(shlex.split(arguments)[1:])
-    assert find_recipe(options.recipe)
+    assert find_recipe(options.recipe, [], RECIPES)
     assert options.data is not None
     assert options.out is not None

@@ -8,7 +8,7 @@ from lightconv.config import to_json
 
 
 def main(argv: Sequence[str]) -> int:
-    """Scores, speed and memory of a run."""
+    """Writes size, scores and speed of a run."""
     parser = Parser("measure", "Measures a run for `lightconv table`.")
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)

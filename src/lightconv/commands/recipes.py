@@ -1,4 +1,4 @@
-"""`lightconv list` and `lightconv show`: which recipes there are, and what is in one."""
+"""`lightconv list` and `lightconv show`: the recipes, and everything in one."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,10 @@ from pathlib import Path
 from lightconv.commands.parser import Parser
 from lightconv.config import to_json, to_toml
 from lightconv.console import Rows, markdown, print_groups, tell_waiting
-from lightconv.paper.find import find_recipe, suggest
-from lightconv.paper.params import PAPER_COUNTS, TABLE_TITLES, agrees, count, total
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
+from lightconv.paper.rows import NONE, agrees
+from lightconv.paper.tables import TABLES
+from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest_recipe
 
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
@@ -35,7 +36,7 @@ def list_recipes(argv: Sequence[str]) -> int:
         "pattern",
         nargs="?",
         metavar="PATTERN",
-        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLE_TITLES)}",
+        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}",
     )
     parser.add_argument("--params", action="store_true", help="parameters: the paper's and ours")
     parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
@@ -79,11 +80,11 @@ def show_recipe(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     parser.add_argument("--params", action="store_true", help="count parameters, part by part")
     options = parser.parse(argv)
-    recipe = find_recipe(options.recipe, options.set)
+    recipe = find_recipe(options.recipe, options.set, RECIPES)
     if not options.params:
         print((to_json if options.json else to_toml)(recipe).rstrip("\n"))
         return 0
-    parts = count(recipe.model)
+    parts = count_parts(recipe.model)
     all_parts = {**parts, "total": sum(parts.values())}
     if options.json:
         print(json.dumps(all_parts, indent=2))
@@ -94,21 +95,21 @@ def show_recipe(argv: Sequence[str]) -> int:
 
 
 def _matching(pattern: str | None) -> list[str]:
-    """The names a pattern means, in order; without one, all."""
+    """Names that match a pattern, in order; without one, all."""
     if pattern is None:
         return list(RECIPES)
-    if pattern in TABLE_TITLES:
-        members = {row.recipe for row in PAPER_COUNTS if row.table == pattern}
+    if pattern in TABLES:
+        members = {row.recipe for row in TABLES[pattern].rows if not row.cited}
     else:
         wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
         members = {name for name in RECIPES if fnmatchcase(name, wild.lower())}
     if not members:
-        raise ValueError(f"no recipe matches '{pattern[:60]}': {suggest(pattern)}")
+        raise ValueError(f"no recipe matches '{pattern[:60]}': {suggest_recipe(pattern, RECIPES)}")
     return [name for name in RECIPES if name in members]
 
 
 def _by_task(names: Iterable[str]) -> dict[str, Rows]:
-    """Names and what they are, under the titles of their tasks."""
+    """Names and their descriptions, under the titles of their tasks."""
     groups: dict[str, list[list[str]]] = {title: [] for title in TITLES.values()}
     for name in names:
         groups[TITLES[task_of(name)]].append([name, RECIPES[name].about])
@@ -116,28 +117,26 @@ def _by_task(names: Iterable[str]) -> dict[str, Rows]:
 
 
 def _by_table(names: Sequence[str]) -> dict[str, Rows]:
-    """The paper's rows and figures beside ours, table by table; then what is in none."""
-    groups: dict[str, list[list[str]]] = {title: [] for title in TABLE_TITLES.values()}
-    for paper in PAPER_COUNTS:
-        if paper.recipe in names:
-            ours = total(RECIPES[paper.recipe].model)
-            printed, agree = "-", "-"
-            if paper.millions is not None:
-                printed = f"{paper.millions}M"
-                agree = "yes" if agrees(paper.millions, ours) else "NO"
-            row = [paper.row, paper.recipe, printed, f"{ours:,}", agree]
-            groups[TABLE_TITLES[paper.table]].append(row)
-    listed = {paper.recipe for paper in PAPER_COUNTS}
+    """Rows of the paper with its counts and ours, table by table; then recipes of no table."""
+    groups: dict[str, list[list[str]]] = {}
+    rest = dict.fromkeys(names)
+    for table in TABLES.values():
+        rows = groups.setdefault(table.title, [])
+        for row in table.rows:
+            if row.recipe in names and not row.cited:
+                ours = count_parameters(RECIPES[row.recipe].model)
+                agree = NONE if row.params == NONE else "yes" if agrees(row.params, ours) else "NO"
+                rows.append([row.text, row.recipe, row.params, f"{ours:,}", agree])
+                rest.pop(row.recipe, None)
     groups[UNLISTED] = [
-        [RECIPES[name].about, name, "-", f"{total(RECIPES[name].model):,}", "-"]
-        for name in names
-        if name not in listed
+        [RECIPES[name].about, name, NONE, f"{count_parameters(RECIPES[name].model):,}", NONE]
+        for name in rest
     ]
     return {title: rows for title, rows in groups.items() if rows}
 
 
 def _write_between(page: Path, text: str) -> None:
-    """Replaces what stands between the markers of a page."""
+    """Replaces the text between the markers of a page."""
     old = page.read_text(encoding="utf-8")
     if BEGIN not in old or END not in old:
         raise ValueError(f"{page} has no tables to replace: put {BEGIN} and {END} into it")

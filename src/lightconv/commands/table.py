@@ -1,25 +1,30 @@
-"""`lightconv table`: the paper's tables, what was run of them here, and how to run them."""
+"""`lightconv table`: the paper's tables, the results of running them, and how to run them."""
 
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups, tell_waiting
-from lightconv.paper.tables import TABLES, Table, find_table
+from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
+from lightconv.paper.tables import CITED, TABLES, Table, find_table
+from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
 if TYPE_CHECKING:
-    from lightconv.paper.results import Results
+    from lightconv.paper.jobs import TableOptions
+    from lightconv.paper.report import Section, TableReport
 
 SEEDS = 3
 MOST_SEEDS = 1000
-# Options that say how something is run, and mean nothing where nothing is.
+# Options that need --scale.
 RUN_OPTIONS = (
     *("run", "corpus", "data", "seeds", "steps", "rows", "set", "limit", "name"),
     *("width", "max_time", "processes"),
 )
+# Corpora for an example of a command; other tables translate.
+EXAMPLES = {"lm": "debian-lm", "summarization": "debian-summary"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,11 +40,15 @@ def main(argv: Sequence[str]) -> int:
     if options.scale is None:
         return _show(table, options)
 
-    from lightconv.paper import scales
+    from lightconv.paper.jobs import TableOptions, write_script
 
-    if options.scale == "paper":
-        return (scales.run_paper if options.run else scales.print_paper)(table, options)
-    return (scales.run_twins if options.run else scales.print_twins)(table, options)
+    options.results = _results_folder(options)
+    options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
+    given = TableOptions(**{f.name: getattr(options, f.name) for f in fields(TableOptions)})
+    if options.run:
+        return _run(table, given, as_markdown=options.markdown)
+    print(write_script(table, given))
+    return 0
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
@@ -66,50 +75,82 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"--seeds {options.seeds} must be at most {MOST_SEEDS}")
 
 
-def _show(table: Table, options: argparse.Namespace) -> int:
-    from lightconv.paper.report import notes, print_part, show_cited, show_experiment, show_paper
-    from lightconv.paper.results import Result, find_results, results_folder
+def _results_folder(options: argparse.Namespace) -> Path:
+    """--results, else docs/results of a checkout, else ./results."""
+    docs = Path("docs") / "results"
+    return options.results or (docs if docs.is_dir() else Path("results"))
 
-    root = results_folder(options.results)
+
+def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
+    from lightconv.paper.experiment import find_series, prepare_corpus
+    from lightconv.paper.report import TableReport
+
+    if options.scale == "cpu" and (code := prepare_corpus(options)) is not None:
+        if code:
+            return code
+        print()
+    code = 0
+    for series in find_series(table, options):
+        done = series.run()
+        report = TableReport(series.results)
+        _print(report.show(), report.notes(), as_markdown=as_markdown)
+        _write(report)
+        if done in (EXIT_STOPPED, EXIT_INTERRUPT):
+            tell("stopped; the same command resumes from there")
+        code = code or done
+        if done > EXIT_DIVERGED:  # stopped, not only a row that failed
+            break
+    return code
+
+
+def _show(table: Table, options: argparse.Namespace) -> int:
+    from lightconv.paper.report import TableReport, show_cited, show_paper
+    from lightconv.paper.results import Result, find_results
+
+    root = _results_folder(options)
     if options.results is not None and not root.is_dir():
         raise ValueError(f"--results {root}: no such folder, expected one of results")
-    found = find_results(root, table.name)
+    reports = [TableReport(results) for results in find_results(root, table.name)]
     if options.write:
-        return _write(table, found)
-    # They are counted by building every model without its memory, which needs torch.
+        if not reports:
+            raise ValueError(f"nothing of the table {table.name} was run, expected results")
+        for report in reports:
+            _write(report)
+        return 0
+    # Parameters are counted by building every model without its memory, which needs torch.
     tell_waiting("counting parameters")
     full: dict[str, list[Result]] = {}
-    for results in found:
-        if results.experiment.scale == "paper":
-            full = results.all() | full  # of two such experiments the first; both are below
-    print_part(show_paper(table, full), as_markdown=options.markdown)
-    if table.cited:
-        print_part(show_cited(table), as_markdown=options.markdown)
-    for results in found:
-        print_part(show_experiment(table, results), as_markdown=options.markdown)
-        print("\n".join(f"- {line}" for line in notes(results)) + "\n")
-    if not any(results.experiment.scale == "cpu" for results in found):
+    for report in reports:
+        if report.experiment.scale == "paper":
+            full = report.found | full  # of two such experiments the first; both are below
+    _print(show_paper(table, full), as_markdown=options.markdown)
+    if table.name in CITED:
+        _print(show_cited(table), as_markdown=options.markdown)
+    for report in reports:
+        _print(report.show(), [*report.notes(), ""], as_markdown=options.markdown)
+    if not any(report.experiment.scale == "cpu" for report in reports):
+        corpus = EXAMPLES.get(table.name, "debian-en-de")
         print(
             f"No small twins were run (no results in {root / table.name}); for example:\n"
-            f"  lightconv table {table.name} --scale cpu --corpus {_example(table)} --run"
+            f"  lightconv table {table.name} --scale cpu --corpus {corpus} --run"
         )
     return 0
 
 
-def _example(table: Table) -> str:
-    return {"lm": "debian-lm", "summarization": "debian-summary"}.get(table.name, "debian-en-de")
+def _print(section: "Section", notes: Sequence[str] = (), *, as_markdown: bool) -> None:
+    if as_markdown:
+        print(markdown(*section))
+    else:
+        print_groups(*section)
+    print()
+    for line in notes:
+        print(f"- {line}" if line else "")
 
 
-def _write(table: Table, found: "Sequence[Results]") -> int:
-    from lightconv.paper.report import draw, write_markdown
-
-    if not found:
-        raise ValueError(f"nothing of the table {table.name} was run, expected results to write")
-    for results in found:
-        for path in (write_markdown(table, results), draw(table, results)):
-            if path is not None:
-                print(path)
-    return 0
+def _write(report: "TableReport") -> None:
+    for path in (report.write(), report.draw()):
+        if path is not None:
+            print(path)
 
 
 def _parser() -> Parser:
@@ -129,46 +170,30 @@ def _parser() -> Parser:
         "lightconv table lm --scale cpu --data data/mine --steps 1000 --rows dynamicconv --run",
         "lightconv table ablation --write   # table.md and table.png beside the results",
     )
-    parser.add_argument("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
-    parser.add_argument("--scale", choices=["paper", "cpu"], help="full size, or small twins")
-    parser.add_argument("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        help="twins: a folder of `prepare`; full size: where such folders are, by their corpora",
-    )
-    parser.add_argument("--seeds", metavar="N", type=int, help=f"1 to N (default: {SEEDS})")
-    parser.add_argument("--steps", metavar="N", type=int, help="updates of a twin (default: 3,000)")
-    parser.add_argument("--width", metavar="N", type=int, help="of a twin (default: 256)")
-    parser.add_argument(
-        "--rows",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="only rows whose recipe has this in its name; may be given several times",
-    )
+    add = parser.add_argument
+    number: dict[str, Any] = {"metavar": "N", "type": int}
+    folder: dict[str, Any] = {"metavar": "DIR", "type": Path}
+    data = "twins: a folder of `prepare`; full size: where such folders are, by their corpora"
+    rows = "only rows whose recipe has this in its name; may be given several times"
+    results = "folder of the results (default: docs/results if it is there, else results)"
+    add("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
+    add("--scale", choices=["paper", "cpu"], help="full size, or small twins")
+    add("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
+    add("--data", help=data, **folder)
+    add("--seeds", help=f"1 to N (default: {SEEDS})", **number)
+    add("--steps", help="updates of a twin (default: 3,000)", **number)
+    add("--width", help="of a twin (default: 256)", **number)
+    add("--rows", metavar="PATTERN", action="append", default=[], help=rows)
     parser.add_settings("change a value of every row's recipe, as often as you like")
-    parser.add_argument("--limit", metavar="N", type=int, help="score the first N lines only")
-    parser.add_argument("--run", action="store_true", help="run what is not done yet")
-    parser.add_argument(
-        "--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs"
-    )
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        type=Path,
-        help="folder of the results (default: docs/results if it is there, else results)",
-    )
-    parser.add_argument("--name", help="of the experiment (default: that of its data)")
-    parser.add_argument("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
-    parser.add_argument(
-        "--processes", metavar="N", type=int, help="GPUs, or processes, per machine"
-    )
-    parser.add_argument(
-        "--nodes", metavar="N", type=int, default=1, help="print commands for so many machines"
-    )
+    add("--limit", help="score the first N lines only", **number)
+    add("--run", action="store_true", help="run what is not done yet")
+    add("--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs")
+    add("--results", help=results, **folder)
+    add("--name", help="of the experiment (default: that of its data)")
+    add("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
+    add("--processes", help="GPUs, or processes, per machine", **number)
+    add("--nodes", default=1, help="print commands for so many machines", **number)
     parser.add_device()
-    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
-    parser.add_argument("--write", action="store_true", help="write table.md and table.png anew")
+    add("--markdown", action="store_true", help="tables for a Markdown page")
+    add("--write", action="store_true", help="write table.md and table.png anew")
     return parser

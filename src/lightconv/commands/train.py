@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lightconv.commands.parser import Parser
 from lightconv.console import print_rows, read_duration, tell
 from lightconv.device import choose_device
-from lightconv.paper.find import find_recipe
+from lightconv.paper.recipes import RECIPES
 from lightconv.processes import EXIT_DIVERGED, exit_code
-from lightconv.recipe import Recipe
+from lightconv.recipe import Recipe, count_parameters, find_recipe
 from lightconv.train.estimate import Rows, estimate, memory_rows, plan_rows, summary_rows
 from lightconv.train.launch import (
     RankPlace,
@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
-    recipe = find_recipe(options.recipe, settings)
-    wanted = find_recipe(options.recipe).train.tokens_per_update
+    recipe = find_recipe(options.recipe, settings, RECIPES)
+    wanted = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
     check_smoothing(recipe)
     max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
@@ -50,7 +50,6 @@ def main(argv: Sequence[str]) -> int:
         return launch(["train", *argv], processes)
 
     # These load torch, which takes its time: mistakes above are answered at once.
-    from lightconv.paper.params import total
     from lightconv.train.allocator import most_kept
 
     device = choose_device(
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     plan = partial(
         plan_rows,
         recipe.train,
-        parameters=total(recipe.model),
+        parameters=count_parameters(recipe.model),
         device=str(device),
         recipe_tokens=wanted,
         kept=most_kept(device.type, processes),

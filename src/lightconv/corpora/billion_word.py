@@ -17,8 +17,6 @@ from lightconv.data.text import lines_of
 from lightconv.data.vocabulary import SPECIALS
 
 TYPES = 793_471
-# Approximate number of training sentences.
-SENTENCES = 30_300_000
 FILES = {
     "train": [f"news.en-{number:05}-of-00100" for number in range(1, 100)],
     "valid": ["news.en.heldout-00001-of-00050"],
@@ -36,7 +34,7 @@ def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
         pipeline=PipelineConfig(
             sides=(SideConfig(lang="en"),), subword=WordsConfig(min_count=3, most=TYPES - SPECIALS)
         ),
-        examples={"train": SENTENCES},
+        examples={"train": 30_300_000},  # approximately
         digests=source.digests,
     )
 

@@ -37,9 +37,6 @@ FILTERS: dict[TaskKind, FilterConfig] = {
     "language_model": FilterConfig(min_len=0),
     "summarization": FilterConfig(),
 }
-HELD_OUT = 2000
-LARGEST_SHARE = 0.05
-TRUNCATE = 400
 # Undetermined language.
 UNKNOWN = "und"
 
@@ -71,14 +68,14 @@ def own_corpus(
     lines = {split: _scan(split, paths, digests) for split, paths in files.items()}
     splits: dict[str, Reader] = {split: partial(_read, paths) for split, paths in files.items()}
     if valid is None:
-        share = min(LARGEST_SHARE, HELD_OUT / max(1, lines["train"]))
+        share = min(0.05, 2000 / max(1, lines["train"]))
         splits["train"] = partial(_part, files["train"], share, False)
         splits["valid"] = partial(_part, files["train"], share, True)
         lines["valid"] = round(share * lines["train"])
         lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
     if pipeline is None:
-        truncate = TRUNCATE if kind == "summarization" else None
+        truncate = 400 if kind == "summarization" else None
         first, *others = languages
         sides = (SideConfig(lang=first, truncate=truncate), *(SideConfig(lang=x) for x in others))
         pipeline = PipelineConfig(sides=sides, subword=BytesConfig())

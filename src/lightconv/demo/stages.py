@@ -29,7 +29,7 @@ def measure_model(
     display.show("loading torch and the model")
     from lightconv.decode.text import load
     from lightconv.demo.scores import answer_examples, count_lines, score
-    from lightconv.paper.machine import describe_processor
+    from lightconv.paper.measure import describe_processor
 
     model = load(out / RUN_FOLDER)
     display.end()

@@ -42,13 +42,13 @@ def train(folder: Path, prepared: Prepared, recipe: Recipe) -> int:
 
 def describe_run(folder: Path, recipe: Recipe) -> dict[str, Any]:
     """Parameters, tokens, seconds and the curve of a run that has ended."""
-    from lightconv.paper.params import total
+    from lightconv.recipe import count_parameters
 
     log = read_log(folder / RUN_FOLDER / LOG_FILE)
     train = [entry for entry in log if entry["kind"] == "train"]
     last = train[-1] if train else {}
     return {
-        "parameters": total(recipe.model),
+        "parameters": count_parameters(recipe.model),
         "layers": _layers(recipe.model),
         "steps": recipe.train.max_steps,
         "tokens": last.get("tokens", 0),

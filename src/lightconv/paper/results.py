@@ -1,16 +1,18 @@
-"""What was really run: one JSON file for each row and seed, in RESULTS/TABLE/EXPERIMENT."""
+"""Results of a table: one JSON file for each row and seed, in RESULTS/TABLE/EXPERIMENT."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_dict
-from lightconv.files import sync
-from lightconv.paper.tables import NONE, TABLES, Column
+from lightconv.files import replace_file
+from lightconv.paper.rows import NONE
+from lightconv.paper.tables import Column
+
+T = TypeVar("T")
 
 EXPERIMENT_FILE = "experiment.json"
 Scale = Literal["paper", "cpu"]
@@ -19,12 +21,12 @@ Status = Literal["done", "diverged", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What all results of a folder share, so that their figures may stand in one table.
+    """Values that all results of a folder share, so that their figures are comparable.
 
     data      digests of the splits
-    settings  laid over every recipe
+    settings  changes of every recipe
     width     of the models, if it is not the recipes' own
-    limit     how many lines of a split are decoded; None is all
+    limit     lines of a split that are decoded; None is all
     """
 
     table: str
@@ -38,8 +40,8 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
-    """A score with its signature."""
+class SplitScore:
+    """A score of one split, as a file keeps it."""
 
     metric: str
     value: float
@@ -49,43 +51,37 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How fast a split was decoded."""
+    """Decoding speed on a split, with at most `sentences` in a batch."""
 
     split: str
     lines: int
     seconds: float
     tokens: int
     engine: str
-    # At most so many sentences in a batch.
     sentences: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a training took: seconds by what was done, of which `updates` is the most."""
+    """Length of a training; seconds by activity, such as `updates`."""
 
     steps: int
     tokens: int
     seconds: dict[str, float]
 
-    @property
-    def total(self) -> float:
-        """All seconds."""
-        return sum(self.seconds.values())
-
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a run is worth.
+class Measurement:
+    """Size, training and scores of a run.
 
-    training  as far as there was one
-    scores    by split, the measure of the task first; none if the training diverged
+    training  None without a checkpoint
+    scores    by split, the metric of the task first; empty if the training diverged
     """
 
     machine: dict[str, str]
     parameters: int
     training: Training | None = None
-    scores: dict[str, tuple[Scored, ...]] = field(default_factory=dict)
+    scores: dict[str, tuple[SplitScore, ...]] = field(default_factory=dict)
     speed: Speed | None = None
 
 
@@ -93,9 +89,9 @@ class Measured:
 class Result:
     """One row with one seed.
 
-    why       what a training said that diverged, or a command that failed
-    command   what makes this result again, with all others of its experiment
-    measured  absent where a command failed
+    why       last line of a training that diverged, or of a command that failed
+    command   makes this result again, and all others of its experiment
+    measured  None if a command failed
     """
 
     row: str
@@ -106,86 +102,61 @@ class Result:
     command: str
     date: str
     commit: str | None = None
-    measured: Measured | None = None
+    measured: Measurement | None = None
 
     def figure(self, column: Column) -> float | None:
-        """What stands in a column; None if this result has nothing for it."""
+        """The value of a column; None if this result has none."""
         found = self.measured
-        if found is None:
-            return None
-        if column.measured != "score":
-            if found.speed is None:
-                return None
-            count = found.speed.lines if column.measured == "sentences/s" else found.speed.tokens
+        if found and column.measured == "score":
+            for score in found.scores.get(column.split, ())[:1]:
+                return score.value if column.part is None else score.parts.get(column.part)
+        elif found and found.speed:
+            lines = column.measured == "sentences/s"
+            count = found.speed.lines if lines else found.speed.tokens
             return count / max(found.speed.seconds, 1e-9)
-        scores = found.scores.get(column.split)
-        if not scores:
-            return None
-        return scores[0].value if column.part is None else scores[0].parts.get(column.part)
-
-
-class Summary(NamedTuple):
-    """Mean and deviation (of a sample) over seeds."""
-
-    mean: float
-    deviation: float | None
-
-    def show(self, digits: int) -> str:
-        """`26.90 ± 0.20`; a single seed has no deviation."""
-        if self.deviation is None:
-            return f"{self.mean:,.{digits}f}"
-        return f"{self.mean:,.{digits}f} ± {self.deviation:.{digits}f}"
-
-
-def summarize(values: Sequence[float]) -> Summary | None:
-    """None of no values."""
-    if not values:
         return None
-    return Summary(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-T = TypeVar("T")
+def show_mean(values: Sequence[float], digits: int) -> str:
+    """`26.90 ± 0.20`: mean and deviation (of a sample) over seeds; empty without values."""
+    if len(values) < 2:
+        return "".join(f"{value:,.{digits}f}" for value in values)
+    return f"{fmean(values):,.{digits}f} ± {stdev(values):.{digits}f}"
 
 
-class Results:
+@dataclass(frozen=True)
+class ResultsFolder:
     """The folder of one experiment."""
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
-        self.folder = folder
-        self.experiment = experiment
+    folder: Path
+    experiment: Experiment
 
     @classmethod
-    def create(cls, root: Path, experiment: Experiment) -> "Results":
-        """The folder for it, new or old; ValueError if an old one was made otherwise."""
+    def create(cls, root: Path, experiment: Experiment) -> "ResultsFolder":
+        """The folder of an experiment; ValueError if it exists with another one."""
         folder = root / experiment.table / experiment.name
         path = folder / EXPERIMENT_FILE
-        if path.exists():
-            changed = differences(_read(path, Experiment), experiment)
-            if changed:
-                raise ValueError(
-                    f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
-                    "the same options, or another --name"
-                )
-        else:
+        if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             _write(path, experiment)
+        elif changed := differences(_read(path, Experiment), experiment):
+            raise ValueError(
+                f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
+                "the same options, or another --name"
+            )
         return cls(folder, experiment)
 
     @classmethod
-    def open(cls, folder: Path) -> "Results":
-        """What somebody left there."""
+    def open(cls, folder: Path) -> "ResultsFolder":
         return cls(folder, _read(folder / EXPERIMENT_FILE, Experiment))
 
     def path(self, recipe: str, seed: int) -> Path:
-        """The file of one result."""
         return self.folder / f"{recipe}.seed{seed}.json"
 
     def save(self, result: Result) -> None:
-        """Writes a result, whole or not at all."""
         _write(self.path(result.recipe, result.seed), result)
 
     def find(self, recipe: str, seed: int) -> Result | None:
-        """A result that is there."""
         path = self.path(recipe, seed)
         return _read(path, Result) if path.exists() else None
 
@@ -198,30 +169,21 @@ class Results:
         return {name: sorted(each, key=lambda r: r.seed) for name, each in found.items()}
 
 
-def results_folder(given: Path | None) -> Path:
-    """The one that is given, else docs/results of a checkout, else ./results."""
-    docs = Path("docs") / "results"
-    return given or (docs if docs.is_dir() else Path("results"))
-
-
-def find_results(root: Path, table: str) -> list[Results]:
+def find_results(root: Path, table: str) -> list[ResultsFolder]:
     """All experiments of a table, by name."""
-    assert table in TABLES
     paths = sorted((root / table).glob(f"*/{EXPERIMENT_FILE}"))
-    return [Results.open(path.parent) for path in paths]
+    return [ResultsFolder.open(path.parent) for path in paths]
 
 
 def show_results(results: Sequence[Result], column: Column) -> str:
-    """What stands in a column for the seeds of one row: `26.90 ± 0.20, 1 diverged`."""
+    """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`."""
     if not results:
         return "not run"
     found = [value for each in results if (value := each.figure(column)) is not None]
-    shown = [summary.show(column.digits)] if (summary := summarize(found)) else []
-    if column.measured == "score":  # a speed needs no excuse: the score beside it has it
-        for status in ("diverged", "failed"):
-            bad = sum(each.status == status for each in results)
-            if bad:
-                shown.append(status if bad == len(results) else f"{bad} {status}")
+    shown = [show_mean(found, column.digits)] if found else []
+    if column.measured == "score":  # the column of the score explains a missing speed
+        counts = {s: sum(each.status == s for each in results) for s in ("diverged", "failed")}
+        shown += [s if n == len(results) else f"{n} {s}" for s, n in counts.items() if n]
     return ", ".join(shown) or NONE
 
 
@@ -237,10 +199,4 @@ def _read(path: Path, cls: type[T]) -> T:
 
 def _write(path: Path, value: object) -> None:
     text = json.dumps(to_dict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(f"{text}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync(path.parent)
+    replace_file(path, f"{text}\n".encode())

@@ -1,18 +1,9 @@
-"""What all recipes of one task share: data, training, search, and where their values come from."""
+"""Tasks of the paper: data, training and search, and the sources of values it does not print."""
 
 from dataclasses import dataclass, replace
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
-from lightconv.paper.sources import (
-    ARCHITECTURE,
-    DEFAULTS,
-    FITTED,
-    ISSUE,
-    README,
-    each_layer,
-    ours,
-)
 from lightconv.train.config import (
     AdamConfig,
     CosineConfig,
@@ -21,10 +12,16 @@ from lightconv.train.config import (
     TrainConfig,
 )
 
+ARCHITECTURE = "fairseq architecture defaults"
+DEFAULTS = "fairseq defaults"
+README = "fairseq README"
+ISSUE = "fairseq issue 576"
+FITTED = "fitted to the paper's parameter count"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """A task of the paper; `sources` covers what its models may hold as well."""
+class PaperTask:
+    """Values that all recipes of a task share; `sources` covers those of its models as well."""
 
     title: str
     task: TaskConfig
@@ -33,13 +30,35 @@ class Setup:
     sources: dict[str, str]
 
 
-# --- What holds for every task
+def translation(corpus: str, metric: str) -> TaskConfig:
+    """Translation between the two languages that end the name of a corpus."""
+    _, source, target = corpus.split("-")
+    return TaskConfig(
+        kind="translation", corpus=corpus, source_lang=source, target_lang=target, metric=metric
+    )
 
+
+def ours(reason: str) -> str:
+    """Source of a value that nobody published."""
+    return f"not published; ours: {reason}"
+
+
+def all_from(source: str, paths: str) -> dict[str, str]:
+    """The same source for several dotted paths, `model.dropout train.seed`."""
+    return dict.fromkeys(paths.split(), source)
+
+
+def each_layer(name: str, source: str) -> dict[str, str]:
+    """The same source for field `name` of every layer of every stack."""
+    return {f"model.{stack}.*.{name}": source for stack in ("encoder", "decoder", "layers")}
+
+
+# --- Sources for every task
+
+_VOCABULARIES = "model.source_vocab model.target_vocab"
 _MODEL = {
-    "model.input_dropout": ARCHITECTURE,
-    "model.activation_dropout": ARCHITECTURE,
-    "model.pre_norm": ARCHITECTURE,
-    "model.final_norm": ARCHITECTURE,
+    **all_from(ARCHITECTURE, "model.input_dropout model.activation_dropout"),
+    **all_from(ARCHITECTURE, "model.pre_norm model.final_norm"),
     "model.pad": DEFAULTS,
 }
 _TRAIN = {
@@ -54,39 +73,23 @@ _TRAIN = {
     "train.ema": ours("none: checkpoints are averaged instead"),
     "train.seed": ours("the paper trains three and names none"),
 }
-_DECODE = {
-    "decode.length_penalty": DEFAULTS,
-    "decode.coverage": DEFAULTS,
-    "decode.min_len": DEFAULTS,
-    "decode.min_len_ratio": DEFAULTS,
-    "decode.max_len_ratio": DEFAULTS,
-    "decode.max_len_plus": DEFAULTS,
-    "decode.block_ngrams": DEFAULTS,
-    "decode.allow_unknown": DEFAULTS,
-}
+_DECODE = all_from(
+    DEFAULTS,
+    "decode.length_penalty decode.coverage decode.min_len decode.min_len_ratio "
+    "decode.max_len_ratio decode.max_len_plus decode.block_ngrams decode.allow_unknown",
+)
 _TUNED = "tuned in the paper, figure not published; ours: "
 
 
 def _dropouts(source: str) -> dict[str, str]:
     """Dropout of attention weights and DropConnect, everywhere."""
-    return {
-        "model.attention_dropout": source,
-        **each_layer("dropout", source),
-        **each_layer("dropconnect", source),
-    }
+    layers = each_layer("dropout", source) | each_layer("dropconnect", source)
+    return {"model.attention_dropout": source, **layers}
 
 
-# --- IWSLT
-
-_IWSLT = Setup(
+_IWSLT = PaperTask(
     title="IWSLT'14 German-English translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="iwslt14-de-en",
-        source_lang="de",
-        target_lang="en",
-        metric="tokenized_bleu_lowercase",
-    ),
+    task=translation("iwslt14-de-en", "tokenized_bleu_lowercase"),
     train=TrainConfig(
         max_steps=50_000,
         tokens_per_update=4000,
@@ -98,16 +101,12 @@ _IWSLT = Setup(
     ),
     decode=DecodeConfig(beam=4, alpha=1.0),
     sources={
-        "model.source_vocab": "fairseq data preparation: types of the 10K joint byte pairs",
-        "model.target_vocab": "fairseq data preparation: types of the 10K joint byte pairs",
+        **all_from("fairseq data preparation: types of the 10K joint byte pairs", _VOCABULARIES),
         "model.share_embeddings": README,
         **each_layer("glu", README),
         **_dropouts(README),
         **_MODEL,
-        "train.optimizer": README,
-        "train.schedule": README,
-        "train.clip_norm": README,
-        "train.precision": README,
+        **all_from(README, "train.optimizer train.schedule train.clip_norm train.precision"),
         "train.average_last": f"{README}: the last ten epochs",
         **_TRAIN,
         "decode.alpha": README,
@@ -115,17 +114,11 @@ _IWSLT = Setup(
     },
 )
 
-# --- WMT
+_TRAINING = "train.max_tokens train.optimizer train.schedule.floor train.clip_norm"
 
-_EN_DE = Setup(
+_EN_DE = PaperTask(
     title="WMT'16 English-German translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt16-en-de",
-        source_lang="en",
-        target_lang="de",
-        metric="tokenized_bleu_compounds",
-    ),
+    task=translation("wmt16-en-de", "tokenized_bleu_compounds"),
     train=TrainConfig(
         max_steps=30_000,
         tokens_per_update=16 * 8 * 3584,
@@ -138,16 +131,12 @@ _EN_DE = Setup(
     ),
     decode=DecodeConfig(beam=5, alpha=0.5),
     sources={
-        "model.source_vocab": f"{FITTED}; the paper prints 32K",
-        "model.target_vocab": f"{FITTED}; the paper prints 32K",
+        **all_from(f"{FITTED}; the paper prints 32K", _VOCABULARIES),
         "model.share_embeddings": README,
         **_dropouts(README),
         **_MODEL,
         "train.tokens_per_update": f"{README}: 16 x 8 x 3584; the paper prints 459K",
-        "train.max_tokens": README,
-        "train.optimizer": README,
-        "train.schedule.floor": README,
-        "train.clip_norm": README,
+        **all_from(README, _TRAINING),
         "train.average_last": f"{_TUNED}what the README keeps",
         **_TRAIN,
         "decode.alpha": README,
@@ -155,15 +144,9 @@ _EN_DE = Setup(
     },
 )
 
-_EN_FR = Setup(
+_EN_FR = PaperTask(
     title="WMT'14 English-French translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt14-en-fr",
-        source_lang="en",
-        target_lang="fr",
-        metric="tokenized_bleu",
-    ),
+    task=translation("wmt14-en-fr", "tokenized_bleu"),
     train=replace(
         _EN_DE.train,
         max_steps=80_000,
@@ -175,23 +158,16 @@ _EN_FR = Setup(
     decode=DecodeConfig(beam=5, alpha=0.9),
     sources={
         **_EN_DE.sources,
-        "model.source_vocab": "the paper's 40K, taken as a round number",
-        "model.target_vocab": "the paper's 40K, taken as a round number",
+        **all_from("the paper's 40K, taken as a round number", _VOCABULARIES),
         "train.max_steps": "the paper; the fairseq README says 30000",
         "train.tokens_per_update": "the paper's 655K: 16 x 8 x 5120",
         "train.max_tokens": "the paper's 655K: 16 x 8 x 5120; the fairseq README says 3584",
     },
 )
 
-_ZH_EN = Setup(
+_ZH_EN = PaperTask(
     title="WMT'17 Chinese-English translation",
-    task=TaskConfig(
-        kind="translation",
-        corpus="wmt17-zh-en",
-        source_lang="zh",
-        target_lang="en",
-        metric="sacrebleu",
-    ),
+    task=translation("wmt17-zh-en", "sacrebleu"),
     train=replace(
         _EN_DE.train,
         max_steps=40_000,
@@ -201,24 +177,18 @@ _ZH_EN = Setup(
     decode=DecodeConfig(beam=8, alpha=1.0),
     sources={
         **_EN_DE.sources,
-        "model.source_vocab": f"{FITTED}: 113,700 rows in all; three equal parts are ours",
-        "model.target_vocab": f"{FITTED}: 113,700 rows in all; three equal parts are ours",
+        **all_from(f"{FITTED}: 113,700 rows in all; three equal parts are ours", _VOCABULARIES),
         "model.share_embeddings": FITTED,
         "model.dropout": "the paper; the fairseq architecture defaults say 0.2",
         **_dropouts(ARCHITECTURE),
         "train.tokens_per_update": "the paper's 459K: 16 x 8 x 3584, as for WMT En-De",
-        "train.max_tokens": ours("as for WMT En-De"),
-        "train.optimizer": ours("as for WMT En-De"),
-        "train.schedule.floor": ours("as for WMT En-De"),
-        "train.clip_norm": ours("as for WMT En-De"),
+        **all_from(ours("as for WMT En-De"), _TRAINING),
         "train.average_last": f"{_TUNED}as for WMT En-De",
         "decode.alpha": f"{_TUNED}the plain mean",
     },
 )
 
-# --- Language modelling and summarisation
-
-_BILLION_WORD = Setup(
+_BILLION_WORD = PaperTask(
     title="Billion Word language modelling",
     task=TaskConfig(kind="language_model", corpus="billion-word", metric="perplexity"),
     train=TrainConfig(
@@ -237,8 +207,7 @@ _BILLION_WORD = Setup(
         "model.vocab": "the corpus: its usual vocabulary; the paper prints nearly 800K",
         "model.tie_output": ours("without meaning here: the adaptive bands say what is tied"),
         "model.adaptive.tie_projections": FITTED,
-        "model.adaptive.dropout": ARCHITECTURE,
-        "model.dropout": ARCHITECTURE,
+        **all_from(ARCHITECTURE, "model.adaptive.dropout model.dropout"),
         **_dropouts(ARCHITECTURE),
         **each_layer("glu", FITTED),
         **_MODEL,
@@ -254,7 +223,7 @@ _BILLION_WORD = Setup(
     },
 )
 
-_CNN_DAILYMAIL = Setup(
+_CNN_DAILYMAIL = PaperTask(
     title="CNN-DailyMail summarisation",
     task=TaskConfig(kind="summarization", corpus="cnn-dailymail", metric="rouge"),
     train=replace(
@@ -267,12 +236,7 @@ _CNN_DAILYMAIL = Setup(
         average_last=0,
     ),
     decode=DecodeConfig(
-        beam=5,
-        length_penalty="stepwise",
-        alpha=0.9,
-        min_len=55,
-        max_len_plus=140,
-        block_ngrams=3,
+        beam=5, length_penalty="stepwise", alpha=0.9, min_len=55, max_len_plus=140, block_ngrams=3
     ),
     sources={
         "model.dim": f"{FITTED}; the paper prints 1024, which would give about 150M",
@@ -288,8 +252,7 @@ _CNN_DAILYMAIL = Setup(
         "train.schedule.peak": ISSUE,
         "train.schedule.warmup": f"the paper; {ISSUE} says 4000",
         "train.schedule.start": ISSUE,
-        "train.schedule.floor": ours("as for translation"),
-        "train.clip_norm": ours("as for translation"),
+        **all_from(ours("as for translation"), "train.schedule.floor train.clip_norm"),
         "train.label_smoothing": ours("none: the paper prints none"),
         "train.precision": ISSUE,
         "train.average_last": ours("none"),
@@ -305,7 +268,7 @@ _CNN_DAILYMAIL = Setup(
     },
 )
 
-SETUPS: dict[str, Setup] = {
+TASKS: dict[str, PaperTask] = {
     "iwslt-de-en": _IWSLT,
     "wmt-en-de": _EN_DE,
     "wmt-en-fr": _EN_FR,

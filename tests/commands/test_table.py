@@ -6,19 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from lightconv import cli
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
-from lightconv.paper import run
-from lightconv.paper.results import Result, Results
+from lightconv.paper import experiment
+from lightconv.paper.results import Result, ResultsFolder
 from lightconv.paper.tables import TABLES
+from tests.commands.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 NONE, TANH = "wmt-en-de-normalize-none-small", "wmt-en-de-normalize-tanh-small"
@@ -26,20 +24,12 @@ RUN = [
     *("table", "normalization", "--scale", "cpu", "--data", "data/copy", "--seeds", "2"),
     *("--rows", "normalize-none", "--rows", "tanh", "--steps", "6", "--run"),
 ]
-# What a command of its own starts: the same with the worker that pretends.
+# The command as a process: with the worker that pretends, and Ctrl-C as in a terminal.
 START = (
-    "import sys; from lightconv import cli; from lightconv.paper import run;"
-    "run.WORKER, run.PAUSE = 'tests.paper.fake_worker', 0.02; sys.exit(cli.main(sys.argv[1:]))"
+    "import signal, sys; from lightconv import cli; from lightconv.paper import experiment as e;"
+    "signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "e.WORKER, e.PAUSE = 'tests.paper.fake_worker', 0.02; sys.exit(cli.main(sys.argv[1:]))"
 )
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Ask = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +49,9 @@ def folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     paths = [str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls.txt"))
-    monkeypatch.setattr(run, "WORKER", "tests.paper.fake_worker")
-    monkeypatch.setattr(run, "PAUSE", 0.02)
+    monkeypatch.setattr(experiment, "WORKER", "tests.paper.fake_worker")
+    monkeypatch.setattr(experiment, "PAUSE", 0.02)
     return tmp_path
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    def main(*arguments: str) -> Answer:
-        code = cli.main(arguments)
-        return Answer(code, *capsys.readouterr())
-
-    return main
 
 
 def calls(folder: Path) -> list[str]:
@@ -79,7 +60,7 @@ def calls(folder: Path) -> list[str]:
 
 
 def results(folder: Path) -> dict[str, list[Result]]:
-    return Results.open(folder / "results" / "normalization" / "copy").all()
+    return ResultsFolder.open(folder / "results" / "normalization" / "copy").all()
 
 
 def statuses(folder: Path) -> dict[str, str]:
@@ -89,14 +70,14 @@ def statuses(folder: Path) -> dict[str, str]:
 # --- Shown
 
 
-def test_names_of_the_tables(ask: Ask) -> None:
-    out = ask("table").out
+def test_names_of_the_tables(run: Run) -> None:
+    out = run("table").out
     assert [line.split()[0] for line in out.splitlines()] == list(TABLES)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_is_shown(name: str, ask: Ask, folder: Path) -> None:
-    answer = ask("table", name, "--markdown")
+def test_every_table_is_shown(name: str, run: Run, folder: Path) -> None:
+    answer = run("table", name, "--markdown")
     assert answer.code == 0, answer.err
     lines = [line for line in answer.out.splitlines() if line.startswith("|")]
     header = [cell.strip() for cell in lines[0].strip("|").split("|")]
@@ -114,8 +95,8 @@ def test_every_table_is_shown(name: str, ask: Ask, folder: Path) -> None:
 # --- Run
 
 
-def test_rows_and_seeds_are_run_once(ask: Ask, folder: Path) -> None:
-    answer = ask(*RUN)
+def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
+    answer = run(*RUN)
     assert answer.code == 0, answer.err
     done = calls(folder)
     assert len(done) == 8
@@ -131,16 +112,16 @@ def test_rows_and_seeds_are_run_once(ask: Ask, folder: Path) -> None:
         assert cell in row
     softmax = next(line for line in answer.out.splitlines() if line.startswith("softmax(W)"))
     assert "not run" in softmax
-    again = ask(*RUN)
+    again = run(*RUN)
     assert again.code == 0
     assert calls(folder) == done
     assert row in again.out
-    assert row in ask("table", "normalization").out
+    assert row in run("table", "normalization").out
 
 
-def test_results_say_where_they_come_from(ask: Ask, folder: Path) -> None:
+def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:
     absolute = [str(folder / "data" / "copy") if word == "data/copy" else word for word in RUN]
-    assert ask(*absolute).code == 0
+    assert run(*absolute).code == 0
     text = (folder / "results" / "normalization" / "copy" / f"{TANH}.seed2.json").read_text()
     found = json.loads(text)
     assert found["command"].startswith("lightconv table normalization --scale cpu --data copy ")
@@ -149,16 +130,16 @@ def test_results_say_where_they_come_from(ask: Ask, folder: Path) -> None:
     assert found["seed"] == 2 and found["status"] == "done"
     assert found["date"].endswith("UTC")
     assert found["measured"]["machine"] == {"processor": "an abacus"}
-    experiment = json.loads((folder / "results/normalization/copy/experiment.json").read_text())
-    assert set(experiment["data"]) == {"train", "valid", "test"}
+    made = json.loads((folder / "results/normalization/copy/experiment.json").read_text())
+    assert set(made["data"]) == {"train", "valid", "test"}
 
 
-def test_markdown_and_picture(ask: Ask, folder: Path) -> None:
-    ask(*RUN)
+def test_markdown_and_picture(run: Run, folder: Path) -> None:
+    run(*RUN)
     where = folder / "results" / "normalization" / "copy"
     for name in ("table.md", "table.png"):
         (where / name).unlink()
-    out = ask("table", "normalization", "--write").out
+    out = run("table", "normalization", "--write").out
     assert out.split() == [
         str(Path("results/normalization/copy") / n) for n in ("table.md", "table.png")
     ]
@@ -169,10 +150,10 @@ def test_markdown_and_picture(ask: Ask, folder: Path) -> None:
     assert (where / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_diverges_is_a_row(ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_diverges_is_a_row(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fates = {f"{NONE}.seed1": "diverge", f"{NONE}.seed2": "diverge", f"{TANH}.seed1": "diverge"}
     monkeypatch.setenv("FAKE", json.dumps(fates))
-    answer = ask(*RUN)
+    answer = run(*RUN)
     assert answer.code == 0
     lines = answer.out.splitlines()
     row = next(line for line in lines if line.startswith("W (no"))
@@ -180,16 +161,16 @@ def test_what_diverges_is_a_row(ask: Ask, folder: Path, monkeypatch: pytest.Monk
     assert "1 diverged" in next(line for line in lines if line.startswith("tanh(W)"))
     assert "gradients were not finite at step 3" in answer.out
     done = calls(folder)
-    assert ask(*RUN).code == 0
+    assert run(*RUN).code == 0
     assert calls(folder) == done
 
 
 @pytest.mark.parametrize("fate, why", [("fail", "disk is full"), ("kill", "exit code -9")])
 def test_what_fails_is_tried_again(
-    ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch, fate: str, why: str
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, fate: str, why: str
 ) -> None:
     monkeypatch.setenv("FAKE", json.dumps({f"{NONE}.seed1": fate}))
-    answer = ask(*RUN)
+    answer = run(*RUN)
     assert answer.code == 1
     assert statuses(folder) == {
         **dict.fromkeys((f"{NONE}.seed2", f"{TANH}.seed1", f"{TANH}.seed2"), "done"),
@@ -197,16 +178,29 @@ def test_what_fails_is_tried_again(
     }
     assert why in answer.err and why in answer.out
     monkeypatch.setenv("FAKE", "{}")
-    assert ask(*RUN).code == 0
+    assert run(*RUN).code == 0
     assert set(statuses(folder).values()) == {"done"}
     assert len(calls(folder)) == 7 + 2
 
 
+def test_a_corpus_is_prepared_first_and_no_torch_is_loaded(folder: Path) -> None:
+    words = ["table", "mt2", "--scale", "cpu", "--corpus", "synthetic-copy", "--seeds", "1"]
+    words += ["--rows", "lightconv", "--steps", "6", "--run"]
+    code = START.replace("[1:])", "[1:]) or 'torch' in sys.modules")
+    for out in ("17 and more", ""):  # the histogram that `lightconv prepare` prints
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        assert out in done.stdout and "\nLightConv, IWSLT" in done.stdout
+    assert (folder / "data" / "synthetic-copy").is_dir()
+    assert [line.split()[0] for line in calls(folder)] == ["train", "measure"]
+
+
 def test_what_cannot_be_used_ends_it(
-    ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "refuse"}))
-    answer = ask(*RUN)
+    answer = run(*RUN)
     assert answer.code == 2
     assert answer.err.splitlines()[-1] == f"error: {TANH}: vocabulary (data): 3 ids, expected 4"
     assert list(statuses(folder)) == [f"{NONE}.seed1"]
@@ -236,18 +230,18 @@ def begin(folder: Path, waits: str) -> "subprocess.Popen[str]":
     "number, code", [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
 )
 def test_stopped_and_gone_on_with(
-    ask: Ask, folder: Path, number: signal.Signals, code: int
+    run: Run, folder: Path, number: signal.Signals, code: int
 ) -> None:
     process = begin(folder, f"{TANH}.seed1")
     process.send_signal(number)
     assert process.wait(60) == code
     assert process.stderr is not None
     if code != -9:
-        assert process.stderr.read().endswith("the same command goes on from there\n")
+        assert process.stderr.read().endswith("the same command resumes from there\n")
     process.stderr.close()
     assert statuses(folder) == {f"{NONE}.seed1": "done"}
     # The worker of one that was killed has the lock until it has seen that: this waits for it.
-    assert ask(*RUN).code == 0
+    assert run(*RUN).code == 0
     assert set(statuses(folder).values()) == {"done"}
     done = calls(folder)
     assert done[3] == ("orphan ended" if code == -9 else f"told {number.name}")
@@ -255,10 +249,10 @@ def test_stopped_and_gone_on_with(
     assert trained == [NONE, TANH, TANH, NONE, TANH]
 
 
-def test_one_at_a_time(ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_at_a_time(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = begin(folder, f"{NONE}.seed1")
-    monkeypatch.setattr(run, "PATIENCE", 0.1)
-    answer = ask(*RUN)
+    monkeypatch.setattr(experiment, "PATIENCE", 0.1)
+    answer = run(*RUN)
     assert answer.code == 2
     assert "another `lightconv table` is running there" in answer.err
     process.terminate()
@@ -267,33 +261,33 @@ def test_one_at_a_time(ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     process.stderr.close()
 
 
-def test_time_is_up(ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_up(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE", json.dumps({f"{NONE}.seed1": "wait"}))
-    assert ask(*RUN, "--max-time", "1s").code == 75
+    assert run(*RUN, "--max-time", "1s").code == 75
     assert statuses(folder) == {}
 
 
 # --- The paper's size
 
 
-def test_full_size_rows_are_run_where_their_data_is(ask: Ask, folder: Path) -> None:
-    answer = ask("table", "mt1", "--scale", "paper", "--run")
+def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> None:
+    answer = run("table", "mt1", "--scale", "paper", "--run")
     assert answer.code == 2
     assert (
         "`lightconv prepare wmt16-en-de --from PATH --out data/wmt16-en-de` makes it" in answer.err
     )
 
 
-def test_full_size_rows_stand_in_the_papers_table(ask: Ask, folder: Path) -> None:
+def test_full_size_rows_stand_in_the_papers_table(run: Run, folder: Path) -> None:
     corpus = make("synthetic-copy", Settings(train=20, valid=5, test=5, symbols=10))
     named = replace(corpus, task=replace(corpus.task, corpus="wmt16-en-de"))
     prepare(named, folder / "data" / "wmt16-en-de", processes=1)
     options = ("--scale", "paper", "--rows", "wmt-en-de-dynamicconv", "--seeds", "2", "--run")
-    answer = ask("table", "mt1", *options)
+    answer = run("table", "mt1", *options)
     assert answer.code == 0, answer.err
     done = [line.split()[0] for line in calls(folder)]
     assert done == ["train", "tune", "measure"] * 2
-    shown = ask("table", "mt1").out.splitlines()
+    shown = run("table", "mt1").out.splitlines()
     row = next(line for line in shown if line.startswith("DynamicConv, En-De"))
     assert row.split()[-4:] == ["29.7", f"{15 + len('wmt-en-de-dynamicconv'):.2f}", "±", "7.07"]
     assert any(line.startswith("DynamicConv, En-Fr") and "not run" in line for line in shown)
@@ -325,18 +319,15 @@ def test_full_size_rows_stand_in_the_papers_table(ask: Ask, folder: Path) -> Non
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line(ask: Ask, folder: Path, arguments: list[str], message: str) -> None:
-    answer = ask("table", *arguments)
-    assert answer.code == 2
-    assert answer.err.startswith("error: ") and answer.err.count("\n") == 1
-    assert message in answer.err
+def test_mistakes_are_one_line(run: Run, folder: Path, arguments: list[str], message: str) -> None:
+    assert run("table", *arguments).refused(message)
     assert calls(folder) == []
 
 
-def test_other_settings_do_not_mix(ask: Ask, folder: Path) -> None:
-    assert ask(*RUN).code == 0
-    answer = ask(*RUN, "--set", "model.dropout=0.2")
+def test_other_settings_do_not_mix(run: Run, folder: Path) -> None:
+    assert run(*RUN).code == 0
+    answer = run(*RUN, "--set", "model.dropout=0.2")
     assert answer.code == 2
     assert "made otherwise" in answer.err and "another --name" in answer.err
-    assert ask(*RUN, "--set", "model.dropout=0.2", "--name", "wet").code == 0
+    assert run(*RUN, "--set", "model.dropout=0.2", "--name", "wet").code == 0
     assert len(calls(folder)) == 16

@@ -1,4 +1,4 @@
-"""The commands of a table: what they set, and that every one of them is understood."""
+"""Jobs of a table: their settings, and scripts in which every command is understood."""
 
 import argparse
 import shlex
@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 
 from lightconv import cli
+from lightconv.commands.parser import Parser
 from lightconv.models.config import MixerConfig, Seq2SeqConfig
-from lightconv.paper.plan import (
-    choose_rows,
-    make_jobs,
-    set_steps,
-    set_width,
-    write_paper_script,
-)
+from lightconv.paper.jobs import TableOptions, TablePlan, set_width, write_script
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.tables import TABLES
 from lightconv.train.config import CosineConfig
 
+CPU, PAPER = TableOptions(scale="cpu"), TableOptions(scale="paper")
+
 
 def test_jobs_do_all_rows_before_the_next_seed() -> None:
-    rows = choose_rows(TABLES["normalization"].twin_rows, ["softmax", "*-tanh-small"])
-    jobs = make_jobs(rows, 2, ["model.dropout=0.2"], Path("runs"))
+    patterns = ["softmax", "*-tanh-small"]
+    options = replace(CPU, seeds=2, rows=patterns, set=["model.dropout=0.2"])
+    jobs = TablePlan(TABLES["normalization"], options).jobs
     names = ["wmt-en-de-normalize-softmax-small", "wmt-en-de-normalize-tanh-small"]
     assert [(job.recipe, job.seed) for job in jobs] == [(n, s) for s in (1, 2) for n in names]
     recipe = jobs[-1].changed()
@@ -36,14 +34,13 @@ def test_jobs_do_all_rows_before_the_next_seed() -> None:
 
 def test_rows_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match="--rows nonsense: no such row, expected one of wmt-en-de"):
-        choose_rows(TABLES["normalization"].twin_rows, ["softmax", "nonsense"])
+        TablePlan(TABLES["normalization"], replace(CPU, rows=["softmax", "nonsense"]))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 6, 60, 3000, 12345])
 def test_any_number_of_steps(steps: int) -> None:
-    (job,) = make_jobs(
-        choose_rows(TABLES["mt1"].twin_rows, ["dynamicconv"]), 1, set_steps(steps), Path("runs")
-    )
+    options = replace(CPU, seeds=1, rows=["dynamicconv"], steps=steps)
+    (job,) = TablePlan(TABLES["mt1"], options).jobs
     train = job.changed().train
     assert train.max_steps == steps
     assert isinstance(train.schedule, CosineConfig)
@@ -56,18 +53,15 @@ def test_any_number_of_steps(steps: int) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table = TABLES[name]
-    rows = {row.recipe: row for row in table.rows if row.recipe is not None}
-    jobs = make_jobs(rows, 1, [], Path("runs"), tune=name != "lm")
-    script = write_paper_script(
-        table, jobs, Path("data"), seeds=3, limit=7, processes=None, nodes=nodes
-    )
-    real, seen = cli.Parser.parse, []
+    rows = {row.recipe for row in table.rows}
+    script = write_script(table, replace(PAPER, limit=7, nodes=nodes))
+    real, seen = Parser.parse, []
 
-    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self: Parser, argv: Sequence[str]) -> argparse.Namespace:
         seen.append((self.prog.split()[1], real(self, argv)))
         raise SystemExit(0)
 
-    monkeypatch.setattr(cli.Parser, "parse", parse)
+    monkeypatch.setattr(Parser, "parse", parse)
     for line in script.splitlines():
         words = shlex.split(line, comments=True)
         if "lightconv" in words:
@@ -79,7 +73,7 @@ def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.Monke
     assert counts.get("tune", 0) == (0 if name == "lm" else len(rows))
     assert {options.limit for kind, options in seen if kind == "evaluate"} == {7}
     trained = {options.recipe: options for kind, options in seen if kind == "train"}
-    assert set(trained) == set(rows)
+    assert set(trained) == rows
     for recipe, options in trained.items():
         assert options.data == Path("data") / RECIPES[recipe].task.corpus
         assert options.set == ["train.seed=1"]
@@ -89,11 +83,9 @@ def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.Monke
 
 
 def test_gpus_are_the_papers() -> None:
-    def launched(name: str, **options: int | None) -> str:
-        rows = {row.recipe: row for row in TABLES[name].rows if row.recipe is not None}
-        jobs = make_jobs(choose_rows(rows, ["dynamicconv"]), 1, [], Path("runs"))
-        how = {"limit": None, "processes": None, "nodes": 1} | options
-        return write_paper_script(TABLES[name], jobs, Path("data"), seeds=1, **how)  # type: ignore[arg-type]
+    def launched(name: str, **options: int) -> str:
+        chosen = replace(PAPER, rows=["dynamicconv"], seeds=1, **options)  # type: ignore[arg-type]
+        return write_script(TABLES[name], chosen)
 
     assert "torchrun --nproc-per-node 32 -m lightconv train billion-word-" in launched("lm")
     assert "torchrun --nproc-per-node 8 -m lightconv train wmt-en-de-" in launched("mt1")
@@ -117,8 +109,7 @@ def test_answers_without_torch(arguments: list[str]) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_width_of_twins(name: str) -> None:
     """Half the width: heads keep theirs, one per channel stays so, products become a quarter."""
-    rows = TABLES[name].twin_rows
-    for job in make_jobs(rows, 1, [], Path("runs"), width=128):
+    for job in TablePlan(TABLES[name], replace(CPU, seeds=1, width=128)).jobs:
         wide, narrow = RECIPES[job.recipe].model, job.changed().model
         assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
         stacks = ["encoder", "decoder"] if isinstance(wide, Seq2SeqConfig) else ["layers"]

@@ -1,0 +1,273 @@
+"""Jobs of a table: its rows at full size, or their small twins, as commands and as a script."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from lightconv.corpora import find_entry
+from lightconv.data.prepared import Prepared, is_prepared
+from lightconv.data.vocabulary import SHARED_FILE
+from lightconv.models.config import Seq2SeqConfig
+from lightconv.paper.recipes import RECIPES
+from lightconv.paper.results import Scale
+from lightconv.paper.tables import Table
+from lightconv.recipe import Recipe, find_recipe
+from lightconv.train.log import LOG_FILE, read_log
+
+# Folder of prepared folders, by corpus.
+DATA = Path("data")
+# GPUs that the paper trained on, by corpus; where it does not say, as for WMT.
+GPUS = {"iwslt14-de-en": 1, "billion-word": 32}
+USUAL_GPUS = 8
+MEET = '--rdzv-backend c10d --rdzv-endpoint "$HEAD:29500"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of `lightconv table`; its help explains them."""
+
+    scale: Scale
+    corpus: str | None = None
+    data: Path | None = None
+    seeds: int = 3
+    steps: int | None = None
+    width: int | None = None
+    rows: Sequence[str] = ()
+    set: Sequence[str] = ()
+    limit: int | None = None
+    out: Path = Path("runs")
+    results: Path = Path("results")
+    name: str | None = None
+    max_seconds: float | None = None
+    processes: int | None = None
+    nodes: int = 1
+    device: str = "auto"
+
+    def command(self, table: Table) -> str:
+        """The command; folders by their names, since paths of a machine mean nothing elsewhere."""
+        words = ["lightconv", "table", table.name, "--scale", self.scale]
+        for name in ("corpus", "data", "seeds", "steps", "width", "limit", "name", "processes"):
+            value = getattr(self, name)
+            if isinstance(value, Path) and value.is_absolute():
+                value = value.name
+            words += [] if value is None else [f"--{name}", str(value)]
+        words += [word for pattern in self.rows for word in ("--rows", pattern)]
+        words += [word for setting in self.set for word in ("--set", setting)]
+        return shlex.join([*words, "--run"])
+
+    def twin_data(self) -> Path:
+        """The prepared folder of twins; it may be missing if its corpus can be fetched."""
+        if self.data is not None:
+            return self.data
+        if self.corpus is None:
+            raise ValueError(
+                "--scale cpu needs data: --corpus NAME of `lightconv prepare --list`, or --data "
+                "DIR of `lightconv prepare`"
+            )
+        entry, folder = find_entry(self.corpus), DATA / self.corpus
+        if entry.takes_source and not folder.exists():
+            raise ValueError(
+                f"--corpus {self.corpus} cannot be fetched, it needs {entry.needs}. Run `lightconv "
+                f"prepare {self.corpus} --from PATH --out {folder}` first"
+            )
+        return folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row with one seed: a run of `lightconv train`, then its measurement.
+
+    settings  changes of the recipe, its seed included
+    run       folder of the run
+    tune      choose length penalty and averaged checkpoints on validation data
+    """
+
+    row: str
+    recipe: str
+    seed: int
+    settings: tuple[str, ...]
+    run: Path
+    tune: bool
+
+    @property
+    def corpus(self) -> str:
+        return RECIPES[self.recipe].task.corpus
+
+    @property
+    def output(self) -> Path:
+        return self.run.with_name(f"{self.run.name}.txt")
+
+    def changed(self) -> Recipe:
+        return find_recipe(self.recipe, self.settings, RECIPES)
+
+    def train(self, data: Path) -> list[str]:
+        """Arguments of `lightconv` that train it."""
+        given = [word for setting in self.settings for word in ("--set", setting)]
+        return ["train", self.recipe, "--data", str(data), "--out", str(self.run), *given]
+
+    def choose(self, data: Path) -> list[str]:
+        """Arguments that tune it."""
+        words = ["tune", str(self.run), "--data", str(data)]
+        if RECIPES[self.recipe].task.kind == "summarization":
+            words += ["--grid", "max_len_plus=100,120,140"]
+        return words
+
+    def score(self, data: Path, splits: Sequence[str], limit: int | None) -> list[str]:
+        """Commands that tune and score it."""
+        commands = [self.choose(data)] if self.tune else []
+        evaluate = ["evaluate", str(self.run), "--data", str(data), "--split"]
+        most = [] if limit is None else ["--limit", str(limit)]
+        commands += [[*evaluate, split, *most] for split in splits]
+        return [f"lightconv {shlex.join(words)}" for words in commands]
+
+    def loop(self, commands: Sequence[str], seeds: int) -> str:
+        """Commands of this seed as a loop of the shell over all seeds."""
+        lines = [f"# {self.row}", f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do"]
+        seed = re.compile(rf"(\.seed|train\.seed=){self.seed}\b")
+        lines += ["  " + seed.sub(r"\1$seed", command) for command in commands]
+        return "\n".join([*lines, "done"])
+
+    def step(self) -> int:
+        log = self.run / LOG_FILE
+        return max((entry["step"] for entry in read_log(log)), default=0) if log.exists() else 0
+
+    def last_line(self) -> str:
+        text = self.output.read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:500] if lines else "it said nothing"
+
+
+class TablePlan:
+    """Rows of a table as jobs, with one seed before any with the next.
+
+    data  prepared corpus; without it twins keep the vocabulary of their recipes
+    """
+
+    def __init__(self, table: Table, options: TableOptions, data: Prepared | None = None) -> None:
+        self.table, self.options, self.data = table, options, data
+        self.small = options.scale == "cpu"
+        known = table.splits if data is None else data.splits
+        # Validation is scored in the place of a missing test.
+        self.splits = list(dict.fromkeys(s if s in known else "valid" for s in table.splits))
+        self.settings = [*self._fit_vocabulary(), *set_steps(options.steps), *options.set]
+        rows = self._choose_rows()
+        folder = str(options.corpus) if data is None else data.folder.absolute().name
+        self.runs = options.out / table.name / (options.name or folder if self.small else "paper")
+        self.jobs = []
+        for seed in range(1, options.seeds + 1):
+            for recipe, text in rows.items():
+                width = set_width(recipe, options.width)
+                settings = (*width, *self.settings, f"train.seed={seed}")
+                # The paper tunes length penalty and averages for translation and summaries.
+                tune = not self.small and table.name != "lm"
+                run = self.runs / f"{recipe}.seed{seed}"
+                self.jobs.append(Job(text, recipe, seed, settings, run, tune))
+        for job in self.jobs[: len(rows)]:
+            job.changed()  # ValueError for a wrong setting
+
+    def _choose_rows(self) -> dict[str, str]:
+        """Rows by recipe that match a pattern: a part of the recipe's name, or one with *."""
+        rows = {name: row.text for name, row in self.table.rows_at(self.options.scale).items()}
+        chosen: set[str] = set()
+        for pattern in self.options.rows or ("*",):
+            wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+            found = {name for name in rows if fnmatchcase(name, wild)}
+            if not found:
+                names = f"expected one of {', '.join(rows)}"
+                raise ValueError(f"--rows {pattern}: no such row, {names}")
+            chosen |= found
+        return {name: text for name, text in rows.items() if name in chosen}
+
+    def _fit_vocabulary(self) -> list[str]:
+        """Settings for the vocabulary of the data; ValueError if its task is another."""
+        if self.data is None or not self.small:
+            return []
+        wanted = RECIPES[next(iter(self.table.rows_at("cpu")))].task.kind
+        found = self.data.task.kind
+        if wanted != found:
+            raise ValueError(
+                f"data ({self.data.folder}): {found.replace('_', ' ')}, expected "
+                f"{wanted.replace('_', ' ')} for the table {self.table.name}. `lightconv prepare "
+                "--list` shows corpora"
+            )
+        source, target = self.data.vocab_sizes
+        if wanted == "language_model":
+            return [f"model.vocab={source}"]
+        share = "all" if SHARED_FILE in self.data.files() else "none"
+        sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
+        return [f"model.share_embeddings={share}", *sizes]
+
+
+def set_steps(steps: int | None) -> list[str]:
+    """Settings for that many updates, in the proportions of the twins' own 3,000."""
+    if steps is None:
+        return []
+    sixth = max(1, steps // 6)
+    return [
+        f"train.max_steps={steps}",
+        f"train.schedule.warmup={sixth}",
+        f"train.schedule.period={max(1, steps - sixth)}",
+        f"train.validate_every={sixth}",
+        f"train.save_every={sixth}",
+        f"train.log_every={max(1, steps // 30)}",
+    ]
+
+
+def set_width(recipe: str, width: int | None) -> list[str]:
+    """Settings for another width of the model: heads keep theirs, inner layers the proportion."""
+    if width is None:
+        return []
+    model = RECIPES[recipe].model
+    pairs = isinstance(model, Seq2SeqConfig)
+    layers = {
+        f"model.{stack}.{place}": vars(layer)
+        for stack in (("encoder", "decoder") if pairs else ("layers",))
+        for place, layer in enumerate(getattr(model, stack))
+    }
+    heads = {f"{path}.heads": each["heads"] for path, each in layers.items() if "heads" in each}
+    inner = {f"{p}.ffn_dim": each["ffn_dim"] for p, each in layers.items() if "ffn_dim" in each}
+    if isinstance(model, Seq2SeqConfig):
+        heads["model.source_heads"] = model.source_heads
+    head = max(model.dim // size for size in heads.values())
+    if width % head:
+        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
+    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim, **heads, **inner}
+    return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
+
+
+def write_script(table: Table, options: TableOptions) -> str:
+    """The commands that train and score all rows, as a shell script."""
+    folder = options.twin_data() if options.scale == "cpu" else None
+    found = folder is not None and (is_prepared(folder) or options.data is not None)
+    data = Prepared.open(folder) if folder and found else None
+    plan = TablePlan(table, replace(options, seeds=1), data)
+    root, nodes = options.data or DATA, 1 if folder else options.nodes
+    if folder:
+        head = [f"# {table.title}: small twins. With --run they are run, measured and shown"]
+        if not found:
+            head.append(f"lightconv prepare {options.corpus} --out {shlex.quote(str(folder))}")
+    else:
+        head = [f"# {table.title} ({table.place})"]
+        head.append("# Every command can be repeated: what is done is not done again.")
+        for corpus in dict.fromkeys(job.corpus for job in plan.jobs):
+            out = shlex.quote(str(root / corpus))
+            make = f"lightconv prepare {corpus} --from PATH --out {out}"
+            head.append(f"test -d {out} || {make}  # docs/data.md says what PATH is")
+    trained, scored = [], []
+    for job in plan.jobs:
+        where = folder or root / job.corpus
+        gpus = options.processes or max(1, GPUS.get(job.corpus, USUAL_GPUS) // nodes)
+        launch = "" if folder or gpus == 1 else f"torchrun --nproc-per-node {gpus} -m "
+        if nodes > 1:
+            launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {MEET} -m "
+        train = [f"{launch}lightconv {shlex.join(job.train(where))}"]
+        score = job.score(where, plan.splits, options.limit)
+        trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
+        scored.append(job.loop(score, options.seeds))
+    if nodes == 1:
+        return "\n\n".join(["\n".join(head), *trained])
+    each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
+    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
