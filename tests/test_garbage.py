@@ -87,7 +87,7 @@ def readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         "json": (folder / "config.json", lambda path: read(path, Recipe)),
         "toml": (folder / "config.toml", lambda path: read(path, Recipe)),
         "vocabulary": (data / "vocab.txt", Vocabulary.load),
-        "data": (index, lambda path: Store.open(data, "train").verify()),
+        "data": (index, lambda path: Store(data, "train").verify()),
         "lines": (lines, lambda path: list(read_lines(path))),
         "manifest": (checkpoint / "manifest.json", lambda path: read_checkpoint(checkpoint)),
         "state": (checkpoint / "state.json", lambda path: read_checkpoint(checkpoint)),

@@ -159,5 +159,7 @@ def test_mistakes_need_no_torch() -> None:
         "except ValueError as error:\n    print(error)\n"
         "assert 'torch' not in sys.modules\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=60
+    )
     assert ended.stdout.startswith(b"there is no folder nowhere")

@@ -5,13 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightconv.data.config import (
-    BytesConfig,
-    PipelineConfig,
-    SideConfig,
-    TaskConfig,
-    WordsConfig,
-)
+from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.store import Store
 from tests.data.samples import make_lines, make_words
@@ -62,7 +56,7 @@ class Notes:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def show(self, what: str, done: int, total: int | None = None) -> None:
+    def show(self, what: str, done: int = 0, total: int | None = None) -> None:
         self.shown.append(what)
 
     def end(self) -> None:

@@ -22,14 +22,14 @@ def write_pairs(folder: Path, pairs: Sequence[list[Sentence]], split: str = "tra
     """A split of source and target."""
     with StoreWriter(folder, split, VOCAB) as writer:
         writer.append(*pairs)
-    return Store.open(folder, split)
+    return Store(folder, split)
 
 
 def write_text(folder: Path, text: list[Sentence], split: str = "train") -> Store:
     """A split of one side."""
     with StoreWriter(folder, split, {"text": 300}) as writer:
         writer.append(text)
-    return Store.open(folder, split)
+    return Store(folder, split)
 
 
 def pad(rows: list[Sentence]) -> list[Sentence]:

@@ -1,18 +1,218 @@
-"""Batches of tensors from a split on the disk."""
+"""Batches: the order of an epoch, the rows of a batch, and tensors, against plain lists."""
 
-from itertools import chain
+import time
+import tracemalloc
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from lightconv.data import Batch, Batches, Blocks, Pairs, Sentences
+from lightconv.data import Batch, Batches, BatchPlan, Pairs, Sentences
+from lightconv.data.batches import Epoch
 from tests.data.stores import EOS, PAD, Sentence, pad, sentences, write_pairs, write_text
 
 SOURCE, TARGET = sentences(200, seed=1), sentences(200, seed=2, vocab=400)
+LENGTHS = st.integers(1, 3).flatmap(
+    lambda sides: st.lists(st.tuples(*[st.integers(1, 40)] * sides), min_size=1, max_size=120)
+)
+
+
+def arrays(rows: list[tuple[int, ...]]) -> list[NDArray[Any]]:
+    return [np.array(side, dtype=np.uint32) for side in zip(*rows, strict=True)]
+
+
+def batches(epoch: Epoch) -> list[list[int]]:
+    return [epoch[i].tolist() for i in range(len(epoch))]
+
+
+def ted_like(examples: int, seed: int = 0) -> list[NDArray[Any]]:
+    """Two sides, log-normal with a mean of 23 tokens and EOS, strongly correlated."""
+    rng = np.random.default_rng(seed)
+    spread, own = 0.6, 0.15
+    mean = np.log(23) - (spread**2 + own**2) / 2
+    shared = rng.normal(size=examples)
+    sides = np.exp(mean + spread * shared + own * rng.normal(size=(2, examples)))
+    return [np.clip(np.rint(side), 1, 175).astype(np.uint32) + 1 for side in sides]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=LENGTHS,
+    max_tokens=st.integers(40, 400),
+    seed=st.integers(0, 5),
+)
+def test_every_example_once_within_the_limits(
+    rows: list[tuple[int, ...]],
+    max_tokens: int,
+    seed: int,
+) -> None:
+    plan = BatchPlan(arrays(rows), max_tokens=max_tokens)
+    for epoch in (plan.epoch(seed, 0), plan.epoch(seed, 1), plan.by_length()):
+        found = batches(epoch)
+        assert sorted(chain.from_iterable(found)) == list(range(len(rows)))
+        assert len(found) == len(epoch) == plan.batches
+        for index, batch in enumerate(found):
+            longest = max(max(rows[row]) for row in batch)
+            assert len(batch) * longest <= max_tokens
+            assert epoch.tokens[index] == sum(rows[row][-1] for row in batch)
+        positions = sum(
+            len(batch) * max(rows[row][side] for row in batch)
+            for batch in found
+            for side in range(len(rows[0]))
+        )
+        assert plan.padding == pytest.approx(1 - sum(map(sum, rows)) / positions)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=LENGTHS, max_tokens=st.integers(40, 400))
+def test_batches_are_as_full_as_the_order_allows(
+    rows: list[tuple[int, ...]], max_tokens: int
+) -> None:
+    plan = BatchPlan(arrays(rows), max_tokens=max_tokens)
+    sizes = []
+    size = 0
+    for longest in sorted(map(max, rows)):
+        if (size + 1) * longest > max_tokens:
+            sizes.append(size)
+            size = 0
+        size += 1
+    assert [len(batch) for batch in reversed(batches(plan.by_length()))] == [*sizes, size]
+
+
+def test_a_batch_that_longer_sentences_would_overfill_is_closed() -> None:
+    lengths = [np.repeat([27, 28], [150, 10])]
+    found = batches(BatchPlan(lengths, max_tokens=4096).by_length())
+    assert [len(batch) for batch in found] == [10, 150]  # 151 of 27, but 146 of 28
+
+
+def test_by_length_the_longest_comes_first() -> None:
+    rows = [(n % 30 + 1, n % 7 + 1) for n in range(200)]
+    found = batches(BatchPlan(arrays(rows), max_tokens=100).by_length())
+    longest = [[max(rows[row]) for row in batch] for batch in found]
+    assert all(min(first) >= max(second) for first, second in pairwise(longest))
+
+
+def test_ted_like_batches_have_little_padding() -> None:
+    lengths = ted_like(160_000)
+    # The distribution is what it is meant to be.
+    assert 23 < lengths[0].mean() < 25
+    assert np.corrcoef(lengths[0], lengths[1])[0, 1] > 0.9
+    plan = BatchPlan(lengths, max_tokens=4096)
+    assert plan.padding < 0.025
+    epoch = plan.epoch(1, 0)
+    longer = [int(np.maximum(*lengths)[epoch[i]].max()) * len(epoch[i]) for i in range(len(epoch))]
+    assert np.mean(longer) > 0.97 * 4096
+
+
+def test_planning_is_quick_and_small() -> None:
+    lengths = ted_like(160_000)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        plan = BatchPlan(lengths, max_tokens=4096)
+        plan.epoch(1, 0).updates(tokens=4000)
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.2
+    tracemalloc.start()
+    BatchPlan(lengths, max_tokens=4096).epoch(1, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 160_000  # 1.4 GB for 36 million
+
+
+def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+    lengths = ted_like(20_000)
+    first = batches(BatchPlan(lengths, max_tokens=1000).epoch(3, 7))
+    np.random.seed(0)
+    assert batches(BatchPlan(lengths, max_tokens=1000).epoch(3, 7)) == first
+    plan = BatchPlan(lengths, max_tokens=1000)
+    plan.epoch(0, 0)
+    for other in (plan.epoch(3, 8), plan.epoch(4, 7), plan.epoch(7, 3)):
+        # Other batches, not only another order of them.
+        assert len({*map(frozenset, batches(other))} & {*map(frozenset, first)}) < 0.2 * len(first)
+        assert [len(batch) for batch in batches(other)] != [len(batch) for batch in first]
+
+
+def test_batches_are_shuffled_over_the_whole_epoch() -> None:
+    lengths = ted_like(20_000)
+    epoch = BatchPlan(lengths, max_tokens=1000).epoch(1, 0)
+    means = [lengths[0][epoch[i]].mean() for i in range(len(epoch))]
+    half = len(means) // 2
+    assert abs(np.mean(means[:half]) - np.mean(means[half:])) < 0.15 * np.mean(means)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=LENGTHS, tokens=st.integers(1, 800))
+def test_updates(rows: list[tuple[int, ...]], tokens: int) -> None:
+    epoch = BatchPlan(arrays(rows), max_tokens=80).epoch(0, 0)
+    expected, found = [0], 0
+    for index, batch in enumerate(batches(epoch), 1):
+        found += sum(rows[row][-1] for row in batch)
+        if found >= tokens or index == len(epoch):
+            expected.append(index)
+            found = 0
+    assert epoch.updates(tokens=tokens) == expected
+
+
+def test_an_update_ends_when_its_tokens_are_reached() -> None:
+    epoch = BatchPlan([np.full(20, 10)], max_tokens=20).epoch(0, 0)  # 10 batches of 20
+    assert epoch.updates(tokens=60) == [0, 3, 6, 9, 10]
+    assert epoch.updates(tokens=61) == [0, 4, 8, 10]
+    assert epoch.updates(tokens=59) == [0, 3, 6, 9, 10]
+
+
+def test_a_batch_outside_the_epoch_is_no_batch() -> None:
+    epoch = BatchPlan([np.array([3, 4])], max_tokens=4).epoch(0, 0)
+    assert len(epoch) == 2
+    for index in (-1, 2):
+        with pytest.raises(IndexError, match=f"batch {index} of 2"):
+            epoch[index]
+
+
+LONG = [np.array([5, 70, 6, 9, 101]), np.array([5, 6, 65, 9, 8])]
+
+
+def test_too_long_examples_are_an_error_with_the_numbers() -> None:
+    message = r"example 1 takes 70 .* 101, too long 3 of 5\), expected at most max_tokens=64"
+    with pytest.raises(ValueError, match=message):
+        BatchPlan(LONG, max_tokens=64)
+    assert len(batches(BatchPlan(LONG, max_tokens=101).by_length())) == 4
+
+
+def test_too_long_examples_can_stand_alone() -> None:
+    plan = BatchPlan(LONG, max_tokens=64, too_long="alone")
+    assert sorted(map(sorted, batches(plan.by_length()))) == [[0, 3], [1], [2], [4]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"too_long": "drop"}, "too_long='drop' must be one of error, alone"),
+        ({"lengths": [np.zeros(0, dtype=np.uint32)]}, "no examples"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        BatchPlan(**{"lengths": LONG, "max_tokens": 200, **changes})
+
+
+def test_an_update_has_something() -> None:
+    with pytest.raises(ValueError, match="tokens=0"):
+        BatchPlan(LONG, max_tokens=200).epoch(0, 0).updates(tokens=0)
+
+
+def test_lengths_beyond_16_bits() -> None:
+    lengths = [np.array([70_000, 3, 69_999, 5], dtype=np.uint32)]
+    plan = BatchPlan(lengths, max_tokens=140_000)
+    assert batches(plan.by_length()) == [[2, 0], [1, 3]]
+    assert sorted(map(sorted, batches(plan.epoch(0, 0)))) == [[0, 2], [1, 3]]
 
 
 @pytest.fixture
@@ -22,10 +222,10 @@ def pairs(tmp_path: Path) -> Pairs:
 
 def test_a_batch_is_what_the_rows_say(pairs: Pairs) -> None:
     batches = Batches(pairs, max_tokens=100)
-    epoch = batches.epoch(1, 0)
+    epoch = batches.plan.epoch(1, 0)
     seen = []
     for index in range(len(epoch)):
-        batch = batches.make(epoch[index])
+        batch = batches.examples.make(epoch[index])
         assert batch.rows is not None
         rows = batch.rows.tolist()
         source, target_in = batch.inputs
@@ -40,7 +240,7 @@ def test_a_batch_is_what_the_rows_say(pairs: Pairs) -> None:
 
 
 def test_a_batch_goes_to_a_device(pairs: Pairs) -> None:
-    batch = Batches(pairs, max_tokens=100).make(np.arange(4))
+    batch = pairs.make(np.arange(4))
     moved = batch.to("meta", non_blocking=True)
     assert [part.device.type for part in (*moved.inputs, moved.target)] == ["meta"] * 3
     assert moved.rows is batch.rows
@@ -49,8 +249,8 @@ def test_a_batch_goes_to_a_device(pairs: Pairs) -> None:
 
 def test_writing_into_a_batch_leaves_the_file(pairs: Pairs) -> None:
     batches = Batches(pairs, max_tokens=100)
-    batches.make(np.arange(4)).inputs[0].zero_()
-    assert batches.make(np.arange(1)).inputs[0].tolist() == [[*SOURCE[0], EOS]]
+    batches.examples.make(np.arange(4)).inputs[0].zero_()
+    assert batches.examples.make(np.arange(1)).inputs[0].tolist() == [[*SOURCE[0], EOS]]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -73,42 +273,47 @@ def test_results_by_length_can_be_put_back_in_order(pairs: Pairs, ranks: int) ->
 @settings(max_examples=25, deadline=None)
 @given(
     text=st.lists(st.lists(st.integers(4, 299), max_size=6), min_size=1, max_size=40),
-    width=st.integers(1, 20),
     seed=st.integers(0, 3),
 )
 def test_language_models_say_every_token_once(
-    tmp_path_factory: pytest.TempPathFactory, text: list[Sentence], width: int, seed: int
+    tmp_path_factory: pytest.TempPathFactory, text: list[Sentence], seed: int
 ) -> None:
     store = write_text(tmp_path_factory.mktemp("text"), text)
     wanted = sorted([*chain.from_iterable(text), *[EOS] * len(text)])
-    for examples in (Sentences(store), Blocks(store, width)):
-        batches = Batches(examples, max_tokens=3 * max(width, 7))
-        epoch = batches.epoch(seed, 0)
-        targets = [batches.make(epoch[i]) for i in range(len(epoch))]
-        said = chain.from_iterable(batch.target.flatten().tolist() for batch in targets)
-        assert sorted(token for token in said if token != PAD) == wanted
-        assert all(len(batch.inputs) == 1 for batch in targets)
+    batches = Batches(Sentences(store), max_tokens=21)
+    epoch = batches.plan.epoch(seed, 0)
+    found = [batches.examples.make(epoch[i]) for i in range(len(epoch))]
+    said = chain.from_iterable(batch.target.flatten().tolist() for batch in found)
+    assert sorted(token for token in said if token != PAD) == wanted
+    assert all(len(batch.inputs) == 1 for batch in found)
 
 
-def test_blocks_make_batches_of_as_many(tmp_path: Path) -> None:
-    batches = Batches(Blocks(write_text(tmp_path, SOURCE), 8), max_tokens=32)
-    shapes = {
-        tuple(batches.make(rows).target.shape)
-        for rows in (batches.epoch(0, 0)[i] for i in range(20))
-    }
-    assert (4, 8) in shapes
-    assert batches.plan.padding < 0.01
-    few = Batches(Blocks(write_text(tmp_path, SOURCE), 8), max_tokens=1000, max_sentences=3)
-    assert few.make(few.epoch(0, 0)[0]).target.shape == (3, 8)
+def test_rows_and_lengths_of_pairs(pairs: Pairs) -> None:
+    assert [side.tolist() for side in pairs.lengths()] == [
+        [len(sentence) + 1 for sentence in side] for side in (SOURCE, TARGET)
+    ]
+    rows = np.array([7, 0, 39, 7, 12], dtype=np.uint32)
+    found = pairs.make(rows)
+    assert found.rows is not None
+    assert found.rows.tolist() == rows.tolist()
+    assert found.inputs[0].tolist() == pad([[*SOURCE[row], EOS] for row in rows])
 
 
-def test_options_reach_the_plan(pairs: Pairs) -> None:
-    with pytest.raises(ValueError, match=r"expected at most max_tokens=10"):
+def test_special_ids_in_a_sentence_are_ids_like_others(tmp_path: Path) -> None:
+    # Text may hold the words that stand for them: what ends a row is its length.
+    text = [[EOS, 5], [PAD, EOS, 6, 7], [0]]
+    found = Sentences(write_text(tmp_path, text)).make(np.arange(3))
+    assert found.inputs[0].tolist() == pad([[EOS, *sentence] for sentence in text])
+    assert found.target.tolist() == pad([[*sentence, EOS] for sentence in text])
+
+
+def test_empty_sentences(tmp_path: Path) -> None:
+    found = Pairs(write_pairs(tmp_path, [[[], []], [[], []]])).make(np.arange(2))
+    assert [part.tolist() for part in (*found.inputs, found.target)] == [[[EOS], [EOS]]] * 3
+
+
+def test_pairs_need_two_sides_and_room(tmp_path: Path, pairs: Pairs) -> None:
+    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
+        Pairs(write_text(tmp_path, [[5]], "valid"))
+    with pytest.raises(ValueError, match="max_tokens=10"):
         Batches(pairs, max_tokens=10)
-    batches = Batches(pairs, max_tokens=12, max_sentences=2, too_long="skip")
-    long = sum(max(len(s), len(t)) > 11 for s, t in zip(SOURCE, TARGET, strict=True))
-    assert batches.plan.skipped == long
-    assert all(len(batches.epoch(0, 0)[i]) <= 2 for i in range(batches.plan.batches))
-    by_eight = Batches(pairs, max_tokens=300, multiple=8)
-    sizes = [len(by_eight.epoch(0, 0)[i]) for i in range(by_eight.plan.batches)]
-    assert sum(size % 8 > 0 for size in sizes) <= 1

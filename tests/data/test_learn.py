@@ -3,25 +3,18 @@
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from lightconv.data.codes import END, Codes
-from lightconv.data.config import (
-    BPEConfig,
-    BytesConfig,
-    PipelineConfig,
-    SideConfig,
-    WordsConfig,
-)
-from lightconv.data.learn import Learned, count_units, frequent, learn, learn_codes
-from lightconv.data.subword import BYTE_LETTERS
+from lightconv.console import Display
+from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
+from lightconv.data.learn import Learned, frequent, learn, learn_codes, read_blocks
+from lightconv.data.subword import BYTE_LETTERS, END, Codes
+from tests.data.examples import Notes
 from tests.data.samples import make_lines, make_words
 from tests.data.test_subword import segment_plainly
-
-SIDES = (SideConfig(lang="de"), SideConfig(lang="en"))
 
 
 def count(lines: list[str]) -> Counter[str]:
@@ -31,14 +24,14 @@ def count(lines: list[str]) -> Counter[str]:
 def learn_from(
     sides: tuple[list[str], ...], subword: BPEConfig | BytesConfig | WordsConfig
 ) -> Learned:
-    config = PipelineConfig(sides=SIDES[: len(sides)], subword=subword)
-    return learn(config, lambda: zip(*sides, strict=True), processes=1, progress=None)
+    block = tuple("".join(f"{line}\n" for line in lines).encode() for lines in sides)
+    return learn(subword, [block], display=Display(quiet=True))
 
 
 def test_each_merge_is_the_most_frequent_pair_of_its_time() -> None:
     counts = count(make_lines(2000, make_words(300)))
     codes = learn_codes(counts, 150, END)
-    assert len(codes) == 150
+    assert len(codes.merges) == 150
     words = {word: [*word[:-1], word[-1] + END] for word in counts}
     for left, right in codes.merges:
         pairs: Counter[tuple[str, str]] = Counter()
@@ -59,7 +52,7 @@ def test_each_merge_is_the_most_frequent_pair_of_its_time() -> None:
 def test_a_pair_that_stands_once_is_not_merged() -> None:
     assert learn_codes(Counter({"ab": 1, "cd": 2}), 10, END).merges == (("c", "d" + END),)
     assert learn_codes(Counter({"ab": 5}), 10).merges == (("a", "b"),)
-    assert learn_codes(Counter(), 10, END) == learn_codes(Counter({"a": 9}), 10) == Codes([])
+    assert learn_codes(Counter(), 10, END) == learn_codes(Counter({"a": 9}), 10) == Codes(())
 
 
 def test_of_too_many_words_the_most_frequent_are_learned_from(
@@ -72,7 +65,7 @@ def test_of_too_many_words_the_most_frequent_are_learned_from(
     monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", 2)
     assert learn_codes(counts, 10).merges == (("a", "b"),)
     monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", 5)
-    assert len(learn_codes(counts, 10)) == 5
+    assert len(learn_codes(counts, 10).merges) == 5
 
 
 def test_the_order_of_the_words_does_not_matter() -> None:
@@ -102,7 +95,7 @@ def test_one_code_and_a_vocabulary_for_each_side() -> None:
     words = make_words(900)
     source, target = make_lines(800, words[:600], 1), make_lines(800, words[300:], 2)
     learned = learn_from((source, target), BPEConfig(merges=200))
-    assert [len(codes) for codes in learned.codes] == [200]
+    assert [len(codes.merges) for codes in learned.codes] == [200]
     # One code learned from the two sides together is the code of one text with all lines.
     assert learned.codes == (learn_codes(count(source + target), 200, END),)
     ranks = {pair: rank for rank, pair in enumerate(learned.codes[0].merges)}
@@ -145,7 +138,7 @@ def test_byte_vocabularies_have_all_bytes_and_the_size_asked_for() -> None:
     assert vocabulary.tokens[4:260] == tuple(BYTE_LETTERS)
     assert vocabulary.tokens[260:] == tuple(a + b for a, b in learned.codes[0].merges)
     apart = learn_from((lines, ["xyz"] * 500), BytesConfig(vocab=260, joint=False))
-    assert [len(codes) for codes in apart.codes] == [0, 0]
+    assert [len(codes.merges) for codes in apart.codes] == [0, 0]
     assert apart.vocabularies.sizes() == (260, 260)
     with pytest.raises(ValueError, match=r"vocab=259 must be at least 260"):
         BytesConfig(vocab=259)
@@ -157,39 +150,31 @@ def test_word_vocabularies() -> None:
     assert learned.codes == ()
     assert learned.vocabularies.source is learned.vocabularies.target
     assert learned.vocabularies.source.tokens[4:] == ("b", "a", "c", "é")
-    assert learn_from((lines,), WordsConfig(min_count=2)).vocabularies.source.tokens[4:] == (
-        "b",
-        "a",
-    )
-    assert learn_from((lines,), WordsConfig(most=3)).vocabularies.source.tokens[4:] == (
-        "b",
-        "a",
-        "c",
-    )
+    twice = learn_from((lines,), WordsConfig(min_count=2))
+    assert twice.vocabularies.source.tokens[4:] == ("b", "a")
+    three = learn_from((lines,), WordsConfig(most=3))
+    assert three.vocabularies.source.tokens[4:] == ("b", "a", "c")
 
 
 def test_ties_are_in_the_order_of_the_strings() -> None:
     assert frequent(Counter("zzbbaac")).tokens[4:] == ("a", "b", "z", "c")
 
 
-def test_progress_and_processes() -> None:
+def test_progress_and_processes(tmp_path: Path) -> None:
     lines = make_lines(2500, make_words(100))
-    config = PipelineConfig(sides=SIDES, subword=BPEConfig(merges=20))
-    told: list[tuple[str, int]] = []
-
-    def read() -> Iterator[tuple[str, str]]:
-        return zip(lines, reversed(lines), strict=True)
-
-    one = learn(config, read, processes=1, progress=lambda step, done: told.append((step, done)))
-    assert told == [("words", 1000), ("words", 2000), ("words", 2500), ("codes", 0)]
-    assert count_units(config, read, processes=2) == [count(lines)] * 2
-    assert one.codes == learn(config, read, processes=2, progress=None).codes
+    paths = [tmp_path / name for name in ("source", "target")]
+    for path, texts in zip(paths, (lines, lines[::-1]), strict=True):
+        path.write_text("".join(f"{line}\n" for line in texts))
+    blocks = list(read_blocks(paths))
+    assert [side.count(b"\n") for block in blocks for side in block] == [1000] * 4 + [500] * 2
+    notes = Notes()
+    learned = learn(BPEConfig(merges=20), blocks, display=notes, total=2500)
+    assert notes.shown == ["counting words"] * 3 + ["learning the vocabulary"]
+    assert learned == learn_from((lines, lines[::-1]), BPEConfig(merges=20))
+    assert learned == learn(BPEConfig(merges=20), iter(blocks), processes=2, display=notes)
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
-    for lines in ([], [""], ["  \n", "\t"]):
-        with pytest.raises(ValueError, match=r"no text to learn from"):
+    for lines in ([], [""], ["  ", "\t"]):
+        with pytest.raises(ValueError, match="no text to learn from"):
             learn_from((lines, lines), BPEConfig(merges=5))
-    with pytest.raises(ValueError, match=r"an example has 1 texts, expected 2"):
-        config = PipelineConfig(sides=SIDES, subword=WordsConfig())
-        learn(config, lambda: iter([("a",)]), processes=1, progress=None)

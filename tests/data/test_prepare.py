@@ -13,21 +13,13 @@ from lightconv.data.config import (
     BPEConfig,
     FilterConfig,
     PipelineConfig,
+    PrepareConfig,
     WordsConfig,
 )
 from lightconv.data.corpus import Example
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from tests.data.examples import (
-    BYTES,
-    SIDES,
-    TASK,
-    WORDS,
-    corpus,
-    ids,
-    sentences,
-)
+from tests.data.examples import BYTES, SIDES, TASK, WORDS, corpus, ids, sentences
 from tests.data.samples import make_lines, make_words
 
 # --- What is stored
@@ -181,7 +173,7 @@ def test_validation_without_examples(tmp_path: Path) -> None:
 
 
 def test_examples_must_have_their_sides(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an example has 1 texts, expected source and target"):
+    with pytest.raises(ValueError, match="an example has 1 texts, expected 2"):
         prepare(corpus([("a",)]), tmp_path / "out")
     with pytest.raises(ValueError, match=r"pipeline\.sides has 1, expected 2 for own"):
         config = PrepareConfig(pipeline=replace(WORDS, sides=SIDES[:1]), filters=FilterConfig())
@@ -205,7 +197,7 @@ def test_statistics_are_those_of_the_ids(tmp_path: Path) -> None:
 
 
 def test_long_texts_go_to_processes_a_few_at_a_time() -> None:
-    from lightconv.data.extract import MOST_CHARACTERS, pieces
+    from lightconv.data.learn import MOST_CHARACTERS, pieces
 
     long = "x" * (MOST_CHARACTERS // 2)
     sizes = [len(piece) for piece in pieces([(long, "y")] * 7)]

@@ -1,11 +1,13 @@
-"""Preparation that is stopped, killed and started again, and what becomes of an output."""
+"""The work folder: preparation that is stopped, killed and started again, and its output."""
 
+import json
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,22 +16,11 @@ from typing import Any
 import pytest
 
 from lightconv.corpora.synthetic import Settings, make
-from lightconv.data import work
-from lightconv.data.config import (
-    BytesConfig,
-    FilterConfig,
-)
+from lightconv.data.config import BytesConfig, FilterConfig, PrepareConfig
 from lightconv.data.corpus import Corpus, Example
-from lightconv.data.origin import PrepareConfig
-from lightconv.data.prepare import prepare
-from tests.data.examples import (
-    BYTES,
-    Notes,
-    contents,
-    corpus,
-    ids,
-    sentences,
-)
+from lightconv.data.prepare import Work, prepare
+from lightconv.data.prepared import Origin
+from tests.data.examples import BYTES, LM_TASK, WORDS, Notes, contents, corpus, ids, sentences
 
 # --- Stopped and started again
 
@@ -62,18 +53,19 @@ def test_a_restart_goes_on_after_every_stage(
     tmp_path: Path, whole: dict[str, bytes], stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, done = tmp_path / "out", []
-    finish = work.Work.finish
+    do = Work.do
 
-    def finish_and_die(self: work.Work, stage: str, found: Any) -> None:
+    def do_and_die(self: Work, stage: str, function: Any) -> None:
         if len(done) == stop:
+            function()
             raise KeyboardInterrupt
-        finish(self, stage, found)
+        do(self, stage, function)
         done.append(stage)
 
     with monkeypatch.context() as patched:
-        patched.setattr(work.Work, "finish", finish_and_die)
+        patched.setattr(Work, "do", do_and_die)
         if stop == 7:  # all stages are done, but the name
-            patched.setattr(work.Work, "publish", lambda self: (_ for _ in ()).throw(OSError()))
+            patched.setattr(Work, "publish", lambda self: (_ for _ in ()).throw(OSError()))
         with pytest.raises(OSError if stop == 7 else KeyboardInterrupt):
             prepare(two_splits([]), out)
     assert not out.exists()
@@ -85,7 +77,7 @@ def test_a_restart_goes_on_after_every_stage(
     stages = [*texts, "vocabulary", "ids of train", "ids of valid", "ids of test"]
     assert done == stages[:stop]
     assert calls == [name.removeprefix("text of ") for name in texts[stop:]]
-    assert notes.notes == ([f"going on after: {', '.join(done)}"] if done else [])
+    assert notes.notes == ([f"resuming after: {', '.join(done)}"] if done else [])
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -112,7 +104,7 @@ def test_other_settings_or_inputs_start_anew(tmp_path: Path) -> None:
     assert calls == ["train", "valid", "test"]
     assert found.vocab_sizes == (290, 290)
     (note,) = notes.notes
-    assert note.startswith("begun before with other settings or inputs, starting anew: ")
+    assert note.startswith("begun with other settings or inputs, starting anew: ")
     assert "pipeline.subword.vocab: 300 -> 290" in note and "inputs.file" in note
 
 
@@ -162,7 +154,7 @@ def test_killed_at_any_time(tmp_path: Path) -> None:
 def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(corpus([("a", "b")]), out)
-    with pytest.raises(ValueError, match=r"out exists\. Choose another folder, or say --overwrite"):
+    with pytest.raises(ValueError, match=r"out exists\. Choose another folder, or use --overwrite"):
         prepare(corpus([("a", "b")]), out)
     found = prepare(corpus([("c c d", "b b")]), out, overwrite=True)
     # With the words of this text, not with those of the one before it.
@@ -180,7 +172,7 @@ def test_what_is_not_ours_is_never_replaced(tmp_path: Path, kind: str) -> None:
         (out / "thesis.tex").write_text("mine")
     else:
         out.symlink_to(tmp_path)
-    with pytest.raises(ValueError, match="is no prepared folder, so it is not overwritten"):
+    with pytest.raises(ValueError, match="is not a prepared folder, so it is not overwritten"):
         prepare(corpus([("a", "b")]), out, overwrite=True)
 
 
@@ -202,3 +194,65 @@ def test_until_the_new_folder_is_there_the_old_one_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'train' has no examples"):
         prepare(corpus([]), out)
     assert contents(out) == old
+
+
+# --- The work folder itself
+
+ORIGIN = Origin(task=LM_TASK, pipeline=WORDS, filters=FilterConfig(), inputs={"a/b.txt": "0" * 64})
+
+
+@contextmanager
+def opened(out: Path, origin: Origin = ORIGIN) -> Iterator[Work]:
+    work = Work(out, origin)
+    with work.opened():
+        yield work
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "out"
+
+
+def begin(out: Path) -> Path:
+    """A folder with one stage done."""
+    with opened(out) as work:
+        (work.folder / "scratch").write_text("x")
+        (work.result / "file").write_text("x")
+        work.do("first", lambda: {"count": 3})
+        work.do("first", lambda: {"count": 4})  # it is finished
+    return work.folder
+
+
+def remove_origin(path: Path) -> None:
+    state = json.loads(path.read_text())
+    del state["origin"]["task"]
+    path.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text("[]"),
+        lambda path: path.unlink(),
+        remove_origin,
+    ],
+)
+def test_a_record_that_cannot_be_read_starts_anew(
+    out: Path, damage: Callable[[Path], object]
+) -> None:
+    folder = begin(out)
+    damage(folder / "state.json")
+    with opened(out) as work:
+        assert work.stages == {}
+        assert not (work.folder / "scratch").exists()
+
+
+def test_a_mistake_leaves_nothing_a_failure_all(out: Path) -> None:
+    begin(out)
+    with pytest.raises(OSError, match="full"), opened(out):
+        raise OSError("full")
+    with pytest.raises(ValueError, match="bad"), opened(out) as work:
+        assert work.stages
+        raise ValueError("bad")
+    assert list(out.parent.iterdir()) == []

@@ -1,47 +1,105 @@
-"""Statistics: against sorted lists and sums."""
+"""Filters and statistics: against the rule for one example at a time, sorted lists and sums."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from lightconv.config import ConfigError, from_dict
+from lightconv.data.config import FilterConfig
 from lightconv.data.statistics import (
     BARS,
-    Lengths,
-    count_rows,
+    apply_filters,
+    count_lengths,
     describe_side,
-    draw_histogram,
     find_edges,
-    length_rows,
+    find_percentile,
 )
+
+
+def rule(config: FilterConfig, lengths: tuple[int, ...]) -> str | None:
+    """The first thing that is wrong with an example."""
+    shortest, longest = min(lengths), max(lengths)
+    if shortest == 0 and (len(lengths) == 2 or config.min_len >= 1):
+        return "empty"
+    if shortest < config.min_len:
+        return "short"
+    if config.max_len is not None and longest > config.max_len:
+        return "long"
+    if config.max_ratio is not None and longest / shortest > config.max_ratio:
+        return "ratio"
+    return None
+
+
+CONFIGS = st.builds(
+    FilterConfig,
+    min_len=st.integers(0, 3),
+    max_len=st.none() | st.integers(3, 9),
+    max_ratio=st.none() | st.sampled_from([1.0, 1.5, 2.0, 9.0]),
+)
+
+
+@given(
+    config=CONFIGS,
+    examples=st.integers(1, 2).flatmap(
+        lambda sides: st.lists(st.tuples(*[st.integers(0, 12)] * sides), min_size=1, max_size=30)
+    ),
+)
+def test_filters(config: FilterConfig, examples: list[tuple[int, ...]]) -> None:
+    if len(examples[0]) == 1:
+        config = FilterConfig(min_len=config.min_len, max_len=config.max_len)
+    kept, dropped = apply_filters(config, [np.array(side) for side in zip(*examples, strict=True)])
+    expected = [rule(config, example) for example in examples]
+    assert kept.tolist() == [reason is None for reason in expected]
+    assert dropped == Counter(reason for reason in expected if reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"min_len": -1}, "min_len=-1"),
+        ({"max_len": 0}, "max_len=0"),
+        ({"min_len": 9, "max_len": 8}, "min_len=9 .*filters.max_len=8"),
+        ({"max_ratio": 0.5}, "max_ratio=0.5"),
+        ({"unit": "letters"}, "unit='letters' must be one of tokens, words"),
+    ],
+)
+def test_what_makes_no_filter(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(FilterConfig, fields, "filters")
+
 
 LENGTHS = st.lists(st.integers(0, 3000), min_size=1, max_size=60)
 
 
-def counted(*parts: Sequence[int]) -> Lengths:
-    lengths = Lengths()
+def counted(*parts: Sequence[int]) -> NDArray[np.int64]:
+    counts = np.zeros(0, dtype=np.int64)
     for part in parts:
-        lengths.add(np.array(part, dtype=np.int64))
-    return lengths
+        counts = count_lengths(counts, np.array(part, dtype=np.int64))
+    return counts
 
 
 @given(LENGTHS, LENGTHS)
 def test_lengths(first: list[int], second: list[int]) -> None:
-    lengths, all_ = counted(first, second, []), sorted(first + second)
-    assert lengths.sentences == len(all_)
-    assert lengths.tokens == sum(all_)
-    assert lengths.longest == all_[-1]
+    counts, all_ = counted(first, second, []), sorted(first + second)
+    found = describe_side(counts, 3, find_edges([counts]))
+    assert found["tokens"] == sum(all_)
+    assert found["unknown_rate"] == 3 / max(sum(all_), 1)
+    assert found["mean"] == sum(all_) / len(all_)
+    assert found["longest"] == all_[-1]
     for share in (1, 50, 90, 99, 100):
-        assert lengths.percentile(share) == all_[math.ceil(len(all_) * share / 100) - 1]
+        assert find_percentile(counts, share) == all_[math.ceil(len(all_) * share / 100) - 1]
 
 
 def test_no_lengths_at_all() -> None:
-    lengths = Lengths()
-    assert (lengths.sentences, lengths.tokens, lengths.longest, lengths.percentile(50)) == (0,) * 4
-    assert describe_side(lengths, 0, find_edges([lengths]))["mean"] == 0
+    found = describe_side(counted(), 0, find_edges([counted()]))
+    assert (found["tokens"], found["mean"], found["longest"], found["unknown_rate"]) == (0,) * 4
+    assert set(found["percentiles"].values()) == {0}
 
 
 @given(LENGTHS, LENGTHS)
@@ -64,47 +122,3 @@ def test_steps_are_round() -> None:
     assert find_edges([counted([100])]) == [0, *range(1, 102, 10)]
     assert find_edges([counted([101])]) == [0, *range(1, 112, 10)]
     assert find_edges([counted([111])]) == [0, *range(1, 122, 20)]
-
-
-def splits() -> dict[str, dict[str, Any]]:
-    sides = {"source": counted([1, 2, 2, 3]), "target": counted([2, 2, 4, 4])}
-    edges = find_edges(sides.values())
-    described = {name: describe_side(side, 1, edges) for name, side in sides.items()}
-    return {
-        "train": {"read": 12345, "kept": 4, "dropped": {"empty": 12341}, "sides": described},
-        "valid": {"read": 4, "kept": 4, "dropped": {}, "sides": described},
-    }
-
-
-def test_rows() -> None:
-    header, rows = count_rows(splits())
-    assert header == ["split", "read", "kept", "empty"], "what never happened has no column"
-    assert rows == [["train", "12,345", "4", "12,341"], ["valid", "4", "4", "0"]]
-    header, rows = length_rows(splits())
-    assert header == [
-        "split",
-        "side",
-        "tokens",
-        "unknown",
-        "mean",
-        "50 %",
-        "90 %",
-        "99 %",
-        "longest",
-    ]
-    assert rows[0] == ["train", "source", "8", "12.50%", "2.0", "2", "3", "3", "3"]
-    assert rows[3] == ["valid", "target", "12", "8.33%", "3.0", "2", "4", "4", "4"]
-
-
-def test_the_picture() -> None:
-    lines = draw_histogram(splits()["train"])
-    assert lines[0].split() == ["source", "target"]
-    assert lines[1].split() == ["1", "25.0%", "#" * 12, "0.0%"]
-    assert lines[2].split() == ["2", "50.0%", "#" * 24, "50.0%", "#" * 24]
-    assert lines[-1].split() == ["5", "and", "more", "0.0%", "0.0%"]
-    assert len(lines) == 6
-    empty = {"sides": {"text": describe_side(counted([0, 1]), 0, [0, 1, 2])}}
-    assert [line.split()[:2] for line in draw_histogram(empty)[1:3]] == [
-        ["0", "50.0%"],
-        ["1", "50.0%"],
-    ]

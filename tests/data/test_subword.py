@@ -1,71 +1,139 @@
-"""Whole words, BPE of words and of bytes: against plain versions and other libraries."""
+"""Subwords: whole words, BPE of words and of bytes, and files of codes, against plain versions."""
 
 import random
 import sys
+import time
+from collections import Counter
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightconv.data.codes import Codes
-from lightconv.data.subword import BYTE_LETTERS, BytePieces, WholeWords, WordPieces, to_letters
+from lightconv.data.subword import (
+    BYTE_LETTERS,
+    BytePieces,
+    Codes,
+    WholeWords,
+    WordPieces,
+    to_letters,
+)
 from tests.data.samples import make_words
 
-Ranks = dict[tuple[str, str], int]
+Pair = tuple[str, str]
+Ranks = dict[Pair, int]
 
 
-def segment_plainly(word: str, ranks: Ranks, *, end_apart: bool = False) -> list[str]:
-    """What subword-nmt is documented to do with a word, without any thought of speed."""
-    symbols = [*word, "</w>"] if end_apart else [*word[:-1], word[-1] + "</w>"]
+def first_symbols(word: str, *, end_apart: bool) -> list[str]:
+    return [*word, "</w>"] if end_apart else [*word[:-1], word[-1] + "</w>"]
+
+
+def merge_everywhere(symbols: list[str], pair: Pair) -> list[str]:
+    merged, place = [], 0
+    while place < len(symbols):
+        found = tuple(symbols[place : place + 2]) == pair
+        merged.append("".join(pair) if found else symbols[place])
+        place += 1 + found
+    return merged
+
+
+def merge_plainly(symbols: list[str], ranks: Ranks) -> list[str]:
+    """The definition: all places of the pair that stands first in the list, until none fits."""
     while len(symbols) > 1:
         best = min(pairwise(symbols), key=lambda pair: ranks.get(pair, sys.maxsize))
         if best not in ranks:
             break
-        merged, place = [], 0
-        while place < len(symbols):
-            if tuple(symbols[place : place + 2]) == best:
-                merged.append("".join(best))
-                place += 2
-            else:
-                merged.append(symbols[place])
-                place += 1
-        symbols = merged
-    if symbols[-1] == "</w>":
+        symbols = merge_everywhere(symbols, best)
+    return symbols
+
+
+def segment_plainly(word: str, ranks: Ranks, *, end_apart: bool = False) -> list[str]:
+    """What subword-nmt is documented to do with a word, without any thought of speed."""
+    symbols = merge_plainly(first_symbols(word, end_apart=end_apart), ranks)
+    symbols[-1] = symbols[-1].removesuffix("</w>")
+    if not symbols[-1]:
         symbols.pop()
-    else:
-        symbols[-1] = symbols[-1][: -len("</w>")]
     return [symbol + "@@" for symbol in symbols[:-1]] + [symbols[-1]]
 
 
-def make_merges(words: list[str], *, end_apart: bool, seed: int = 0) -> list[tuple[str, str]]:
-    """Pairs that fit these words, built on each other, in no good order."""
+def learn_plainly(texts: list[list[str]], count: int) -> list[Pair]:
+    """Merges of the most frequent pair of its time, as the algorithm is published."""
+    merges: list[Pair] = []
+    while len(merges) < count:
+        pairs = Counter(pair for symbols in texts for pair in pairwise(symbols))
+        best = max(sorted(pairs), key=lambda pair: pairs[pair])
+        merges.append(best)
+        texts = [merge_everywhere(s, best) if best[0] in s else s for s in texts]
+    return merges
+
+
+def strange_words(count: int, seed: int = 0) -> list[str]:
+    """Words of letters of many scripts, with repetitions, marks and what codes do not know."""
     draw = random.Random(seed)
-    texts = [[*w, "</w>"] if end_apart else [*w[:-1], w[-1] + "</w>"] for w in words]
-    merges: dict[tuple[str, str], None] = {}
-    for symbols in texts:
-        while len(symbols) > 1 and draw.random() < 0.8:
-            place = draw.randrange(len(symbols) - 1)
-            merges[symbols[place], symbols[place + 1]] = None
-            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-    return list(merges)
+    parts = ["a", "b", "ab", "ba", "é", "e\u0301", "ß", "漢", "字", "😀", "👩\u200d👧", "</w>", "<"]
+    parts += ["/w>", "@@", "\u00ad", "\ufeff", "\uffff", "ا", "ן", *make_words(30, seed)]
+    return ["".join(draw.choices(parts, k=draw.randint(1, 12))) for _ in range(count)]
 
 
 @pytest.mark.parametrize("version", ["0.1", "0.2"])
-def test_segments_are_those_of_the_plain_algorithm(version: str) -> None:
-    words = make_words(20_000)
-    merges = make_merges(words[::20], end_apart=version == "0.1")
-    assert len(merges) > 1000
-    pieces = WordPieces(Codes(merges, "0.1" if version == "0.1" else "0.2"))
+def test_segments_are_those_of_the_plain_algorithm(version: Literal["0.1", "0.2"]) -> None:
+    apart = version == "0.1"
+    words = make_words(5000) + strange_words(3000)
+    texts = [first_symbols(word, end_apart=apart) for word in words[::8] + strange_words(500, 1)]
+    merges = learn_plainly(texts, 300)
+    pieces = WordPieces(Codes((*merges, merges[0]), version))  # of two equal ones the first counts
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    for word in [*words, "a", "</w>", "@@", "x</w>"]:
-        expected = segment_plainly(word, ranks, end_apart=version == "0.1")
-        assert list(pieces.segment(word)) == expected
+    known = 0
+    for word in [*words, "a", "</w>", "<", "@@", "x</w>", "aaaaaaaaa", "\ud800a\udfff", "</w></w>"]:
+        expected = segment_plainly(word, ranks, end_apart=apart)
+        assert pieces.segment(word) == expected
+        known += len(expected) == 1
+    assert known > 50
+
+
+def test_bytes_are_merged_as_the_plain_algorithm_does() -> None:
+    units = [*make_words(1500), *strange_words(3000), " Haus", "\n\n", " 漢字漢字漢字", "aaaaaaa"]
+    merges = learn_plainly([list(to_letters(unit)) for unit in units[::6]], 300)
+    pieces = BytePieces(Codes(tuple(merges)))
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    for unit in units:
+        assert pieces.segment(unit) == merge_plainly(list(to_letters(unit)), ranks)
+
+
+def test_codes_of_all_kinds_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "codes.txt"
+    cut, whole = ["lo@@", "w@@", "e"], ["low@@", "e"]
+    files = {"#version: 0.2\nl o\nlo w</w>\n": cut, "l o 12\nlo w</w> 7\n": cut}
+    for text, longer in (files | {"l o\nlo w\nlow </w>\n": whole}).items():
+        path.write_text(text)
+        pieces = WordPieces(Codes.load(path))
+        assert [pieces.segment(word) for word in ("low", "l")] == [["low"], ["l"]]
+        assert pieces.segment("lowe") == longer
+
+
+def test_without_merges_every_letter_is_a_token() -> None:
+    for version in ("0.1", "0.2"):
+        assert WordPieces(Codes((), version)).segment("aß漢") == ["a@@", "ß@@", "漢"]
+    assert BytePieces(Codes(())).segment("é") == list(to_letters("é"))
+
+
+def test_a_page_without_spaces_takes_no_minutes() -> None:
+    letters = "abcdefgh"
+    merges = [(a, b) for a in letters for b in letters] + [
+        (a + b, c + d) for a in letters for b in letters for c in letters for d in letters
+    ]
+    random.Random(0).shuffle(merges)
+    page = "".join(random.Random(1).choices(letters, k=100_000))
+    start = time.process_time()
+    assert "".join(WordPieces(Codes(tuple(merges))).segment(page)).replace("@@", "") == page
+    assert time.process_time() - start < 20
 
 
 def test_joining_undoes_segments() -> None:
     words = make_words(500)
-    pieces = WordPieces(Codes(make_merges(words[::2], end_apart=False)))
+    pieces = WordPieces(Codes((("b", "a"), ("e", "n</w>"), ("ba", "en</w>"))))
     tokens = [token for word in words for token in pieces.segment(word)]
     assert pieces.join(tokens) == " ".join(words)
     assert pieces.split(f"  {pieces.join(tokens)}\u3000\n") == words
@@ -96,7 +164,7 @@ def test_letters_of_bytes_are_those_of_other_libraries() -> None:
 
 
 def test_units_of_text_cover_every_character() -> None:
-    split = BytePieces(Codes([])).split
+    split = BytePieces(Codes(())).split
     everything = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     for shuffled in (False, True):
         if shuffled:
@@ -113,7 +181,7 @@ def test_units_of_text_cover_every_character() -> None:
 def byte_pieces() -> BytePieces:
     merges = [(BYTE_LETTERS[a], BYTE_LETTERS[b]) for a in range(0, 256, 3) for b in range(256)]
     random.Random(0).shuffle(merges)
-    return BytePieces(Codes(merges))
+    return BytePieces(Codes(tuple(merges)))
 
 
 PIECES = byte_pieces()
@@ -130,3 +198,62 @@ def test_bytes_that_are_no_text_are_shown() -> None:
     assert PIECES.join(["a", "<unk>"]) == "a<unk>"
     with pytest.raises(ValueError, match=r"'\\ud800' cannot be written as UTF-8"):
         PIECES.segment("a\ud800")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "codes.txt"
+
+
+def test_files(path: Path) -> None:
+    codes = Codes(
+        (
+            ("a", "b</w>"),
+            ("é", "漢"),
+            ("#version:", "x"),
+        )
+    )
+    assert codes.to_text() == "#version: 0.2\na b</w>\né 漢\n#version: x\n"
+    first = Codes((("a", "</w>"),), "0.1")
+    for each in (codes, first, Codes(())):
+        path.write_text(each.to_text())
+        assert Codes.load(path) == each
+    path.write_text("a b\nab </w>\n")
+    assert Codes.load(path) == Codes(
+        (
+            ("a", "b"),
+            ("ab", "</w>"),
+        ),
+        "0.1",
+    )
+    path.write_text("a b</w> 120\nc d 7\n")
+    assert Codes.load(path) == Codes(
+        (
+            ("a", "b</w>"),
+            ("c", "d"),
+        )
+    )
+    path.write_bytes(b"#version: 0.2\r\na b \r\n")
+    assert Codes.load(path) == Codes((("a", "b"),))
+    path.write_bytes(b"#version: 0.2.0\na \xc2\x85\n")
+    assert Codes.load(path) == Codes((("a", "\x85"),))
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"#version: 0.3\na b\n", r"expected #version: 0\.2 or 0\.1"),
+        (b"#version: 0.2\na b\nab\n", r"line 3: 'ab', expected two symbols"),
+        (b"#version: 0.2\na b 3\n", r"line 2"),
+        (b"#version: 0.2\na b\n\n", r"line 3"),
+        (b"a b 3\nc d\n", r"line 2"),
+        (b"a b x\n", r"line 1"),
+        (b"", r"is empty"),
+        (b"#version: 0.2\na \xff\n", r"line 2: byte 0xff"),
+    ],
+)
+def test_what_is_no_file_of_codes(path: Path, data: bytes, message: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message) as raised:
+        Codes.load(path)
+    assert str(path) in str(raised.value)

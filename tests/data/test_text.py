@@ -156,7 +156,7 @@ def test_parallel_files_of_different_length(tmp_path: Path, longer: int) -> None
     del sides[1 - longer][59:61]
     paths = write_pair(tmp_path, source, target)
     counts = (100, 98) if longer == 0 else (98, 100)
-    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* part at line 60:"
+    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60:"
     lines = read_parallel(paths)
     for _ in range(98):
         next(lines)
@@ -187,7 +187,7 @@ def test_garbage_is_an_error_or_lines(path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_bytes(good)
     data = bytearray()
     # Writing takes milliseconds.
-    monkeypatch.setattr(text, "_open", lambda _: io.BytesIO(bytes(data)))
+    monkeypatch.setitem(text.COMPRESSED, ".de", lambda *_: io.BytesIO(bytes(data)))
     read = 0
     for _ in range(10_000):
         data[:] = good

@@ -1,6 +1,5 @@
 """Steps from text to words: what the Moses scripts are known to print, and the way back."""
 
-import pickle
 import random
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightconv.data.config import PipelineConfig, SideConfig, WordsConfig
+from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
 from lightconv.data.words import Steps, check_packages
 
 MOSES = SideConfig(lang="en", tokenize="moses")
@@ -160,12 +159,6 @@ def test_truncation_counts_moses_words() -> None:
     assert Steps(replace(MOSES, truncate=3)).apply("Hello, world!") == "Hello , world"
 
 
-def test_steps_travel_to_other_processes() -> None:
-    steps = Steps(MOSES)
-    steps.apply("a")
-    assert pickle.loads(pickle.dumps(steps)).apply("It's.") == "It &apos;s ."
-
-
 @pytest.mark.parametrize(
     "side, package, extra",
     [
@@ -188,3 +181,22 @@ def test_a_missing_package_is_named_with_its_extra(
         check_packages(config)
     with pytest.raises(ValueError, match=message):
         Steps(side).apply("a")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"corpus": ""},
+        {"corpus": "my corpus"},
+        {"metric": " bleu"},
+        {"source_lang": ""},
+        {"target_lang": "d\te"},
+    ],
+)
+def test_names_of_a_task_are_words(changes: dict[str, str]) -> None:
+    fields = {"kind": "translation", "corpus": "toy", "metric": "bleu"}
+    assert TaskConfig(**fields).source_lang is None
+    with pytest.raises(
+        ValueError, match=f"^{next(iter(changes))}=.* must be a word without spaces$"
+    ):
+        TaskConfig(**{**fields, **changes})

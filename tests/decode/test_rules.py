@@ -104,6 +104,8 @@ def test_lengths_of_each_sentence() -> None:
     assert allowed(rules, [[3, 3]] * 3)[1:] == [[2], [2, 3, 4, 5]]
     assert allowed(rules, [[3, 3, 3]] * 3)[2] == [2]
     assert rules.longest == 4
+    # Far from every limit, so that `best` does not look at all words.
+    assert allowed(make(2, min_len=[1, 3]), [[3], [3]]) == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5]]
 
 
 def test_rows_of_a_sentence_stand_together() -> None:

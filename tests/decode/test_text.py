@@ -28,6 +28,11 @@ def test_it_translates(copies: Trained) -> None:
     assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
 
 
+def test_a_summary_is_of_the_start(copies: Trained) -> None:
+    with pytest.warns(UserWarning, match="only the first 2 are read"):
+        assert lightconv.load(copies.model).summarize(["w1 w2 w3"], max_source=2) == ["w1 w2"]
+
+
 def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     answers = list(islice(model.answers(repeat("w7 w8"), window=2), 3))

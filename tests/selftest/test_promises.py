@@ -58,7 +58,8 @@ def test_a_run_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_digest_that_nobody_compares_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint._Files, "verified", lambda self, name: self.folder / name)
+    files = checkpoint.CheckpointFiles
+    monkeypatch.setattr(files, "_verified", lambda self, name: self.folder / name)
     broken("R5", tmp_path, "not detected")
 
 

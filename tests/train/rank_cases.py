@@ -21,9 +21,9 @@ from lightconv.train import (
     AdamConfig,
     DivergenceError,
     Group,
-    Metric,
     NesterovConfig,
     PreparedData,
+    RunMetric,
     Trainer,
     run,
 )
@@ -268,7 +268,7 @@ def whole_run(
             train_config(**changes),
             device=CPU,
             stop=Asked(mark if group.rank == stop_rank else None),
-            metric=None if scores is None else Metric("score", compute),
+            metric=None if scores is None else RunMetric("score", compute),
             group=group,
         )
     return {

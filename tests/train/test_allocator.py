@@ -61,7 +61,10 @@ class Outcome(NamedTuple):
 
 def outcome(keep: bool, most: int) -> Outcome:
     done = subprocess.run(
-        [sys.executable, "-c", CODE, json.dumps([keep, most])], capture_output=True, check=True
+        [sys.executable, "-c", CODE, json.dumps([keep, most])],
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     return Outcome(*json.loads(done.stdout))
 

@@ -16,14 +16,12 @@ from torch import Tensor, nn
 
 from lightconv.models.tensors import parameters
 from lightconv.train.checkpoint import (
+    CheckpointFiles,
     DamagedError,
     flatten_optimizer,
     read_checkpoint,
-    read_part,
-    read_state,
     restore_model,
     restore_optimizer,
-    verify_checkpoint,
 )
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.config import AdamConfig, NesterovConfig
@@ -101,15 +99,15 @@ def test_the_last_byte_matters(name: str, folder: Path) -> None:
     path = folder / "step-00000200" / name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedError):
-        verify_checkpoint(path.parent)
+        CheckpointFiles(path.parent).verify()
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_gone(name: str, folder: Path) -> None:
     (folder / "step-00000200" / name).unlink()
     with pytest.raises(DamagedError, match=name):
-        verify_checkpoint(folder / "step-00000200")
-    verify_checkpoint(folder / "step-00000100")
+        CheckpointFiles(folder / "step-00000200").verify()
+    CheckpointFiles(folder / "step-00000100").verify()
     found = Checkpoints(folder).latest()
     assert found is not None
     assert found.step == 100
@@ -129,12 +127,14 @@ def test_files_of_another_checkpoint(folder: Path) -> None:
 def test_only_what_is_read_is_verified(folder: Path) -> None:
     path = folder / "step-00000200"
     (path / "optimizer.safetensors").write_bytes(b"")
-    assert torch.equal(read_part(path, "model")["weight"], tensors(200)["model"]["weight"])
-    assert read_state(path)["step"] == 200
+    assert torch.equal(
+        CheckpointFiles(path).part("model")["weight"], tensors(200)["model"]["weight"]
+    )
+    assert CheckpointFiles(path).state()["step"] == 200
     with pytest.raises(DamagedError, match=r"optimizer\.safetensors: 0 bytes, expected"):
-        read_part(path, "optimizer")
+        CheckpointFiles(path).part("optimizer")
     with pytest.raises(DamagedError, match=r"has no ema\.safetensors"):
-        read_part(path, "ema")
+        CheckpointFiles(path).part("ema")
 
 
 def rewrite(path: Path, name: str, data: bytes) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightconv.train import Group
 from lightconv.train.distributed import join, meet, pieces
-from lightconv.train.launch import Place
+from lightconv.train.launch import RankPlace
 from tests.harness.server import RankServer
 from tests.train.rank_cases import difference, exchange, out_of_memory, overflow, updates
 
@@ -106,7 +106,7 @@ def attempt(path: Path, size: int, late: int | None = None) -> list[dist.PrefixS
 
     def begin(rank: int) -> None:
         store = dist.FileStore(str(path), -1)
-        found[rank] = meet(store, Place(rank, size, rank, size))
+        found[rank] = meet(store, RankPlace(rank, size, rank, size))
 
     threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(size)]
     for rank, thread in enumerate(threads):
@@ -117,7 +117,7 @@ def attempt(path: Path, size: int, late: int | None = None) -> list[dist.PrefixS
         assert not found  # the words of the dead are there, but nobody goes
         threads[late].start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     return [found[rank] for rank in range(size)]
 
 
@@ -137,12 +137,12 @@ def test_those_who_meet_share_what_no_earlier_attempt_had(tmp_path: Path) -> Non
 def test_a_stop_before_all_have_met(tmp_path: Path) -> None:
     store = dist.FileStore(str(tmp_path / "store"), -1)
     with pytest.raises(SystemExit) as stopped:
-        meet(store, Place(1, 2, 1, 2), stop=lambda: 75)
+        meet(store, RankPlace(1, 2, 1, 2), stop=lambda: 75)
     assert stopped.value.code == 75
 
 
 def test_one_process_is_a_group_of_one() -> None:
-    for place in (None, Place(0, 1, 0, 1)):
+    for place in (None, RankPlace(0, 1, 0, 1)):
         with join(place, torch.device("cpu"), {}) as group:
             assert type(group) is Group
         assert not dist.is_initialized()

@@ -16,7 +16,7 @@ from lightconv.train.estimate import (
     plan_rows,
     summary_rows,
 )
-from lightconv.train.loop import Progress, Window
+from lightconv.train.loop import RunProgress, Window
 from lightconv.train.trainer import Record
 from tests.harness.examples import lm_config, model_config, train_config
 
@@ -128,7 +128,7 @@ def test_memory() -> None:
 
 
 def test_the_summary() -> None:
-    progress = Progress(
+    progress = RunProgress(
         Position(1, 3, 2),
         validated=20,
         best=-2.5,
@@ -159,9 +159,9 @@ def test_the_summary() -> None:
 
 
 def test_progress_comes_back() -> None:
-    progress = Progress(Position(1, 2, 3), window=Window(1.0, 2.0, 3, 4.0), seconds={"a": 1.5})
-    assert Progress.of(progress.values()) == progress
-    assert isinstance(Progress.of(progress.values()).position, Position)
+    progress = RunProgress(Position(1, 2, 3), window=Window(1.0, 2.0, 3, 4.0), seconds={"a": 1.5})
+    assert RunProgress.of(progress.values()) == progress
+    assert isinstance(RunProgress.of(progress.values()).position, Position)
 
 
 def test_a_window_leaves_out_what_was_skipped() -> None:

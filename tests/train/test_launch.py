@@ -22,7 +22,7 @@ from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import (
     EXIT_LOST,
     STORE,
-    Place,
+    RankPlace,
     Ranks,
     check_processes,
     find_place,
@@ -43,33 +43,34 @@ def test_the_place_is_what_torchrun_says() -> None:
     assert find_place({}) is None
     assert find_place({"RANK": "3"}) is None
     full = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert find_place(full) == Place(5, 8, 1, 4)
-    assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == Place(1, 2, 1, 2)
+    assert find_place(full) == RankPlace(5, 8, 1, 4)
+    assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace(1, 2, 1, 2)
 
 
 @pytest.mark.parametrize(
-    "changes, words",
+    "name, text",
     [
-        ({"RANK": "x"}, "RANK='x', expected a whole number"),
-        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE='-2', expected"),
-        ({"LOCAL_RANK": "²"}, "LOCAL_RANK="),
-        ({"RANK": "2"}, "expected ranks below their sizes"),
-        ({"LOCAL_WORLD_SIZE": "3"}, "expected ranks below their sizes"),
+        ("RANK", "x"),
+        ("RANK", "2"),
+        ("WORLD_SIZE", "-2"),
+        ("WORLD_SIZE", "9" * 99),
+        ("LOCAL_RANK", "²"),
+        ("LOCAL_WORLD_SIZE", "3"),
     ],
 )
-def test_a_place_that_cannot_be(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        find_place({"RANK": "1", "WORLD_SIZE": "2", **changes})
+def test_a_place_that_cannot_be(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='{text[:60]}'.*expected whole numbers"):
+        find_place({"RANK": "1", "WORLD_SIZE": "2", name: text})
 
 
 def test_how_many_processes() -> None:
     check_processes(2, None, {})
-    check_processes(2, Place(0, 2, 0, 2), {STORE: "/tmp/x"})
+    check_processes(2, RankPlace(0, 2, 0, 2), {STORE: "/tmp/x"})
     for number in (0, -1, 5000):
         with pytest.raises(ValueError, match=f"--processes {number} must be from 1 to"):
             check_processes(number, None, {})
     with pytest.raises(ValueError, match="torchrun has started 4 processes already"):
-        check_processes(2, Place(0, 4, 0, 4), {})
+        check_processes(2, RankPlace(0, 4, 0, 4), {})
 
 
 def test_restarts_are_known() -> None:
@@ -120,6 +121,15 @@ def scripts(*codes: str) -> Callable[[Any], subprocess.Popen[bytes]]:
         ),
         (["os.kill(os.getpid(), 11)", f"sys.exit({EXIT_LOST})"], 1, "process 0 of 2 was ended by"),
         ([f"sys.exit({EXIT_LOST})"] * 2, 1, "error: the processes lost contact"),
+        # A rank that is told to stop for that does not hide it.
+        (
+            [
+                "signal.signal(15, lambda *_: sys.exit(75)); time.sleep(60)",
+                "time.sleep(0.3); os.kill(os.getpid(), 9)",
+            ],
+            1,
+            "process 1 of 2 was ended by SIGKILL",
+        ),
         # One could still say it.
         ([f"time.sleep(0.2); sys.exit({EXIT_LOST})", "sys.exit(1)"], 1, ""),
     ],
@@ -203,7 +213,7 @@ def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for process in processes:
         process.kill()
-        process.wait()
+        process.wait(30)
 
 
 def read(path: Path) -> str:
@@ -257,7 +267,7 @@ def test_the_second_ctrl_c_ends_all_at_once(launched: Callable[..., Any], tmp_pa
 def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path: Path) -> None:
     launcher = launched()
     launcher.kill()
-    launcher.wait()
+    launcher.wait(30)
     pids = [int(read(tmp_path / f"{rank}.pid")) for rank in (0, 1)]
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     assert "[15]" in (read(tmp_path / "0.got"), read(tmp_path / "1.got"))
@@ -351,7 +361,7 @@ def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) ->
         assert err.count("error") == 1
     steps = Checkpoints(tmp_path / "run" / "checkpoints").steps()
     again = [*arguments, "--set", f"train.max_steps={steps[-1] + 5}", "--allow-changes"]
-    rest = subprocess.run(again, env=ENV, text=True, capture_output=True, check=False)
+    rest = subprocess.run(again, env=ENV, text=True, capture_output=True, timeout=120, check=False)
     assert rest.returncode == 0, rest.stderr
     assert "resumed from step " in rest.stderr
 

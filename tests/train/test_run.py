@@ -15,7 +15,7 @@ from lightconv.models.folder import ModelFolder
 from lightconv.recipe import Recipe
 from lightconv.train import Group, PreparedData, Run, Trainer
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.loop import Loop, Metric
+from lightconv.train.loop import Loop, RunMetric
 from lightconv.train.run import _find_checkpoint, is_run
 from tests.harness.examples import model_config, prepare, recipe, small_config
 
@@ -210,7 +210,7 @@ def test_the_data_is_changed_in_the_middle(
     assert run.files() == {"vocab.txt": tmp_path / "run" / "vocab.txt"}
     assert (run.model_path / "vocab.txt").read_bytes() == own
     assert load_vocabularies(run.model_path).target.tokens[4:6] == ("s0", "s1")
-    assert isinstance(lightconv.load(run.model_path), torch.nn.Module)
+    assert lightconv.load(run.model_path).config == run.model_config
 
 
 def test_the_data_is_changed_before_the_first_update(data: Path, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_damaged_checkpoint_is_not_averaged_and_the_remedy_works(
 def test_the_metric_stays(data: Path, tmp_path: Path) -> None:
     """One measure decides which checkpoint is best."""
     run = begin(tmp_path / "run", small_config(), **WHOLE)
-    metric, other = (Metric(name, lambda model, hurry: 1.0) for name in ("score", "other"))
+    metric, other = (RunMetric(name, lambda model, hurry: 1.0) for name in ("score", "other"))
     run.train(PreparedData(data), metric=metric)
     for wrong, name in ((None, "no --metric"), (other, "other")):
         with pytest.raises(ValueError, match=f"begun with score, expected the same, got {name}"):

@@ -80,7 +80,7 @@ def test_another_thread_has_the_clock_alone() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join()
+    thread.join(30)
     assert codes == [75]
 
 
@@ -94,5 +94,7 @@ def test_the_second_interrupt_can_end_the_process() -> None:
         "    finally:\n"
         "        print('still there')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

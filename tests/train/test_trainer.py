@@ -3,21 +3,17 @@
 import math
 from copy import deepcopy
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import lightconv.train
 from lightconv.data import PAD, Batch, Synthetic
 from lightconv.models import DynamicConvConfig, Seq2Seq, Seq2SeqConfig
 from lightconv.train import (
-    AdamConfig,
     CosineConfig,
     Group,
     InverseSqrtConfig,
-    NesterovConfig,
     TrainConfig,
     Trainer,
 )
@@ -102,21 +98,6 @@ def test_the_gradient_is_that_of_the_loss_per_token() -> None:
         torch.testing.assert_close(a.grad, b.grad)
 
 
-def test_updates_are_adam_with_decoupled_decay() -> None:
-    model = build()
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    schedule = InverseSqrtConfig(peak=1e-3, warmup=1, start=1e-3)
-    config = configure(1, schedule=schedule, optimizer=AdamConfig(weight_decay=0.1))
-    Trainer(model, config).update([DATA.batch(0)])
-    for name, parameter in model.named_parameters():
-        # The first Adam step has the size of the rate, whatever the size of the gradient.
-        gradient = parameter.grad
-        assert gradient is not None
-        step = gradient / (gradient.abs() + 1e-8)
-        expected = before[name] * (1 - 1e-3 * 0.1) - 1e-3 * step
-        torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("limit", [0.01, 100.0, 0.0])
 def test_the_gradient_is_cut_to_a_norm(limit: float) -> None:
     free, cut_off = Trainer(build(), configure(1)), Trainer(build(), configure(1, clip_norm=limit))
@@ -127,29 +108,6 @@ def test_the_gradient_is_cut_to_a_norm(limit: float) -> None:
     share = limit / norm if 0.0 < limit < norm else 1.0
     for a, b in zip(free.model.parameters(), cut_off.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad * share, b.grad, rtol=1e-4, atol=1e-12)
-
-
-def test_nesterov_trains_too() -> None:
-    schedule = InverseSqrtConfig(peak=0.5, warmup=1, start=0.5)
-    config = configure(1, schedule=schedule, optimizer=NesterovConfig(momentum=0.9))
-    model = build()
-    before = [parameter.clone() for parameter in model.parameters()]
-    Trainer(model, config).update([DATA.batch(0)])
-    for old, new in zip(before, model.parameters(), strict=True):
-        torch.testing.assert_close(new, old - 0.5 * 1.9 * new.grad)
-
-
-def test_two_runs_are_identical() -> None:
-    config = configure(5, peak=1e-3, warmup=2)
-    runs = [fit(Trainer(build(torch.float32), config), DATA) for _ in range(2)]
-    assert runs[0] == runs[1]
-
-
-def test_training_lowers_the_loss() -> None:
-    trainer = Trainer(build(torch.float32), configure(60, peak=5e-3, warmup=20))
-    history = fit(trainer, DATA)
-    assert history[0].loss > 0.9 * math.log(DATA.vocab)
-    assert history[-1].loss < 0.6 * history[0].loss
 
 
 def test_an_update_without_tokens_is_refused() -> None:
@@ -372,11 +330,6 @@ def test_compiling_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(model, train_config(compile=True))
     trainer.update([EXAMPLES.batch(0)])
     assert asked == [(model.features, {"dynamic": True})]
-
-
-def test_training_never_imports_decoding() -> None:
-    folder = Path(lightconv.train.__file__).parent
-    assert not [path for path in folder.glob("*.py") if "lightconv.decode" in path.read_text()]
 
 
 def test_values_come_back() -> None:

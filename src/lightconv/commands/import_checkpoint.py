@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_rows, tell
-from lightconv.data.codes import LARGEST_CODES, PAIR_CODES, SHARED_CODES
+from lightconv.data.subword import LARGEST_CODES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import SPECIALS, Vocabularies, Vocabulary
 
 if TYPE_CHECKING:

@@ -1,15 +1,15 @@
-"""`lightconv prepare`: text becomes ids on the disk, with all that is needed to undo it."""
+"""`lightconv prepare`: from text to a prepared folder."""
 
 import argparse
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups
+from lightconv.console import print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
 from lightconv.data.config import TaskKind
 from lightconv.files import cache_folder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     # A task and its training files.
     Own = tuple[TaskKind, Given]
 
-# Which options say what one's own files are: (task, options that are all needed).
+# Options for files of one's own: (task, options that are all needed).
 OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
     ("translation", ("train",)),
     ("language_model", ("text",)),
@@ -32,12 +32,12 @@ OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
 )
 BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
 SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
-# What a corpus needs is printed in lines of this width.
+# Width of the lines about what a corpus needs, and of the longest bar of a histogram.
 WIDTH = 74
+WIDEST = 24
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prepares a corpus, prints what became of it."""
     parser = _parser()
     options = parser.parse(argv)
     if options.list:
@@ -53,16 +53,14 @@ def main(argv: Sequence[str]) -> int:
     # These load numpy and more: mistakes above are answered at once.
     from lightconv.config import override
     from lightconv.console import Display
-    from lightconv.data.origin import PrepareConfig
-    from lightconv.data.prepare import check_free, prepare
-    from lightconv.data.work import work_folder
+    from lightconv.data.config import PrepareConfig
+    from lightconv.data.prepare import check_free, prepare, work_folder
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):
-        corpus = _open_own(own, options, display) if own else _open_named(options, display)
-        config = override(
-            PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters), options.set
-        )
+        corpus = _open(own, options, display)
+        config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
+        config = override(config, options.set)
         try:
             prepared = prepare(
                 corpus,
@@ -74,8 +72,8 @@ def main(argv: Sequence[str]) -> int:
             )
         except BaseException as error:
             folder = work_folder(options.out)
-            if folder.exists():  # it is removed where what was given is wrong
-                display.note("not finished: the same command goes on from here")
+            if folder.exists():  # it is removed if the input is unusable
+                display.note("not finished: the same command resumes from here")
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 error.filename = str(folder)  # a full disk does not say where
             raise
@@ -84,7 +82,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def list_corpora() -> int:
-    """Prints the corpora that are known by name, and what each needs."""
     groups: dict[str, list[list[str]]] = {}
     for name, entry in CORPORA.items():
         if entry.takes_source:
@@ -99,31 +96,96 @@ def list_corpora() -> int:
 
 def report(prepared: "Prepared") -> None:
     """Prints counts, drops, lengths and a histogram."""
-    from lightconv.data.statistics import count_rows, draw_histogram, length_rows
-
-    task, vocabularies = prepared.task, prepared.pipeline.vocabularies()
-    sizes = [f"{len(each):,}" for each in dict.fromkeys(vocabularies)]
+    task, config = prepared.task, prepared.pipeline.config
+    vocabularies = dict.fromkeys(prepared.pipeline.vocabularies())
+    sizes = " and ".join(f"{len(each):,}" for each in vocabularies)
     languages = [lang for lang in (task.source_lang, task.target_lang) if lang]
     rows = [
         ["corpus", task.corpus + (f" ({' to '.join(languages)})" if languages else "")],
         ["task", task.kind.replace("_", " ")],
-        [
-            "vocabulary",
-            f"{' and '.join(sizes)} {SUBWORDS[prepared.pipeline.config.subword.kind]}",
-        ],
+        ["vocabulary", f"{sizes} {SUBWORDS[config.subword.kind]}"],
         ["folder", str(prepared.folder)],
     ]
     splits = prepared.statistics()["splits"]
-    print_groups({"": rows}, ("", ""), ())
+    print_rows(rows)
     for header, table in (count_rows(splits), length_rows(splits)):
+        right = [name for name in header if name not in ("split", "side")]
         print()
-        print_groups(
-            {"": table}, header, [name for name in header if name not in ("split", "side")]
-        )
+        print_groups({"": table}, header, right)
     print("\nlengths of train, in tokens\n")
     print("\n".join(draw_histogram(splits["train"])))
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
+
+
+def count_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: examples of each split that were read, kept, and dropped by reason."""
+    from lightconv.data.statistics import REASONS
+
+    found = {reason for split in splits.values() for reason in split["dropped"]}
+    reasons = [reason for reason in REASONS if reason in found]
+    rows = []
+    for name, split in splits.items():
+        counts = (
+            split["read"],
+            split["kept"],
+            *(split["dropped"].get(each, 0) for each in reasons),
+        )
+        rows.append([name, *(f"{count:,}" for count in counts)])
+    return ["split", "read", "kept", *reasons], rows
+
+
+def length_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: tokens and lengths of each side of each split."""
+    rows = [
+        [
+            name,
+            side,
+            f"{about['tokens']:,}",
+            _share(about["unknown_rate"]),
+            f"{about['mean']:.1f}",
+            *(f"{length:,}" for length in about["percentiles"].values()),
+            f"{about['longest']:,}",
+        ]
+        for name, split in splits.items()
+        for side, about in split["sides"].items()
+    ]
+    first = next(iter(splits["train"]["sides"].values()))
+    percentiles = [f"{each} %" for each in first["percentiles"]]
+    return ["split", "side", "tokens", "unknown", "mean", *percentiles, "longest"], rows
+
+
+def _share(rate: float) -> str:
+    """A rate with enough digits to tell it from zero."""
+    return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
+
+
+def draw_histogram(split: Mapping[str, Any]) -> list[str]:
+    """Lines with a bar for every length and side."""
+    sides = split["sides"]
+    histograms = [about["histogram"] for about in sides.values()]
+    if not any(bars[0]["count"] for bars in histograms):  # empty sentences are rare
+        histograms = [bars[1:] for bars in histograms]
+    columns = list(map(_draw_bars, histograms))
+    labels = list(map(_label, histograms[0]))
+    width, column = max(map(len, labels)), max(len(cell) for cells in columns for cell in cells)
+    lines = []
+    for label, cells in [("", sides), *zip(labels, zip(*columns, strict=True), strict=True)]:
+        padded = "  ".join(f"{cell:<{column}}" for cell in cells)
+        lines.append(f"{label:>{width}}  {padded}".rstrip())
+    return lines
+
+
+def _draw_bars(histogram: Sequence[Mapping[str, Any]]) -> list[str]:
+    counts = [bar["count"] for bar in histogram]
+    total, most = max(sum(counts), 1), max(*counts, 1)
+    return [f"{n / total:>6.1%} {'#' * -(-WIDEST * n // most)}".rstrip() for n in counts]
+
+
+def _label(bar: Mapping[str, Any]) -> str:
+    if bar["to"] is None:
+        return f"{bar['from']:,} and more"
+    return f"{bar['from']:,}" if bar["from"] == bar["to"] else f"{bar['from']:,}-{bar['to']:,}"
 
 
 def _recipe(corpus: str) -> str | None:
@@ -158,13 +220,11 @@ def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
     return None  # not reached
 
 
-def _open_named(options: argparse.Namespace, display: "Display") -> "Corpus":
-    return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
-
-
-def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(own: "Own | None", options: argparse.Namespace, display: "Display") -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
+    if own is None:
+        return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
     kind, train = own
     if options.jsonl is not None and not is_json(options.jsonl):
         raise ValueError(
@@ -183,7 +243,6 @@ def _open_own(own: "Own", options: argparse.Namespace, display: "Display") -> "C
 
 
 def _pair(option: str, paths: Sequence[Path]) -> "Given":
-    """A prefix or a file, or source and target."""
     if len(paths) > 2:
         raise ValueError(f"{option} has {len(paths)} files, expected one prefix or two files")
     return paths[0] if len(paths) == 1 else (paths[0], paths[1])
@@ -191,7 +250,7 @@ def _pair(option: str, paths: Sequence[Path]) -> "Given":
 
 @contextmanager
 def _warnings_on(display: "Display") -> Iterator[None]:
-    """Each warning once, as a line for people."""
+    """Shows each warning once, as a note."""
     seen = set()
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:

@@ -15,7 +15,7 @@ from lightconv.processes import EXIT_DIVERGED, exit_code
 from lightconv.recipe import Recipe, count_parameters, find_recipe
 from lightconv.train.estimate import Rows, estimate, memory_rows, plan_rows, summary_rows
 from lightconv.train.launch import (
-    Place,
+    RankPlace,
     check_processes,
     find_place,
     is_restarted,
@@ -26,7 +26,7 @@ from lightconv.train.run import Run
 if TYPE_CHECKING:
     import torch
 
-    from lightconv.train.loop import Metric
+    from lightconv.train.loop import RunMetric
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,7 +74,7 @@ def _train(
     options: argparse.Namespace,
     recipe: Recipe,
     device: "torch.device",
-    place: Place | None,
+    place: RankPlace | None,
     plan: Callable[..., Rows],
     max_seconds: float | None,
 ) -> int:
@@ -140,13 +140,13 @@ def _train(
     return outcome.code
 
 
-def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "Metric | None":
+def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | None":
     if options.metric is None:
         return None
     from lightconv.evaluate.system import validation_metric
-    from lightconv.train.loop import Metric
+    from lightconv.train.loop import RunMetric
 
-    return Metric(*validation_metric(options.data, recipe.decode, options.metric))
+    return RunMetric(*validation_metric(options.data, recipe.decode, options.metric))
 
 
 def check_smoothing(recipe: Recipe) -> None:

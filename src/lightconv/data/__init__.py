@@ -1,4 +1,4 @@
-"""From text to token batches; nothing here knows a model."""
+"""From text to batches of tokens; free of models."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
     PipelineConfig,
+    PrepareConfig,
     SideConfig,
     TaskConfig,
     WordsConfig,
@@ -24,16 +25,12 @@ from lightconv.data.vocabulary import (
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.data.batches import Batch, Batches
+    from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
     from lightconv.data.corpus import Corpus
-    from lightconv.data.examples import Blocks, Pairs, Sentences
-    from lightconv.data.loader import Loader
-    from lightconv.data.origin import PrepareConfig
+    from lightconv.data.loader import TASKS, Loader, Synthetic
     from lightconv.data.pipeline import Pipeline
-    from lightconv.data.plan import BatchPlan, Position
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
-    from lightconv.data.synthetic import TASKS, Synthetic
 
 __all__ = [
     "BOS",
@@ -46,7 +43,6 @@ __all__ = [
     "Batch",
     "BatchPlan",
     "Batches",
-    "Blocks",
     "BytesConfig",
     "Corpus",
     "FilterConfig",
@@ -72,15 +68,11 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "batches": ["Batch", "Batches"],
+        "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
         "corpus": ["Corpus"],
-        "examples": ["Blocks", "Pairs", "Sentences"],
-        "loader": ["Loader"],
-        "origin": ["PrepareConfig"],
+        "loader": ["Loader", "Synthetic", "TASKS"],
         "pipeline": ["Pipeline"],
-        "plan": ["BatchPlan", "Position"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
-        "synthetic": ["TASKS", "Synthetic"],
     },
 )

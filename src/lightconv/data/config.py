@@ -1,4 +1,4 @@
-"""What is learned from what: readable without torch."""
+"""Configurations of tasks, text pipelines and filters; free of torch."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,13 +10,13 @@ TaskKind = Literal["translation", "language_model", "summarization"]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """A task and the corpus that `lightconv prepare` knows by name."""
+    """A task and the name of its corpus."""
 
     kind: TaskKind
     corpus: str
     source_lang: str | None = None
     target_lang: str | None = None
-    # How the paper scores it: the name of a measure in `evaluate`.
+    # The paper's measure: its name in `evaluate`.
     metric: str
 
     def __post_init__(self) -> None:
@@ -25,14 +25,14 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SideConfig:
-    """How the text of one side, or one language, becomes words; undone after decoding."""
+    """Steps from the text of one side (source, target or text) to words; undone after decoding."""
 
     lang: str
     # "moses": punctuation as the Moses scripts normalise it.
     normalize: Literal["none", "moses"] = "none"
-    # "moses": its tokeniser; "jieba": Chinese words; "none": the text is left whole.
+    # "moses": its tokeniser; "jieba": Chinese words; "none": the text stays whole.
     tokenize: Literal["none", "moses", "jieba"] = "none"
-    # Moses's option -a: a word is split at its hyphens, which become "@-@".
+    # Moses's option -a: splits words at hyphens, which become "@-@".
     split_hyphens: bool = False
     lowercase: bool = False
     # Longer texts keep their first words; None keeps all.
@@ -48,24 +48,22 @@ class SideConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BytesConfig:
-    """Byte-level BPE on untokenised text: any Unicode comes back as it was."""
+    """Byte-level BPE on untokenised text: restores any Unicode."""
 
     kind: ClassVar[str] = "bytes"
-    # With the 4 special tokens and the 256 bytes.
+    # Includes the 4 special tokens and the 256 bytes.
     vocab: int = 8000
     # One code, and so one vocabulary, for both sides.
     joint: bool = True
 
     def __post_init__(self) -> None:
         if not self.vocab >= 260:
-            raise ValueError(
-                f"vocab={self.vocab} must be at least 260: 256 bytes, 4 special tokens"
-            )
+            raise ValueError(f"vocab={self.vocab} must be at least 260: 256 bytes, 4 specials")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BPEConfig:
-    """BPE of words with `@@` where a word goes on, as subword-nmt writes it."""
+    """BPE of words; a token that the next one continues ends with `@@`, as in subword-nmt."""
 
     kind: ClassVar[str] = "bpe"
     merges: int
@@ -84,7 +82,7 @@ class BPEConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WordsConfig:
-    """Whole words in order of frequency; what is rarer than `min_count` is unknown."""
+    """Whole words by frequency; those rarer than `min_count` are unknown."""
 
     kind: ClassVar[str] = "words"
     min_count: int = 1
@@ -96,7 +94,7 @@ class WordsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """From text to ids and back: source and target side, or one side alone."""
+    """From text to ids and back: source and target, or one text."""
 
     sides: tuple[SideConfig, ...]
     subword: BytesConfig | BPEConfig | WordsConfig
@@ -108,11 +106,11 @@ class PipelineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """Which training examples are left out, by their length; of other splits none ever is."""
+    """Filters by length; only training examples are filtered."""
 
-    # What lengths are counted in: tokens, or the words that tokens are made of.
+    # Unit of lengths: tokens, or words before subwords.
     unit: Literal["tokens", "words"] = "tokens"
-    # 0 keeps the empty lines of a text; a pair with an empty side is left out in any case.
+    # 0 keeps the empty lines of a text; a pair with an empty side is always left out.
     min_len: int = 1
     max_len: int | None = None
     # The longer side over the shorter.
@@ -126,3 +124,11 @@ class FilterConfig:
                 raise ValueError(f"min_len={self.min_len} must not be above max_len={self.max_len}")
         if self.max_ratio is not None and not self.max_ratio >= 1.0:
             raise ValueError(f"max_ratio={self.max_ratio} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Settings that `lightconv prepare --set` can change."""
+
+    pipeline: PipelineConfig
+    filters: FilterConfig

@@ -1,4 +1,4 @@
-"""A corpus: text by split, read anew as often as one likes, and how to prepare it."""
+"""A corpus: texts by split, with the steps and filters that prepare them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ Example = tuple[str, ...]
 Reader = Callable[[], Iterator[Example]]
 
 SPLITS = ("train", "valid", "test")
-# Stands between the sentences of a summary, as a word of its own: what measures take apart.
+# A word between the sentences of a summary; measures split there.
 SENTENCE_BREAK = "¶"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """What `lightconv prepare` needs; each reader begins at the beginning when called."""
+    """Input of `prepare`; each reader starts from the beginning when called."""
 
     task: TaskConfig
     splits: Mapping[str, Reader]
     pipeline: PipelineConfig
     filters: FilterConfig = field(default_factory=FilterConfig)
-    # Whether the owners have normalised and tokenised the texts as the pipeline would.
+    # The owners have normalised and tokenised the texts as the pipeline would.
     tokenized: bool = False
-    # The owners' file of BPE codes, for both sides, in place of codes that are learned.
+    # The owners' file of BPE codes for both sides, instead of learned codes.
     codes: Path | None = None
-    # About how many examples a split has, where that is known before it is read.
+    # Approximate numbers of examples, where they are known before reading.
     examples: Mapping[str, int] = field(default_factory=dict)
-    # What was read, for the record: file or index -> SHA-256.
+    # Inputs, for the record: file or index -> SHA-256.
     digests: Mapping[str, str] = field(default_factory=dict)

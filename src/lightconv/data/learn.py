@@ -1,149 +1,152 @@
-"""What a pipeline learns from training text: codes and vocabularies.
+"""Codes and vocabularies, learned from the counts of words: the text is read once, never kept."""
 
-Everything is learned from how often each word stands in the text, so the text is read once and
-never kept.
-"""
-
-import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from lightconv.data.codes import END, Codes
-from lightconv.data.config import BPEConfig, BytesConfig, PipelineConfig, WordsConfig
-from lightconv.data.corpus import Example, Reader
-from lightconv.data.subword import (
-    BYTE_LETTERS,
-    BytePieces,
-    WordPieces,
-    to_letters,
-)
+from lightconv.console import Display
+from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
+from lightconv.data.subword import BYTE_LETTERS, END, UNIT, Codes, WordPieces, to_letters
 from lightconv.data.vocabulary import SPECIAL_TOKENS, SPECIALS, Vocabularies, Vocabulary
-from lightconv.data.words import Steps
-from lightconv.processes import chunked, spread
+from lightconv.processes import spread
 
-# Examples that a process gets at once.
-CHUNK = 1000
-# A pair that stands once in all the text is not merged, as in subword-nmt.
+# A work item of a process has at most so many rows, and about so many characters or bytes.
+MOST_ROWS = 1000
+MOST_CHARACTERS = 1 << 20
+# A pair that occurs once in the whole text is not merged, as in subword-nmt.
 RAREST_PAIR = 2
-# Codes are learned from so many words at most, the most frequent: rarer ones hardly change what is
-# merged, and the learner takes half a kilobyte for each.
+# Codes are learned from the most frequent words only: rarer ones hardly change the merges, and the
+# learner takes half a kilobyte for each.
 MOST_WORDS = 1 << 19
-# Copies of a word in one line given to the learner, which counts words by itself.
+# Copies of a word in one line given to the learner, which counts words itself.
 COPIES = 1000
-
-# What no file of ours can hold: such words are unknown.
+# Characters that our files cannot hold: such words are unknown.
 UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
-
-class Progress(Protocol):
-    """Told how many examples have been read so far, and then that codes are learned."""
-
-    def __call__(self, step: str, done: int) -> None:
-        """`step` is "words" or "codes"."""
+Counts = list[Counter[str]]
+Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
 
 
 class Learned(NamedTuple):
-    """One code for each side that has its own, and the vocabularies."""
+    """Codes, shared or one for each side, and the vocabularies."""
 
     codes: tuple[Codes, ...]
     vocabularies: Vocabularies
 
 
 def learn(
-    config: PipelineConfig,
-    read: Reader,
+    config: BytesConfig | BPEConfig | WordsConfig,
+    blocks: Iterable[tuple[bytes, ...]],
     *,
-    processes: int,
-    progress: Progress | None,
+    processes: int = 1,
+    display: Display,
+    total: int | None = None,
     given: Codes | None = None,
 ) -> Learned:
-    """Codes and vocabularies of the examples that `read` yields.
+    """Codes and vocabularies of blocks of lines of words, a block for each side.
 
-    given  codes for all sides, in place of codes that are learned
+    given  codes for all sides, instead of learned ones
     """
-    counts = count_units(config, read, processes=processes, progress=progress)
+    counts: Counts = []
+    done = 0
+    for lines, found in spread(partial(_count, config.kind), blocks, processes):
+        counts = counts or [Counter() for _ in found]
+        for sum_, part in zip(counts, found, strict=True):
+            sum_.update(part)
+        done += lines
+        display.show("counting words", done, total)
     if not any(counts):
         raise ValueError("there is no text to learn from, expected at least one word")
-    if progress is not None:
-        progress("codes", 0)
-    if given is not None and isinstance(config.subword, BPEConfig):
-        return _with_tokens(config.subword, (given,), counts)
-    return LEARNERS[config.subword.kind](config.subword, counts)
+    display.show("learning the vocabulary")
+    if isinstance(config, WordsConfig):
+        vocabularies = [frequent(each, config.most, config.min_count) for each in counts]
+        learned = Learned((), _pair(vocabularies))
+    elif isinstance(config, BytesConfig):
+        learned = _learn_bytes(config, counts)
+    else:
+        learned = _learn_bpe(config, counts, given)
+    display.end()
+    return learned
 
 
-def count_units(
-    config: PipelineConfig, read: Reader, *, processes: int = 1, progress: Progress | None = None
-) -> list[Counter[str]]:
-    """How often each unit (a word, with bytes a piece of text) stands in the text of each side."""
-    totals: list[Counter[str]] = [Counter() for _ in config.sides]
-    done = 0
-    for size, counts in spread(partial(_count, config), chunked(read(), CHUNK), processes):
-        for total, count in zip(totals, counts, strict=True):
-            total.update(count)
-        done += size
-        if progress is not None:
-            progress("words", done)
-    return totals
+def _count(kind: str, block: tuple[bytes, ...]) -> tuple[int, Counts]:
+    counts = []
+    for side in block:
+        text = side.decode()
+        if kind == "bytes":
+            units = chain.from_iterable(map(UNIT.findall, text.split("\n")[:-1]))
+            counts.append(Counter(units))
+        else:
+            counts.append(Counter(text.split()))
+    return block[0].count(b"\n"), counts
 
 
-def _count(config: PipelineConfig, examples: list[Example]) -> tuple[int, list[Counter[str]]]:
-    split = BytePieces(Codes([])).split if isinstance(config.subword, BytesConfig) else str.split
-    counts: list[Counter[str]] = [Counter() for _ in config.sides]
-    sides = [(Steps(side), count) for side, count in zip(config.sides, counts, strict=True)]
-    for example in examples:
-        if len(example) != len(sides):
-            raise ValueError(f"an example has {len(example)} texts, expected {len(sides)}")
-        for text, (steps, count) in zip(example, sides, strict=True):
-            count.update(split(steps.apply(text)))
-    return len(examples), counts
+def read_blocks(paths: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
+    """Work items: the same lines of each file."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        for piece in pieces(zip(*files, strict=True)):
+            yield tuple(map(b"".join, zip(*piece, strict=True)))
+
+
+def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows in lists that one process should have in memory at a time."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += sum(map(len, row))
+        if len(piece) >= MOST_ROWS or size >= MOST_CHARACTERS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
-    """Codes of at most that many merges; `end` marks the last letter of a word.
-
-    The most frequent pair of symbols is merged, then the most frequent of what there is now, ...
-    """
+    """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    rarest = _rarest(counts)
-    words = {
-        word: count
-        for word, count in counts.items()
-        if count >= rarest and not UNWRITABLE.search(word)
-    }
-    letters = {letter for word in words for letter in word}
-    ends = {word[-1] + end for word in words}
-    symbols = sorted(letters | ends)
+    rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
+    rarest = rarer[0] + 1 if rarer else 1
+    words = {w: n for w, n in counts.items() if n >= rarest and not UNWRITABLE.search(w)}
+    symbols = sorted({letter for word in words for letter in word} | {w[-1] + end for w in words})
     if not merges or not symbols:
-        return Codes([])
+        return Codes(())
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     options: dict[str, Any] = {"end_of_word_suffix": end} if end else {}
     trainer = trainers.BpeTrainer(
-        # Some merges make what another one has made, so the size says only how many there are at
-        # least.
+        # A lower bound of the merges: some make a symbol that another one has made.
         vocab_size=len(symbols) + merges,
         min_frequency=RAREST_PAIR,
-        # It breaks ties by the order in which symbols become known to it, which would be that of a
-        # hash table.
+        # Ties are broken by the order of known symbols, else that of a hash table.
         special_tokens=symbols,
         show_progress=False,
         **options,
     )
-    with _one_thread():
+    # One thread: more are slower, and make tokenizers warn at every later fork.
+    name = "TOKENIZERS_PARALLELISM"
+    before = {name: os.environ.pop(name)} if name in os.environ else {}
+    os.environ[name] = "false"
+    try:
         learner.train_from_iterator(_copies(words), trainer)
+    finally:
+        del os.environ[name]
+        os.environ.update(before)
     found = json.loads(learner.to_str())["model"]["merges"]
-    return Codes((left, right) for left, right in found[:merges])
+    return Codes(tuple((left, right) for left, right in found[:merges]))
 
 
 def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:
-    """The vocabulary of these tokens, the most frequent first, ties in the order of the strings."""
+    """The vocabulary of tokens, the most frequent first, ties in the order of the strings."""
     words = sorted(
         (-count, token)
         for token, count in counts.items()
@@ -152,26 +155,12 @@ def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) 
     return Vocabulary.of(token for _, token in words[:most])
 
 
-def byte_vocabulary(codes: Codes) -> Vocabulary:
-    """All bytes, then what each merge makes, in order."""
-    made = (left + right for left, right in codes.merges)
-    return Vocabulary.of(dict.fromkeys((*BYTE_LETTERS, *made)))
-
-
-def _learn_words(config: WordsConfig, counts: list[Counter[str]]) -> Learned:
-    return Learned((), _pair([frequent(each, config.most, config.min_count) for each in counts]))
-
-
-def _learn_bpe(config: BPEConfig, counts: list[Counter[str]]) -> Learned:
-    codes = tuple(learn_codes(each, config.merges, END) for each in _grouped(counts, config.joint))
-    return _with_tokens(config, codes, counts)
-
-
-def _with_tokens(
-    config: BPEConfig, codes: tuple[Codes, ...], counts: list[Counter[str]]
-) -> Learned:
-    """Codes, and vocabularies of what they make of the words."""
-    tokens: list[Counter[str]] = [Counter() for _ in counts]
+def _learn_bpe(config: BPEConfig, counts: Counts, given: Codes | None) -> Learned:
+    codes: tuple[Codes, ...] = () if given is None else (given,)
+    if not codes:
+        grouped = _grouped(counts, config.joint)
+        codes = tuple(learn_codes(each, config.merges, END) for each in grouped)
+    tokens: Counts = [Counter() for _ in counts]
     for place, (found, units) in enumerate(zip(tokens, counts, strict=True)):
         segment = WordPieces(codes[min(place, len(codes) - 1)]).segment
         for unit, count in units.items():
@@ -181,32 +170,21 @@ def _with_tokens(
     return Learned(codes, _pair([frequent(each, config.most) for each in grouped]))
 
 
-def _learn_bytes(config: BytesConfig, counts: list[Counter[str]]) -> Learned:
-    letters: list[Counter[str]] = [Counter() for _ in counts[: 1 if config.joint else None]]
+def _learn_bytes(config: BytesConfig, counts: Counts) -> Learned:
+    letters: Counts = [Counter() for _ in counts[: 1 if config.joint else None]]
     for place, units in enumerate(counts):
         found = letters[min(place, len(letters) - 1)]
-        # Taken out one by one: there is no room for everything twice.
+        # Removed one by one: everything twice would not fit into memory.
         for unit in list(units):
             found[to_letters(unit)] += units.pop(unit)
     merges = config.vocab - SPECIALS - len(BYTE_LETTERS)
     codes = tuple(learn_codes(each, merges) for each in letters)
-    return Learned(codes, _pair([byte_vocabulary(each) for each in codes]))
+    # All bytes, then the result of each merge.
+    tokens = [dict.fromkeys((*BYTE_LETTERS, *map("".join, each.merges))) for each in codes]
+    return Learned(codes, _pair(list(map(Vocabulary.of, tokens))))
 
 
-def _rarest(counts: Counter[str]) -> int:
-    """How often a word must stand in the text for codes to be learned from it."""
-    if len(counts) <= MOST_WORDS:
-        return 1
-    words = 0
-    for times, number in sorted(Counter(counts.values()).items(), reverse=True):
-        words += number
-        if words > MOST_WORDS:
-            return times + 1
-    return 1
-
-
-def _grouped(counts: list[Counter[str]], joint: bool) -> list[Counter[str]]:
-    """One for all sides, or one for each."""
+def _grouped(counts: Counts, joint: bool) -> Counts:
     return [sum(counts[1:], counts[0])] if joint else counts
 
 
@@ -214,33 +192,9 @@ def _pair(vocabularies: list[Vocabulary]) -> Vocabularies:
     return Vocabularies(vocabularies[0], vocabularies[-1])
 
 
-LEARNERS: dict[str, Callable[[Any, list[Counter[str]]], Learned]] = {
-    "words": _learn_words,
-    "bpe": _learn_bpe,
-    "bytes": _learn_bytes,
-}
-
-
 def _copies(counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it was counted, many to a line."""
     for word, count in counts.items():
         many, rest = divmod(count, COPIES)
         if many:
-            line = f"{word} " * COPIES
-            yield from itertools.repeat(line, many)
+            yield from repeat(f"{word} " * COPIES, many)
         yield f"{word} " * rest
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The learner with one thread: more take longer, and let it complain of every later fork."""
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -1,46 +1,63 @@
-"""From a corpus to a prepared folder: read, learn, encode; safe to kill and to start again.
+"""From a corpus to a prepared folder: texts to words, words to ids; safe to kill and restart.
 
-Four stages, each recorded in the work folder when it is done: the text of every split becomes
-words, codes and vocabularies are learned from those of training, every split is encoded, and the
-folder gets its name. Memory does not grow with the corpus, except for its different words.
+Stages run in a hidden work folder beside the prepared folder, which records each finished stage;
+its folder `result` becomes the prepared folder at the end. Words lie in one file per side, a line
+for each example. Memory does not grow with the corpus, except for its different words.
 """
 
 import hashlib
-import os
+import json
+import shutil
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
-from lightconv.data.codes import Codes
-from lightconv.data.config import PipelineConfig, SideConfig
-from lightconv.data.corpus import Corpus
-from lightconv.data.extract import Extraction, extract, words_file
-from lightconv.data.filters import REASONS
-from lightconv.data.layout import PAIR, TEXT
-from lightconv.data.learn import learn
-from lightconv.data.origin import Origin, PrepareConfig, find_origin
+from lightconv.data.config import FilterConfig, PrepareConfig, SideConfig
+from lightconv.data.corpus import Corpus, Example
+from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
-    PIPELINE_FILES,
     Contents,
+    Origin,
     Prepared,
     Split,
     is_prepared,
+    text_file,
     write_contents,
 )
-from lightconv.data.tokens import Encoding, encode, read_words, without_steps
-from lightconv.data.words import check_packages
-from lightconv.data.work import Work
-from lightconv.files import MANIFEST_FILE, write_manifest
+from lightconv.data.statistics import (
+    REASONS,
+    apply_filters,
+    count_lengths,
+    describe_side,
+    find_edges,
+)
+from lightconv.data.store import PAIR, TEXT, StoreWriter
+from lightconv.data.subword import Codes
+from lightconv.data.vocabulary import UNK
+from lightconv.data.words import Steps, check_packages
+from lightconv.device import count_cores
+from lightconv.files import digest, lock, replace_file, sync, write_manifest
+from lightconv.processes import spread
 
 TRAIN = "train"
-# With fewer examples it takes longer to start processes than to do their work.
+# With fewer examples, or work items, the start of processes takes longer than their work.
 WORTH_PROCESSES = 5000
+WORTH_ITEMS = 5
+STATE_FILE = "state.json"
+LOCK_FILE = "lock"
+# A prepared folder that is about to be replaced.
+REPLACED = "replaced"
 
 
 def prepare(
@@ -52,214 +69,321 @@ def prepare(
     processes: int | None = None,
     display: Display | None = None,
 ) -> Prepared:
-    """Prepares a corpus into the folder `out`, or goes on where an earlier call was stopped.
+    """Prepares a corpus into the folder `out`, or resumes a call that was stopped.
 
-    config     other steps and filters than the corpus has
-    overwrite  whether a prepared folder may be replaced
-    processes  how many work; None: as many as there are cores
+    config     other steps and filters than those of the corpus
+    overwrite  a prepared folder may be replaced
+    processes  number of workers; None: one per core
     """
     out = Path(out)
     check_free(out, overwrite=overwrite)
     config = config or PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
     check_packages(config.pipeline)
-    _check_sides(corpus, config.pipeline)
-    with Work(out, find_origin(corpus, config)) as work:
-        stages = _Stages(corpus, work, processes or cores(), display or Display(quiet=True))
-        stages.tell()
-        stages.extract()
-        stages.learn()
-        stages.encode()
-        stages.describe()
+    found, expected = len(config.pipeline.sides), len(corpus.pipeline.sides)
+    if found != expected:
+        raise ValueError(
+            f"pipeline.sides has {found}, expected {expected} for {corpus.task.corpus}"
+        )
+    # Other subwords than those of the corpus need codes of their own.
+    codes = corpus.codes if config.pipeline.subword == corpus.pipeline.subword else None
+    origin = Origin(
+        task=corpus.task,
+        pipeline=config.pipeline,
+        filters=config.filters,
+        tokenized=corpus.tokenized,
+        codes=None if codes is None else digest(codes),
+        inputs=dict(corpus.digests),
+    )
+    work = Work(out, origin)
+    with work.opened():
+        _Stages(corpus, work, processes or count_cores(), display or Display(quiet=True)).run()
         check_free(out, overwrite=overwrite)
         work.publish()
     return Prepared.open(out)
 
 
 def check_free(out: Path, *, overwrite: bool) -> None:
-    """Raises ValueError if something stands there that may not be replaced."""
+    """Raises ValueError if `out` exists and may not be replaced."""
     above = next(folder for folder in out.absolute().parents if folder.exists())
     if not above.is_dir():
         raise ValueError(f"{out} cannot be made: {above} is a file, expected a folder")
     if not out.is_symlink() and not out.exists():
         return
     if not overwrite:
-        raise ValueError(f"{out} exists. Choose another folder, or say --overwrite")
+        raise ValueError(f"{out} exists. Choose another folder, or use --overwrite")
     is_folder = out.is_dir() and not out.is_symlink()
     if not is_folder or (any(out.iterdir()) and not is_prepared(out)):
-        raise ValueError(f"{out} exists and is no prepared folder, so it is not overwritten")
+        raise ValueError(f"{out} exists and is not a prepared folder, so it is not overwritten")
 
 
-def cores() -> int:
-    """How many processors this process may use."""
-    with suppress(AttributeError):  # not on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def work_folder(out: Path) -> Path:
+    return out.absolute().with_name(f".{out.absolute().name}.prepare")
+
+
+class Work:
+    """The work folder of a preparation; one process at a time has it open.
+
+    origin   decides the result: a folder begun with another origin is begun anew
+    changed  differences to the origin of an earlier attempt
+    stages   results of the finished stages, by name
+    """
+
+    def __init__(self, out: Path, origin: Origin) -> None:
+        self.out = out.absolute()
+        self.folder = work_folder(out)
+        self.result = self.folder / "result"
+        self.origin = origin
+        self.changed: list[str] = []
+        self.stages: dict[str, Any] = {}
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Locks the folder and finds the finished stages; a ValueError in the block removes it."""
+        busy = f"another process prepares {self.out}. Wait for its end, or use another folder"
+        with lock(self.folder / LOCK_FILE, busy, inherited=True):
+            replaced = self.folder / REPLACED
+            if replaced.exists() and not self.out.exists():
+                replaced.rename(self.out)
+            self._read()
+            try:
+                yield
+            except ValueError:  # the input is unusable: it will be changed, and all done again
+                self._remove()
+                raise
+
+    def do(self, stage: str, function: Callable[[], dict[str, Any]]) -> None:
+        """Runs a stage unless it is finished; its files are on disk when `function` returns."""
+        if stage not in self.stages:
+            self.stages[stage] = function()
+            self._write()
+
+    def publish(self) -> None:
+        """Renames the result to the prepared folder, which it replaces; removes the work folder."""
+        sync(self.result)
+        if self.out.exists():
+            self.out.rename(self.folder / REPLACED)
+        self.result.rename(self.out)
+        sync(self.out.parent)
+        self._remove()
+
+    def _remove(self) -> None:
+        # The record first: a half-removed folder is not resumed.
+        (self.folder / STATE_FILE).unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read(self) -> None:
+        try:
+            state = json.loads((self.folder / STATE_FILE).read_bytes())
+            old, stages = from_dict(Origin, state["origin"]), state["stages"]
+        except (OSError, ValueError, KeyError, TypeError):  # none, or of another version
+            old, stages = None, {}
+        if old == self.origin:
+            self.stages = stages
+            return
+        if old is not None:
+            self.changed = differences(old, self.origin)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK_FILE:
+                path.unlink()
+        self.result.mkdir()
+        self._write()
+
+    def _write(self) -> None:
+        state = {"origin": to_dict(self.origin), "stages": self.stages}
+        replace_file(self.folder / STATE_FILE, json.dumps(state, indent=1).encode())
 
 
 class _Stages:
-    """The stages of one preparation; each does nothing if it is done already."""
+    """The stages of one preparation; each returns what the work folder records of it."""
 
     def __init__(self, corpus: Corpus, work: Work, processes: int, display: Display) -> None:
-        self.corpus = corpus
-        self.work = work
-        self.origin: Origin = work.origin
-        self.processes = processes
-        self.display = display
-        self.names = PAIR if len(self.origin.pipeline.sides) == 2 else TEXT
+        self.corpus, self.work, self.origin = corpus, work, work.origin
+        self.processes, self.display = processes, display
+        self.sides = PAIR if len(work.origin.pipeline.sides) == 2 else TEXT
 
-    def tell(self) -> None:
-        """Says what becomes of an earlier attempt."""
+    def run(self) -> None:
         if self.work.changed:
-            self.display.note(
-                f"begun before with other settings or inputs, starting anew: "
-                f"{'; '.join(self.work.changed[:5])}"
-            )
+            changed = "; ".join(self.work.changed[:5])
+            self.display.note(f"begun with other settings or inputs, starting anew: {changed}")
         elif self.work.stages:
-            self.display.note(f"going on after: {', '.join(self.work.stages)}")
-
-    def extract(self) -> None:
-        """Text to words, split by split."""
-        for split, read in self.corpus.splits.items():
-            stage = f"text of {split}"
-            if stage not in self.work.stages:
-                found = extract(
-                    read,
-                    split,
-                    Extraction(
-                        sides=dict(zip(self.names, self._steps(), strict=True)),
-                        filters=self.origin.filters if split == TRAIN else None,
-                        plain=split != TRAIN,
-                    ),
-                    words=self.work.folder,
-                    texts=self.work.result,
-                    processes=self.processes,
-                    display=self.display,
-                    expected=self.corpus.examples.get(split),
-                )
-                _check_some(split, found["read"], found["kept"], found["dropped"])
-                self.work.finish(stage, found)
-
-    def learn(self) -> None:
-        """Codes and vocabularies, from the words of training."""
-        if "vocabulary" in self.work.stages:
-            return
-        examples = self._text(TRAIN)["kept"]
-        learned = learn(
-            without_steps(self.origin.pipeline),
-            partial(read_words, self.work.folder, TRAIN, self.names),
-            processes=self._for(examples),
-            progress=partial(self._show_learning, examples),
-            given=self._given_codes(),
-        )
-        self.display.end()
-        pipeline = Pipeline(self.origin.pipeline, learned.codes, learned.vocabularies)
-        for name in PIPELINE_FILES:  # what an attempt left that was stopped here
-            (self.work.result / name).unlink(missing_ok=True)
-        pipeline.save(self.work.result)
-        digest = hashlib.sha256()
-        for name, data in sorted((pipeline.files() | learned.vocabularies.files()).items()):
-            digest.update(f"{name} {len(data)}\n".encode() + data)
-        sizes = learned.vocabularies.sizes()
-        self.work.finish(
-            "vocabulary",
-            {"sizes": dict(zip(self.names, sizes, strict=False)), "digest": digest.hexdigest()},
-        )
-
-    def encode(self) -> None:
-        """Words to ids, split by split."""
-        vocabulary = self.work.stages["vocabulary"]
+            self.display.note(f"resuming after: {', '.join(self.work.stages)}")
         for split in self.corpus.splits:
-            text = self._text(split)
-            if f"ids of {split}" not in self.work.stages:
-                # Filters that count words have seen the text already.
-                filtered = split == TRAIN and self.origin.filters.unit == "tokens"
-                found = encode(
-                    self.work.folder,
-                    split,
-                    Encoding(
-                        pipeline=(str(self.work.result), vocabulary["digest"]),
-                        filters=self.origin.filters if filtered else None,
-                    ),
-                    vocabulary["sizes"],
-                    out=self.work.result,
-                    processes=self._for(text["kept"]),
-                    display=self.display,
-                    total=text["kept"],
-                )
-                dropped = Counter(text["dropped"]) + Counter(found["dropped"])
-                _check_some(split, text["read"], found["kept"], dropped)
-                self.work.finish(f"ids of {split}", found)
-            for side in self.names:
-                words_file(self.work.folder, split, side).unlink(missing_ok=True)
+            self.work.do(f"text of {split}", partial(self._to_words, split))
+        self.work.do("vocabulary", self._learn)
+        for split in self.corpus.splits:
+            self.work.do(f"ids of {split}", partial(self._to_ids, split))
+            for path in self._words(split):
+                path.unlink(missing_ok=True)
+        self._describe()
 
-    def describe(self) -> None:
-        """Writes what the folder holds, and its checksums."""
+    def _words(self, split: str) -> list[Path]:
+        return [self.work.folder / f"{split}.{side}.words" for side in self.sides]
+
+    def _to_words(self, split: str) -> dict[str, Any]:
+        """Writes the words of a split; plain text too of validation and test, for evaluation."""
+        steps = self.origin.pipeline.sides
+        if self.corpus.tokenized:
+            done: dict[str, Any] = {"normalize": "none", "tokenize": "none", "split_hyphens": False}
+            steps = tuple(replace(side, **done) for side in steps)
+        paths, filters = self._words(split), None
+        if split == TRAIN:
+            filters = self.origin.filters
+        else:
+            paths += [text_file(self.work.result, split, side) for side in self.sides]
+        items = pieces(self.corpus.splits[split]())
+        begin = list(islice(items, WORTH_ITEMS))
+        idle = all(side == SideConfig(lang=side.lang) for side in steps)
+        processes = 1 if len(begin) < WORTH_ITEMS or idle else self.processes
+        read, dropped = 0, Counter[str]()
+        function = partial(_make_words, steps, filters, split != TRAIN)
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("wb")) for path in paths]
+            for count, reasons, blocks in spread(function, chain(begin, items), processes):
+                for file, block in zip(files, blocks, strict=True):
+                    file.write(block)
+                read += count
+                dropped += reasons
+                self.display.show(f"reading {split}", read, self.corpus.examples.get(split))
+        for path in paths:
+            sync(path)
+        self.display.end()
+        found = {"read": read, "kept": read - dropped.total(), "dropped": dict(dropped)}
+        _check_kept(split, found)
+        return found
+
+    def _learn(self) -> dict[str, Any]:
+        examples = self.work.stages[f"text of {TRAIN}"]["kept"]
+        codes = self.corpus.codes if self.origin.codes is not None else None
+        learned = learn(
+            self.origin.pipeline.subword,
+            read_blocks(self._words(TRAIN)),
+            processes=self._workers(examples),
+            display=self.display,
+            total=examples,
+            given=None if codes is None else Codes.load(codes),
+        )
+        files = Pipeline(self.origin.pipeline, *learned).files()
+        for name, data in files.items():
+            replace_file(self.work.result / name, data)
+        mark = hashlib.sha256(repr(files).encode()).hexdigest()
+        sizes = dict(zip(self.sides, learned.vocabularies.sizes(), strict=False))
+        return {"sizes": sizes, "digest": mark}
+
+    def _to_ids(self, split: str) -> dict[str, Any]:
+        text, vocabulary = self.work.stages[f"text of {split}"], self.work.stages["vocabulary"]
+        # Filters that count words have been applied to the words already.
+        filtered = split == TRAIN and self.origin.filters.unit == "tokens"
+        filters = self.origin.filters if filtered else None
+        function = partial(_make_ids, str(self.work.result), vocabulary["digest"], filters)
+        blocks, processes = read_blocks(self._words(split)), self._workers(text["kept"])
+        lengths, unknown = [np.zeros(0, np.int64) for _ in self.sides], [0 for _ in self.sides]
+        dropped, done = Counter(text["dropped"]), 0
+        with StoreWriter(self.work.result, split, vocabulary["sizes"]) as writer:
+            for reasons, ids, sizes in spread(function, blocks, processes):
+                if len(sizes[0]):
+                    writer.append(*map(np.split, ids, (np.cumsum(each)[:-1] for each in sizes)))
+                for side in range(len(sizes)):
+                    lengths[side] = count_lengths(lengths[side], sizes[side])
+                    unknown[side] += int((ids[side] == UNK).sum())
+                dropped += reasons
+                done += len(sizes[0]) + reasons.total()
+                self.display.show(f"encoding {split}", done, text["kept"])
+        self.display.end()
+        edges = find_edges(lengths)
+        found = {
+            "read": text["read"],
+            "kept": writer.examples,
+            "dropped": {reason: dropped[reason] for reason in REASONS if dropped[reason]},
+            "sides": {
+                name: describe_side(lengths[side], unknown[side], edges)
+                for side, name in enumerate(self.sides)
+            },
+        }
+        _check_kept(split, found)
+        return {"statistics": found, "digest": writer.digest}
+
+    def _describe(self) -> None:
         splits, statistics = {}, {}
         for split in self.corpus.splits:
-            text, ids = self._text(split), self.work.stages[f"ids of {split}"]
-            splits[split] = Split(examples=ids["kept"], digest=ids["digest"])
-            dropped = Counter(text["dropped"]) + Counter(ids["dropped"])
-            statistics[split] = {
-                "read": text["read"],
-                "kept": ids["kept"],
-                "dropped": {reason: dropped[reason] for reason in REASONS if dropped[reason]},
-                "sides": ids["sides"],
-            }
+            found = self.work.stages[f"ids of {split}"]
+            statistics[split] = found["statistics"]
+            splits[split] = Split(examples=statistics[split]["kept"], digest=found["digest"])
         sizes = self.work.stages["vocabulary"]["sizes"]
         contents = Contents(origin=self.origin, vocabulary=sizes, splits=splits)
         write_contents(self.work.result, contents, {"vocabulary": sizes, "splits": statistics})
-        (self.work.result / MANIFEST_FILE).unlink(missing_ok=True)
         write_manifest(self.work.result)
 
-    def _steps(self) -> tuple[SideConfig, ...]:
-        """From the texts of the corpus to words: owners may have done some of it."""
-        if not self.corpus.tokenized:
-            return self.origin.pipeline.sides
-        return tuple(
-            replace(side, normalize="none", tokenize="none", split_hyphens=False)
-            for side in self.origin.pipeline.sides
-        )
-
-    def _given_codes(self) -> Codes | None:
-        if self.origin.codes is None or self.corpus.codes is None:
-            return None
-        return Codes.load(self.corpus.codes)
-
-    def _show_learning(self, total: int, step: str, done: int) -> None:
-        if step == "words":
-            self.display.show("counting words", done, total)
-        else:
-            self.display.show("learning the vocabulary", 0)
-
-    def _text(self, split: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.work.stages[f"text of {split}"]
-        return found
-
-    def _for(self, examples: int) -> int:
+    def _workers(self, examples: int) -> int:
         return self.processes if examples >= WORTH_PROCESSES else 1
 
 
-def _check_sides(corpus: Corpus, config: PipelineConfig) -> None:
-    if len(config.sides) != len(corpus.pipeline.sides):
-        raise ValueError(
-            f"pipeline.sides has {len(config.sides)}, expected {len(corpus.pipeline.sides)} for "
-            f"{corpus.task.corpus}"
-        )
-
-
-def _check_some(split: str, read: int, kept: int, dropped: Mapping[str, int]) -> None:
-    """Raises ValueError with the numbers if nothing is left of a split."""
-    if kept:
-        return
-    if not read:
+def _check_kept(split: str, found: dict[str, Any]) -> None:
+    if not found["read"]:
         raise ValueError(
             f"split {split!r} has no examples, expected at least one. Give more text, or --valid "
             "for files of your own"
         )
-    reasons = ", ".join(
-        f"{reason} {dropped[reason]:,}" for reason in REASONS if dropped.get(reason)
-    )
-    raise ValueError(
-        f"nothing is left of split {split!r} after filtering: {read:,} examples read, dropped: "
-        f"{reasons}. Change the filters with --set filters.min_len, max_len or max_ratio"
-    )
+    if not found["kept"]:
+        reasons = ", ".join(f"{each} {count:,}" for each, count in found["dropped"].items())
+        raise ValueError(
+            f"nothing is left of split {split!r} after filtering: {found['read']:,} examples read, "
+            f"dropped: {reasons}. Change the filters with --set filters.min_len, max_len or "
+            "max_ratio"
+        )
+
+
+def _make_words(
+    sides: tuple[SideConfig, ...], filters: FilterConfig | None, plain: bool, rows: list[Example]
+) -> tuple[int, Counter[str], list[bytes]]:
+    """Number of examples read, reasons of those left out, and lines: words, then plain text."""
+    for row in rows:
+        if len(row) != len(sides):
+            raise ValueError(f"an example has {len(row)} texts, expected {len(sides)}")
+    texts = [[text.replace("\n", " ") for text in column] for column in zip(*rows, strict=True)]
+    words = [list(map(_steps(side).apply, texts[i])) for i, side in enumerate(sides)]
+    dropped = Counter[str]()
+    if filters is not None:
+        if filters.unit == "words":
+            lengths = [np.array([len(text.split()) for text in column]) for column in words]
+        else:  # tokens are not known yet: only empty texts are left out
+            least = min(filters.min_len, 1)
+            filters = replace(filters, min_len=least, max_len=None, max_ratio=None)
+            lengths = [np.array([bool(text.strip()) for text in column], int) for column in words]
+        kept, dropped = apply_filters(filters, lengths)
+        words = [list(compress(column, kept)) for column in words]
+    columns = words + texts if plain else words
+    lines = ["".join(f"{text}\n" for text in column).encode() for column in columns]
+    return len(rows), dropped, lines
+
+
+@lru_cache(maxsize=4)  # tokenisers take their time to be made
+def _steps(config: SideConfig) -> Steps:
+    return Steps(config)
+
+
+def _make_ids(
+    folder: str, digest: str, filters: FilterConfig | None, block: tuple[bytes, ...]
+) -> tuple[Counter[str], list[NDArray[np.uint32]], list[NDArray[np.int64]]]:
+    """Reasons of the examples left out; for each side all ids, and the length of each sentence."""
+    pipeline = _load(folder, digest)
+    rows = [
+        pipeline.encode(side, text.decode().split("\n")[:-1]) for side, text in enumerate(block)
+    ]
+    sizes = [np.fromiter(map(len, each), np.int64, count=len(each)) for each in rows]
+    ids = [np.fromiter(chain.from_iterable(each), np.uint32) for each in rows]
+    dropped = Counter[str]()
+    if filters is not None:
+        kept, dropped = apply_filters(filters, sizes)
+        ids = [all_[np.repeat(kept, size)] for all_, size in zip(ids, sizes, strict=True)]
+        sizes = [size[kept] for size in sizes]
+    return dropped, ids, sizes
+
+
+@lru_cache(maxsize=1)  # the digest tells one pipeline of a folder from the next
+def _load(folder: str, digest: str) -> Pipeline:
+    pipeline = Pipeline.load(folder)
+    sides = tuple(SideConfig(lang=side.lang) for side in pipeline.config.sides)  # words already
+    config = replace(pipeline.config, sides=sides)
+    return Pipeline(config, pipeline.codes, pipeline.vocabularies())

@@ -1,8 +1,4 @@
-"""Lines of text files: UTF-8, cut at newlines and nowhere else, plain or compressed.
-
-What other systems leave in a file (a byte order mark, carriage returns) is dropped and counted in
-`Notes`; what cannot be text is a ValueError that names file, line, byte and remedy.
-"""
+"""Lines of text files: UTF-8, split at newlines only, plain or compressed."""
 
 import bz2
 import gzip
@@ -12,97 +8,83 @@ import stat
 import zlib
 from array import array
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BufferedIOBase
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-# No sentence and no article comes near it; what does is no text, or an archive made to fill memory.
+# Far above any sentence or article: a longer line is not text, or an archive made to fill memory.
 LONGEST_LINE = 16 << 20
 
-COMPRESSED: dict[str, Callable[[Path], BufferedIOBase]] = {
-    ".gz": gzip.GzipFile,
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-}
+COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 
 
 class ByteLines(Protocol):
-    """What is read of an open file."""
-
-    def readline(self, size: int, /) -> bytes:
-        """Up to and with the next newline, or `size` bytes."""
+    def readline(self, size: int, /) -> bytes: ...
 
 
 @dataclass
 class Notes:
-    """What was put right while reading, for one warning at the end."""
+    """Counts of what was dropped while reading, for one warning at the end."""
 
     marks: int = 0
     returns: int = 0
 
     def warning(self) -> str | None:
-        """One line for the user; None if there is nothing to say."""
+        """One line for the user; None if nothing was dropped."""
         parts = []
         if self.marks:
-            parts.append(f"the byte order mark of {_count(self.marks, 'file')}")
+            parts.append(f"the byte order mark of {self.marks} file{'s' * (self.marks > 1)}")
         if self.returns:
-            parts.append(f"the carriage return (CR) of {_count(self.returns, 'line')}")
+            lines = f"{self.returns} line{'s' * (self.returns > 1)}"
+            parts.append(f"the carriage return (CR) of {lines}")
         return f"dropped {' and '.join(parts)}" if parts else None
 
 
 def read_lines(path: str | Path, notes: Notes | None = None) -> Iterator[str]:
-    """The lines of a file, one by one, without their ends; .gz, .bz2 and .xz are unpacked.
-
-    A missing or empty file and a folder are errors when this is called, all else while reading.
-    """
-    path = Path(path)
-    check_file(path)
-    return _without_returns(_read(path, notes), notes)
+    """The lines of a file without their ends, decompressed; a missing file is an error at once."""
+    check_file(Path(path))
+    return _read(Path(path), notes or Notes())
 
 
 def read_parallel(
     paths: Sequence[str | Path], notes: Notes | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each file, line 2 of each, ...; ValueError at the end if one has more than another.
+    """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ."""
+    return _zip([read_lines(path, notes) for path in paths], paths)
 
-    `check_parallel` finds that out before anything is done with the lines.
-    """
-    files = [read_lines(path, notes) for path in paths]
-    return _zip(files, paths)
+
+def _zip(files: Sequence[Iterator[str]], paths: Sequence[str | Path]) -> Iterator[tuple[str, ...]]:
+    for lines in itertools.zip_longest(*files):
+        if None in lines:
+            check_parallel(paths)
+            raise ValueError(f"{' or '.join(map(str, paths))} changed while it was read")
+        yield lines
 
 
 def check_parallel(paths: Sequence[str | Path]) -> int:
     """The number of lines of each file; ValueError with the counts if they differ."""
-    for path in paths:
-        check_file(Path(path))
-    lengths = [_lengths(Path(path)) for path in paths]
-    for path, other in zip(paths[1:], lengths[1:], strict=True):
-        if len(other) != len(lengths[0]):
+    first, *others = [array("L", map(len, read_lines(path))) for path in paths]
+    for path, other in zip(paths[1:], others, strict=True):
+        if len(other) != len(first):
             raise ValueError(
-                f"{paths[0]} has {len(lengths[0])} lines and {path} has {len(other)}, expected as "
-                f"many. They seem to part at line {first_gap(lengths[0], other)}: look there for a "
-                "line that is missing, or cut in two"
+                f"{paths[0]} has {len(first)} lines and {path} has {len(other)}, expected the same "
+                f"number. They seem to diverge at line {first_gap(first, other)}: look there for a "
+                "line that is missing or split"
             )
-    return len(lengths[0])
+    return len(first)
 
 
 def first_gap(first: Sequence[int], second: Sequence[int]) -> int:
-    """Where a piece is missing from one of two files, given the lengths of their lines; from 1.
-
-    The place that makes the lines before it most alike as they stand, and those behind it most
-    alike when the surplus of the longer file is left out there.
-    """
+    """The line, from 1, at which one of two files lacks some lines, by the lengths of all lines."""
     import numpy
 
     short, long = sorted((first, second), key=len)
     shorter = numpy.log1p(numpy.asarray(short, dtype=numpy.float64))
     longer = numpy.log1p(numpy.asarray(long, dtype=numpy.float64))
-    surplus = len(longer) - len(shorter)
     before = numpy.abs(shorter - longer[: len(shorter)])
-    behind = numpy.abs(shorter - longer[surplus:])
-    # cost[p]: lines below p are paired as they stand, the others with the surplus left out.
+    behind = numpy.abs(shorter - longer[len(longer) - len(shorter) :])
+    # cost[p]: lines before p are paired as they are, the others without the surplus.
     cost = numpy.concatenate([[0.0], numpy.cumsum(before - behind)])
     return int(numpy.argmin(cost)) + 1
 
@@ -133,20 +115,6 @@ def lines_of(file: ByteLines, name: str | Path, notes: Notes | None = None) -> I
         raise ValueError(f"{name} is empty, expected lines of text")
 
 
-def check_file(path: Path) -> None:
-    """Raises ValueError if there is no such file, or nothing in it."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist, expected a text file") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise ValueError(f"{path} is a folder, expected a text file")
-    if stat.S_ISREG(found.st_mode) and not found.st_size:
-        raise ValueError(f"{path} is empty, expected lines of text")
-
-
 def _decode(line: bytes, name: str | Path, number: int) -> str:
     if b"\0" in line:
         raise ValueError(
@@ -162,44 +130,32 @@ def _decode(line: bytes, name: str | Path, number: int) -> str:
         ) from None
 
 
-def _open(path: Path) -> BufferedIOBase:
-    compressed = COMPRESSED.get(path.suffix.lower())
-    return path.open("rb") if compressed is None else compressed(path)
-
-
-def _read(path: Path, notes: Notes | None) -> Iterator[str]:
+def check_file(path: Path) -> None:
+    """Raises ValueError if the file does not exist or is empty."""
     try:
-        with _open(path) as file:
-            yield from lines_of(file, path, notes)
+        found = path.stat()
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist, expected a text file") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise ValueError(f"{path} is a folder, expected a text file")
+    if stat.S_ISREG(found.st_mode) and not found.st_size:
+        raise ValueError(f"{path} is empty, expected lines of text")
+
+
+def _read(path: Path, notes: Notes) -> Iterator[str]:
+    try:
+        with COMPRESSED.get(path.suffix.lower(), Path.open)(path, "rb") as file:
+            for line in lines_of(file, path, notes):
+                if line.endswith("\r"):
+                    notes.returns += 1
+                    yield line[:-1]
+                else:
+                    yield line
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged or not compressed: {error}. Fetch it again") from None
     except OSError as error:
-        # bz2 has no error of its own: what has no errno comes from it.
+        # Errors of bz2 have no errno.
         reason = error.strerror or f"damaged or not compressed: {error}"
         raise ValueError(f"{path} cannot be read: {reason}") from None
-
-
-def _without_returns(lines: Iterator[str], notes: Notes | None) -> Iterator[str]:
-    for line in lines:
-        if line.endswith("\r"):
-            if notes is not None:
-                notes.returns += 1
-            yield line[:-1]
-        else:
-            yield line
-
-
-def _zip(files: Sequence[Iterator[str]], paths: Sequence[str | Path]) -> Iterator[tuple[str, ...]]:
-    for lines in itertools.zip_longest(*files):
-        if None in lines:
-            check_parallel(paths)
-            raise ValueError(f"{' or '.join(map(str, paths))} changed while it was read")
-        yield lines
-
-
-def _lengths(path: Path) -> "array[int]":
-    return array("L", map(len, _read(path, None)))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -14,11 +14,10 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from lightconv.data.codes import PAIR_CODES, SHARED_CODES
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsConfig
 from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
 from lightconv.data.prepared import PIPELINE_FILES
-from lightconv.data.subword import CONTINUES
+from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import load_vocabularies
 from lightconv.decode.alignment import align
 from lightconv.decode.answer import Answer, join_sentences
@@ -206,9 +205,6 @@ def load_pipeline(folder: Path, *, pairs: bool) -> Pipeline:
 
 class MarkedPipeline(Pipeline):
     """Pipeline of texts that were split by codes that are lost: `un@@ believ@@ able`."""
-
-    def decode(self, side: int, ids: Iterable[int]) -> str:
-        return _join(super().decode(side, ids))
 
     def decode_words(self, side: int, ids: Iterable[int]) -> str:
         return _join(super().decode_words(side, ids))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from lightconv.config import override
 from lightconv.console import Display
-from lightconv.data.layout import PAIR
 from lightconv.data.prepared import Prepared
+from lightconv.data.store import PAIR
 from lightconv.data.text import read_lines
 from lightconv.data.vocabulary import EOS
 from lightconv.decode import DecodeConfig
@@ -106,7 +106,7 @@ def unigram_baseline(prepared: Prepared, split: str, most: int | None = None) ->
     """
     train, store = prepared.store("train"), prepared.store(split)
     side = train.sides[-1]
-    counts = np.bincount(train.side(side).tokens, minlength=prepared.vocab_sizes[-1]) + 1.0
+    counts = np.bincount(train.column(side).tokens, minlength=prepared.vocab_sizes[-1]) + 1.0
     counts[EOS] += len(train)
     logs = np.log(counts / counts.sum())
     rows = range(count_lines(prepared, split, most))

@@ -286,7 +286,7 @@ def evaluate_texts(
 def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int) -> Score:
     """Perplexity of the first `count` lines of a split from their log-probability."""
     store = prepared.store(split)
-    subwords = int(store.lengths(store.sides[-1])[:count].sum())
+    subwords = int(store.column(store.sides[-1]).lengths()[:count].sum())
     words = sum(len(text.split()) for text in of_references(prepared, split).words[:count])
     score = compute_perplexity(log_prob, lines=count, subwords=subwords, words=words)
     return sign(score, prepared, split, {})

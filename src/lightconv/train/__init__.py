@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from lightconv.train.data import PreparedData, TrainingData
     from lightconv.train.group import Group
     from lightconv.train.guard import DivergenceError
-    from lightconv.train.loop import Metric
+    from lightconv.train.loop import RunMetric
     from lightconv.train.optim import Loss, batch_loss
-    from lightconv.train.trainer import Measured, Record, Trainer
+    from lightconv.train.trainer import MeanLoss, Record, Trainer
 
 __all__ = [
     "AdamConfig",
@@ -30,13 +30,13 @@ __all__ = [
     "Group",
     "InverseSqrtConfig",
     "Loss",
-    "Measured",
-    "Metric",
+    "MeanLoss",
     "NesterovConfig",
     "Outcome",
     "PreparedData",
     "Record",
     "Run",
+    "RunMetric",
     "TrainConfig",
     "Trainer",
     "TrainingData",
@@ -51,8 +51,8 @@ __getattr__ = lazy(
         "data": ["PreparedData", "TrainingData"],
         "group": ["Group"],
         "guard": ["DivergenceError"],
-        "loop": ["Metric"],
+        "loop": ["RunMetric"],
         "optim": ["Loss", "batch_loss"],
-        "trainer": ["Measured", "Record", "Trainer"],
+        "trainer": ["MeanLoss", "Record", "Trainer"],
     },
 )

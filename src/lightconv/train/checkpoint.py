@@ -94,31 +94,14 @@ def write_checkpoint(
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """A checkpoint, verified; DamagedError names the file that is not what was written."""
-    files = _Files(folder)
+    files = CheckpointFiles(folder)
     state = files.state()
     parts = [name.removesuffix(SUFFIX) for name in files.entries if name != STATE_FILE]
     return Checkpoint(path=folder, tensors={part: files.part(part) for part in parts}, **state)
 
 
-def verify_checkpoint(folder: Path) -> None:
-    """Raises DamagedError unless every file is what was written."""
-    files = _Files(folder)
-    for name in files.entries:
-        files.verified(name)
-
-
-def read_part(folder: Path, part: str) -> dict[str, Tensor]:
-    """Tensors of one part, verified; the other files are not read."""
-    return _Files(folder).part(part)
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """`step`, `score` and `values`, verified; the tensors are not read."""
-    return _Files(folder).state()
-
-
-class _Files:
-    """Files of a checkpoint, each verified when it is asked for."""
+class CheckpointFiles:
+    """Files of a checkpoint, each verified when it is read; DamagedError names a damaged one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,7 +118,11 @@ class _Files:
             if name not in self.entries:
                 raise DamagedError(f"{manifest}: does not list {name}")
 
-    def verified(self, name: str) -> Path:
+    def verify(self) -> None:
+        for name in self.entries:
+            self._verified(name)
+
+    def _verified(self, name: str) -> Path:
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
         entry = self.entries[name]
@@ -151,14 +138,16 @@ class _Files:
         return path
 
     def part(self, part: str) -> dict[str, Tensor]:
-        path = self.verified(part + SUFFIX)
+        """Tensors of one part."""
+        path = self._verified(part + SUFFIX)
         try:
             return read_tensors(path)
         except (OSError, ValueError) as error:
             raise DamagedError(str(error)) from None
 
     def state(self) -> dict[str, Any]:
-        path = self.verified(STATE_FILE)
+        """`step`, `score` and `values`."""
+        path = self._verified(STATE_FILE)
         try:
             state = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
@@ -249,6 +238,5 @@ def restore_optimizer(
 
 
 def _optimized(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    """Names of an optimiser's parameters, in its own order."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     return [names[p] for group in optimizer.param_groups for p in group["params"]]

@@ -20,14 +20,12 @@ from lightconv.train.checkpoint import (
     EMA_PART,
     MODEL_PART,
     Checkpoint,
+    CheckpointFiles,
     DamagedError,
     Skipped,
     Tensors,
     read_checkpoint,
-    read_part,
-    read_state,
     shapes,
-    verify_checkpoint,
     write_checkpoint,
 )
 
@@ -208,10 +206,9 @@ class Checkpoints:
         return f"The last checkpoint is {self.path(steps[-1])}"
 
     def _is_good(self, step: int, path: Path) -> bool:
-        """Verifies a checkpoint, once."""
         if step not in self._good:
             try:
-                verify_checkpoint(path)
+                CheckpointFiles(path).verify()
                 self._good[step] = True
             except DamagedError:
                 self._good[step] = False
@@ -220,7 +217,7 @@ class Checkpoints:
     def _score(self, step: int, path: Path) -> float | None:
         if step not in self._scores:
             try:
-                self._scores[step] = read_state(path)["score"]
+                self._scores[step] = CheckpointFiles(path).state()["score"]
             except DamagedError:
                 self._scores[step] = None
         return self._scores[step]
@@ -257,7 +254,6 @@ class Checkpoints:
                     shutil.rmtree(gone, ignore_errors=True)
 
     def _clear(self) -> None:
-        """Clears away the leftovers of dead processes: the lock says that no other is alive."""
         for path in sorted(self.folder.iterdir()):
             match = PASSING.fullmatch(path.name)
             if not match:
@@ -303,5 +299,6 @@ def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
 
 
 def _read(folder: Path, *, ema: bool) -> dict[str, Tensor]:
-    tensors = read_part(folder, MODEL_PART)
-    return tensors | read_part(folder, EMA_PART) if ema else tensors
+    files = CheckpointFiles(folder)
+    tensors = files.part(MODEL_PART)
+    return tensors | files.part(EMA_PART) if ema else tensors

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, Store
-from lightconv.data.layout import PAIR
 from lightconv.data.prepared import PIPELINE_FILES, Prepared, is_prepared
+from lightconv.data.store import PAIR
 from lightconv.files import digest, inside
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.train.config import TrainConfig
@@ -45,7 +45,7 @@ class PreparedData:
         self.folder = Path(folder)
         if is_prepared(self.folder):
             Prepared.open(self.folder)  # that all files are of one preparation, and none is cut
-        self._train, self._valid = (Store.open(self.folder, name) for name in ("train", "valid"))
+        self._train, self._valid = (Store(self.folder, name) for name in ("train", "valid"))
         for store in (self._train, self._valid):
             if not len(store):
                 raise ValueError(
@@ -74,7 +74,7 @@ class PreparedData:
         )
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
-        epoch = self._batches(config).epoch(config.seed, 0)
+        epoch = self._batches(config).plan.epoch(config.seed, 0)
         updates = len(epoch.updates(tokens=self._enough(config))) - 1
         return float(epoch.tokens.sum()) / updates, len(epoch) / updates
 

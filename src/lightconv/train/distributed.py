@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from lightconv.processes import PARENT, watch_parent
 from lightconv.train.group import Compute, Group
-from lightconv.train.launch import EXIT_LOST, STORE, Place
+from lightconv.train.launch import EXIT_LOST, STORE, RankPlace
 
 # Longest wait in a collective (rank 0 may be writing a checkpoint), and at the start.
 TIMEOUT = timedelta(minutes=30)
@@ -42,7 +42,7 @@ class LostError(ConnectionError):
 
 @contextmanager
 def join(
-    place: Place | None,
+    place: RankPlace | None,
     device: torch.device,
     env: Mapping[str, str],
     *,
@@ -80,7 +80,7 @@ def join(
                 dist.destroy_process_group()
 
 
-def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:
+def meet(store: Store, place: RankPlace, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:
     """The store under a prefix that the processes of this attempt share and no earlier one had.
 
     torchrun may give restarted processes the store of those before, with the addresses of dead
@@ -131,7 +131,7 @@ def meet(store: Store, place: Place, *, stop: Callable[[], int] = lambda: 0) -> 
 class Replicas(Group):
     """Ranks with the whole model each."""
 
-    def __init__(self, place: Place, device: torch.device, store: Store) -> None:
+    def __init__(self, place: RankPlace, device: torch.device, store: Store) -> None:
         self.rank, self.size = place.rank, place.size
         self.device = device
         self._store = store
@@ -150,19 +150,15 @@ class Replicas(Group):
         return int(largest)
 
     def tell(self, text: str | None) -> str | None:
-        left = self.agree(0 if text is None else self.size - self.rank)
-        if left == 0:
-            return None
-        key = self._key("tell")
+        found: list[str | None] = [None] * self.size
         with _contact():
-            if self.rank == self.size - left:
-                assert text is not None
-                self._store.set(key, text)
-            return self._store.get(key).decode()
+            dist.all_gather_object(found, text)
+        return next((each for each in found if each is not None), None)
 
     def first(self, compute: Compute, stop: Callable[[], bool]) -> float:
         # The others poll for the result: a collective would have a time limit.
-        key = self._key("first")
+        self._calls += 1  # all ranks make the same calls, so they count alike
+        key = f"first/{self._calls}"
         hurry = f"{key}/hurry"
         if self.rank == 0:
             found = compute(lambda: stop() or self._has(hurry))
@@ -193,11 +189,6 @@ class Replicas(Group):
             for work in under_way:
                 work.wait()
 
-    def _key(self, what: str) -> str:
-        """A key of this call: all ranks make the same calls, so they count alike."""
-        self._calls += 1
-        return f"{what}/{self._calls}"
-
     def _has(self, key: str) -> bool:
         with _contact():
             return self._store.check([key])
@@ -221,7 +212,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _open_store(place: Place, env: Mapping[str, str]) -> Store:
+def _open_store(place: RankPlace, env: Mapping[str, str]) -> Store:
     if STORE in env:
         # A FileStore in a missing folder waits for minutes, and no other thread runs meanwhile.
         if not Path(env[STORE]).parent.is_dir():
@@ -232,7 +223,7 @@ def _open_store(place: Place, env: Mapping[str, str]) -> Store:
     return store
 
 
-def _start(store: Store, place: Place, device: torch.device) -> None:
+def _start(store: Store, place: RankPlace, device: torch.device) -> None:
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -246,7 +237,6 @@ def _start(store: Store, place: Place, device: torch.device) -> None:
 
 @contextmanager
 def _contact() -> Iterator[None]:
-    """Turns errors of communication into LostError."""
     try:
         yield
     except RuntimeError as error:
@@ -255,7 +245,7 @@ def _contact() -> Iterator[None]:
 
 
 def _other_code(
-    store: Store | None, place: Place, error: BaseException, code: int, *, launched: bool
+    store: Store | None, place: RankPlace, error: BaseException, code: int, *, launched: bool
 ) -> int | None:
     """Exit code of the rank that failed first; None if it is this one, which reports the error."""
     lost = _is_lost(error)

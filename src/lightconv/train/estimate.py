@@ -10,8 +10,6 @@ from lightconv.train.allocator import SETTING
 from lightconv.train.config import NesterovConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from lightconv.train.run import Outcome
 
 # Positions in a sentence of the batch that is estimated.
@@ -55,36 +53,28 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     rows = max(1, train.max_tokens // LENGTH)
     tokens = torch.empty(rows, min(LENGTH, train.max_tokens), dtype=torch.int64, device="meta")
     inputs = (tokens,) if isinstance(model, LanguageModelConfig) else (tokens, tokens)
-    saved = _Saved({p.untyped_storage()._cdata for p in built.parameters()})
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
-        kept = built.features(*inputs)
+    known = {p.untyped_storage()._cdata for p in built.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}  # alive, or an address would be used again
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            saved.setdefault(storage._cdata, storage)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        built.features(*inputs)
     vocab = model.vocab if isinstance(model, LanguageModelConfig) else model.target_vocab
     if model.adaptive is not None:
         vocab = model.adaptive.cutoffs[0]
-    activations = saved.bytes // (1 if train.precision == "fp32" else 2)
+    activations = sum(each.nbytes() for each in saved.values()) // (
+        1 if train.precision == "fp32" else 2
+    )
     # The loss: one chunk of logits and their gradient, and the gradients of what it reads.
     chunk = min(chunk_of(vocab), tokens.numel())
     loss = (2 * chunk * vocab + vocab * model.dim + tokens.numel() * model.dim) * FLOAT
-    del kept
     activations += loss
     return MemoryEstimate(weights, weights, copies * weights, activations, activations // 3)
-
-
-class _Saved:
-    """Counts the storages that a forward pass keeps, each once, without parameters."""
-
-    def __init__(self, known: set[int]) -> None:
-        self._known = known
-        self._alive: list[Tensor] = []
-        self.bytes = 0
-
-    def pack(self, tensor: "Tensor") -> "Tensor":
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._known:
-            self._known.add(storage._cdata)
-            self._alive.append(tensor)  # or its address is used again
-            self.bytes += storage.nbytes()
-        return tensor
 
 
 def plan_rows(
@@ -179,7 +169,6 @@ def _shares(seconds: dict[str, float]) -> str:
 
 
 def _overhead(seconds: dict[str, float]) -> str:
-    """The share of loading, logging and checkpoints; validation is not overhead."""
     parts = {name: seconds.get(name, 0.0) for name in OVERHEAD}
     total = max(sum(parts.values()) + seconds.get("updates", 0.0), 1e-9)
     listed = ", ".join(f"{name} {spent / total:.2%}" for name, spent in parts.items())

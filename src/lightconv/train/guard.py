@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,6 @@ class DivergenceError(RuntimeError):
     """Training cannot continue: the message names the step, the module and the batch."""
 
 
-class Culprit(NamedTuple):
-    """Source of a number that is not finite: a module, and the place of a batch."""
-
-    module: str
-    place: int
-
-
 class Guard:
     """Counts the updates whose gradient was not finite."""
 
@@ -47,25 +40,26 @@ class Guard:
         return self.in_a_row >= MOST_IN_A_ROW
 
 
-def describe(step: int, culprit: Culprit | None, batches: Sequence[Batch]) -> str:
+def describe(step: int, culprit: tuple[str, int] | None, batches: Sequence[Batch]) -> str:
     """The message of `DivergenceError`; without batches nobody has looked for a culprit."""
     text = f"diverged at step {step}: {MOST_IN_A_ROW} gradients in a row were not finite"
     advice = "Lower train.schedule.peak, clip with train.clip_norm, or choose another normalisation"
     if culprit is None:
         return f"{text}, though that of each batch alone is" if batches else f"{text}. {advice}"
-    batch = batches[culprit.place]
-    where = f"batch {culprit.place + 1} of {len(batches)}"
+    module, place = culprit
+    batch = batches[place]
+    where = f"batch {place + 1} of {len(batches)}"
     if batch.rows is not None:
         rows = batch.rows.tolist()
         more = ", ..." if len(rows) > LISTED else ""
         where += f", examples {', '.join(map(str, rows[:LISTED]))}{more}"
-    return f"{text}, the last one from {culprit.module} ({where}). {advice}"
+    return f"{text}, the last one from {module} ({where}). {advice}"
 
 
 def find_culprit(
     model: nn.Module, runs: Sequence[Callable[[], Loss]], scale: float = 1.0
-) -> Culprit | None:
-    """The module that made the first number that is not finite, and the batch.
+) -> tuple[str, int] | None:
+    """The module that made the first number that is not finite, and the place of the batch.
 
     runs   each returns the loss of one batch
     scale  factor of losses before the backward pass
@@ -75,13 +69,13 @@ def find_culprit(
         with _Watch(model) as watch:
             loss = run().loss
         if watch.found is not None:
-            return Culprit(watch.found, place)
+            return watch.found, place
         if not _is_finite(loss):
-            return Culprit("output", place)
+            return "output", place
         torch.autograd.backward(loss * scale)
         wrong = [n for n, p in model.named_parameters() if not _is_finite(p.grad)]
         if wrong:
-            return Culprit(watch.last_of(name.rpartition(".")[0] for name in wrong), place)
+            return watch.last_of(name.rpartition(".")[0] for name in wrong), place
     return None
 
 

@@ -31,7 +31,7 @@ MOST = 1024
 PAUSE = 0.05
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Number of this process among all ranks, and among those of its machine."""
 
     rank: int
@@ -40,23 +40,24 @@ class Place(NamedTuple):
     local_size: int
 
 
-def find_place(env: Mapping[str, str]) -> Place | None:
+def find_place(env: Mapping[str, str]) -> RankPlace | None:
     """The place that torchrun or the launcher gave in the environment; None without one."""
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
-    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-    place = Place(
-        rank, size, _number(env, "LOCAL_RANK", rank), _number(env, "LOCAL_WORLD_SIZE", size)
+    given = {"LOCAL_RANK": env["RANK"], "LOCAL_WORLD_SIZE": env["WORLD_SIZE"], **env}
+    found = {name: given[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+    if all(text.isascii() and text.isdigit() and len(text) < 10 for text in found.values()):
+        place = RankPlace(*map(int, found.values()))
+        if place.rank < place.size and place.local_rank < place.local_size <= place.size:
+            return place
+    listed = ", ".join(f"{name}={text[:60]!r}" for name, text in found.items())
+    raise ValueError(
+        f"environment: {listed}, expected whole numbers, and ranks below their sizes. torchrun "
+        "sets these; without it they must not be set"
     )
-    if not (rank < size and place.local_rank < place.local_size <= size):
-        raise ValueError(
-            f"environment: {place}, expected ranks below their sizes. torchrun sets RANK, "
-            "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; without it they must not be set"
-        )
-    return place
 
 
-def check_processes(processes: int, place: Place | None, env: Mapping[str, str]) -> None:
+def check_processes(processes: int, place: RankPlace | None, env: Mapping[str, str]) -> None:
     """Raises ValueError for a number that cannot be started."""
     if not 1 <= processes <= MOST:
         raise ValueError(f"--processes {processes} must be from 1 to {MOST}")
@@ -225,7 +226,6 @@ class Ranks:
                     self._send(signal.SIGTERM)
 
     def _conclude(self) -> int:
-        """One exit code, and a line if no rank could report the error."""
         if self._interrupts > 1:
             return EXIT_INTERRUPT
         bad = [(rank, code) for rank, code in self._codes.items() if code]
@@ -245,10 +245,3 @@ class Ranks:
             + ". The same command resumes from the last checkpoint"
         )
         return EXIT_FAILURE
-
-
-def _number(env: Mapping[str, str], name: str, default: int = 0) -> int:
-    text = env.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"environment: {name}={text[:60]!r}, expected a whole number from 0 on")
-    return int(text)

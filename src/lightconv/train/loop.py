@@ -29,7 +29,7 @@ from lightconv.train.signals import Stop
 from lightconv.train.trainer import Record, Trainer
 
 
-class Metric(NamedTuple):
+class RunMetric(NamedTuple):
     """A measure of the model besides its loss, such as BLEU on validation data.
 
     compute  called with the model in evaluation mode and a function: once it returns true, the
@@ -59,7 +59,7 @@ class Window:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """State of a run besides model, optimiser and trainer; stored in checkpoints.
 
     position   in the data: (seed, epoch, batch)
@@ -83,7 +83,7 @@ class Progress:
         return asdict(self) | {"position": list(self.position)}
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "Progress":
+    def of(cls, values: dict[str, Any]) -> "RunProgress":
         position, window = Position(*values["position"]), Window(**values["window"])
         return cls(**values | {"position": position, "window": window})
 
@@ -102,7 +102,7 @@ class Loop:
     log: Log | None
     display: Display
     stop: Stop
-    metric: Metric | None = None
+    metric: RunMetric | None = None
     allocator: Allocator = field(default_factory=lambda: Allocator(0))
     machine: dict[str, Any] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class Loop:
         self.config = self.trainer.config
         self.group = self.trainer.group
         self.pace = Pace(self.config.max_steps)
-        self.progress = Progress(Position(self.config.seed))
+        self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
         self.saved: int | None = None
 
@@ -148,7 +148,7 @@ class Loop:
         if trainer.ema is not None:
             trainer.ema.restore(checkpoint.tensors[EMA_PART])
         trainer.set_values(values["trainer"])
-        self.progress = Progress.of(values["progress"])
+        self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
 
     def _update(self, updates: Loader) -> Record:
@@ -237,7 +237,7 @@ class Loop:
         self.saved = None
         return 0
 
-    def _compute(self, metric: Metric) -> float:
+    def _compute(self, metric: RunMetric) -> float:
         """The metric, which rank 0 computes while the others wait."""
         model = self.trainer.model.eval()
         with self.trainer.averaged():

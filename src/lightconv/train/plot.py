@@ -93,7 +93,6 @@ def _read(run: Path) -> list[Entry]:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The last part of each path; the whole path if that is not unique."""
     short = [run.absolute().name for run in runs]
     names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
     double = [name for name in names if names.count(name) > 1]

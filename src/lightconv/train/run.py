@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightconv.train.checkpoints import Checkpoints
     from lightconv.train.data import TrainingData
     from lightconv.train.group import Group
-    from lightconv.train.loop import Loop, Metric, Progress
+    from lightconv.train.loop import Loop, RunMetric, RunProgress
     from lightconv.train.signals import Stop
 
 # Tables of config.json that a model folder has too.
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     step: int
     checkpoint: Path
     averaged: list[int]
-    progress: "Progress"
+    progress: "RunProgress"
     skipped: int
     entries: list[Entry]
 
@@ -216,12 +216,12 @@ class Run:
 
         ValueError if one of them is no longer what the newest checkpoint says.
         """
-        from lightconv.train.checkpoint import DamagedError, read_state
+        from lightconv.train.checkpoint import CheckpointFiles, DamagedError
 
         digests: dict[str, str] = {}
         for _, folder in sorted(self.checkpoints().folders().items()):
             try:
-                digests = read_state(folder)["values"].get("data", {})
+                digests = CheckpointFiles(folder).state()["values"].get("data", {})
             except DamagedError:
                 continue
         found: dict[str, Path] = {}
@@ -242,7 +242,7 @@ class Run:
         device: "torch.device | None" = None,
         stop: "Stop | None" = None,
         group: "Group | None" = None,
-        metric: "Metric | None" = None,
+        metric: "RunMetric | None" = None,
         tensorboard: bool = False,
     ) -> Outcome:
         """Trains from the newest checkpoint, or from the start, to the end and exports the model.
@@ -316,7 +316,6 @@ class Run:
             raise SaveError(f"{what}. {loop.checkpoints.describe_last()}") from error
 
     def _export_last(self, step: int) -> list[int]:
-        """Exports the result of a training that ended at `step`; returns the steps averaged."""
         from lightconv.train.checkpoint import DamagedError
 
         config = self.train_config
@@ -333,7 +332,6 @@ class Run:
         return steps
 
     def _open_log(self, found: "Checkpoint | None", display: Display, *, board: bool) -> Log:
-        """The log up to what the checkpoint knows of."""
         step = 0 if found is None else found.step
         known = {"valid": 0 if found is None else found.values["progress"]["validated"]}
         curves = Board(self.path / BOARD_FOLDER, step) if board else None
@@ -375,7 +373,7 @@ class Run:
                 "begun with, or choose another folder"
             )
 
-    def _check_metric(self, found: "Checkpoint", metric: "Metric | None") -> None:
+    def _check_metric(self, found: "Checkpoint", metric: "RunMetric | None") -> None:
         """Raises ValueError if validation measured something else before.
 
         The best checkpoint must be decided by one measure only.
@@ -426,7 +424,6 @@ def describe_machine(device: "torch.device", group: "Group") -> dict[str, Any]:
 
 
 def _find_checkpoint(checkpoints: "Checkpoints", group: "Group") -> "Checkpoint | None":
-    """The newest good checkpoint as rank 0 finds it; all ranks load the same."""
     found = checkpoints.latest() if group.rank == 0 else None
     chosen = group.tell(None if found is None else str(found.step))
     return found if chosen is None or found is not None else checkpoints.load(int(chosen))

@@ -56,7 +56,7 @@ class Record(NamedTuple):
     done: bool = True
 
 
-class Measured(NamedTuple):
+class MeanLoss(NamedTuple):
     """Means over the target tokens of validation data, and their number."""
 
     loss: float
@@ -146,7 +146,7 @@ class Trainer:
         )
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> Measured:
+    def measure(self, batches: Iterable[Batch]) -> MeanLoss:
         """The loss on this rank's validation batches, with averaged parameters if there are any."""
         self.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -160,7 +160,7 @@ class Trainer:
         loss, nll, count = self.group.sum(totals).tolist()
         if count == 0.0:
             raise ValueError("validation data must have at least one target token, got none")
-        return Measured(loss / count, nll / count, int(count))
+        return MeanLoss(loss / count, nll / count, int(count))
 
     def averaged(self) -> AbstractContextManager[None]:
         """The model has its averaged parameters, if any, while this is open."""

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lightconv import cli
-from lightconv.commands.prepare import _parser
+from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
 from lightconv.corpora import CORPORA
 from lightconv.data.config import (
@@ -22,11 +24,12 @@ from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
     PipelineConfig,
+    PrepareConfig,
     SideConfig,
     WordsConfig,
 )
-from lightconv.data.origin import PrepareConfig
 from lightconv.data.prepared import Prepared
+from lightconv.data.statistics import count_lengths, describe_side, find_edges
 from tests.corpora.packing import lines, write_folder
 
 Ask = Callable[[str], tuple[int, str, str]]
@@ -179,7 +182,7 @@ MISTAKES = [
     ),
     ("--text train.en --out dev.en/x", "dev.en/x cannot be made: "),
     ("--text train.en --out dev.en", "dev.en exists. Choose another folder"),
-    ("--text train.en --out . --overwrite", ". exists and is no prepared folder, so it is not"),
+    ("--text train.en --out . --overwrite", ". exists and is not a prepared folder, so it is not"),
 ]
 
 
@@ -194,7 +197,7 @@ def test_mistakes_are_one_line(ask: Ask, text: Path, arguments: str, message: st
 
 
 BAD_FILES = [
-    (b"one\ntwo\n", "train.de has 4 lines and train.en has 2, expected as many."),
+    (b"one\ntwo\n", "train.de has 4 lines and train.en has 2, expected the same number."),
     (b"one\ntw\xff\nx\ny\n", "train.en, line 2: byte 0xff is not UTF-8 (byte 3 of the line)"),
     (b"one\ntw\0\nx\ny\n", "train.en, line 2: a NUL character"),
     ("1\n2\n3\n4".encode("utf-16"), "train.en is UTF-16, expected UTF-8. Convert it with iconv"),
@@ -233,7 +236,7 @@ def test_the_output_exists(ask: Ask, text: Path) -> None:
     assert ask(options)[0] == 0
     code, _, err = ask(options)
     assert code == 2
-    assert err == "error: data exists. Choose another folder, or say --overwrite\n"
+    assert err == "error: data exists. Choose another folder, or use --overwrite\n"
     assert ask(f"{options} --overwrite")[0] == 0
 
 
@@ -244,7 +247,7 @@ def test_nothing_is_fetched_for_an_output_that_exists(
     code, _, err = ask(f"debian-lm --out {text}")
     assert (code, err) == (
         2,
-        f"error: {text} exists. Choose another folder, or say --overwrite\n",
+        f"error: {text} exists. Choose another folder, or use --overwrite\n",
     )
 
 
@@ -259,10 +262,10 @@ def test_an_interrupt_says_how_to_go_on(
         patched.setattr("lightconv.data.prepare.learn", interrupted)
         code, _, err = ask(options)
     assert code == 130
-    assert err.splitlines()[-1] == "not finished: the same command goes on from here"
+    assert err.splitlines()[-1] == "not finished: the same command resumes from here"
     code, _, err = ask(options)
     assert code == 0
-    assert err.splitlines()[0] == "going on after: text of train, text of valid"
+    assert err.splitlines()[0] == "resuming after: text of train, text of valid"
 
 
 def test_a_full_disk_is_a_failure_to_go_on_from(
@@ -271,16 +274,16 @@ def test_a_full_disk_is_a_failure_to_go_on_from(
     def write(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("lightconv.data.prepare.encode", write)
+    monkeypatch.setattr("lightconv.data.prepare.StoreWriter", write)
     code, _, err = ask(f"--text train.en --valid dev.en --out data {SMALL}")
     assert code == 1
     assert err.splitlines()[-2:] == [
-        "not finished: the same command goes on from here",
+        "not finished: the same command resumes from here",
         f"error: {text / '.data.prepare'}: No space left on device",
     ]
 
 
-def vanish(work: object, sides: object) -> None:
+def vanish(*arguments: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -290,15 +293,57 @@ def test_a_worker_that_dies_is_a_failure_to_go_on_from(
     options = f"--text train.en --valid dev.en --out data --processes 2 {SMALL}"
     with monkeypatch.context() as patched:
         patched.setattr("lightconv.data.prepare.WORTH_PROCESSES", 1)
-        patched.setattr("lightconv.data.tokens.encode_part", vanish)
+        patched.setattr("lightconv.data.prepare._make_ids", vanish)
         code, _, err = ask(options)
     assert code == 1
     *_, note, line = err.splitlines()
-    assert note == "not finished: the same command goes on from here"
-    assert line.startswith("error: a worker process died (SIGKILL), expected it to work on.")
+    assert note == "not finished: the same command resumes from here"
+    assert line.startswith("error: a worker process died (SIGKILL), expected it to finish.")
     code, _, err = ask(options)
     assert code == 0
-    assert err.splitlines()[0] == "going on after: text of train, text of valid, vocabulary"
+    assert err.splitlines()[0] == "resuming after: text of train, text of valid, vocabulary"
+
+
+# --- Tables
+
+
+def counted(lengths: list[int]) -> NDArray[np.int64]:
+    return count_lengths(np.zeros(0, dtype=np.int64), np.array(lengths))
+
+
+def splits() -> dict[str, dict[str, Any]]:
+    sides = {"source": counted([1, 2, 2, 3]), "target": counted([2, 2, 4, 4])}
+    edges = find_edges(sides.values())
+    described = {name: describe_side(side, 1, edges) for name, side in sides.items()}
+    return {
+        "train": {"read": 12345, "kept": 4, "dropped": {"empty": 12341}, "sides": described},
+        "valid": {"read": 4, "kept": 4, "dropped": {}, "sides": described},
+    }
+
+
+def test_rows() -> None:
+    header, rows = count_rows(splits())
+    assert header == ["split", "read", "kept", "empty"], "what never happened has no column"
+    assert rows == [["train", "12,345", "4", "12,341"], ["valid", "4", "4", "0"]]
+    header, rows = length_rows(splits())
+    names = ", ".join(header)
+    assert names == "split, side, tokens, unknown, mean, 50 %, 90 %, 99 %, longest"
+    assert rows[0] == ["train", "source", "8", "12.50%", "2.0", "2", "3", "3", "3"]
+    assert rows[3] == ["valid", "target", "12", "8.33%", "3.0", "2", "4", "4", "4"]
+
+
+def test_the_picture() -> None:
+    lines = draw_histogram(splits()["train"])
+    assert lines[0].split() == ["source", "target"]
+    assert lines[1].split() == ["1", "25.0%", "#" * 12, "0.0%"]
+    assert lines[2].split() == ["2", "50.0%", "#" * 24, "50.0%", "#" * 24]
+    assert lines[-1].split() == ["5", "and", "more", "0.0%", "0.0%"]
+    assert len(lines) == 6
+    empty = {"sides": {"text": describe_side(counted([0, 1]), 0, [0, 1, 2])}}
+    assert [line.split()[:2] for line in draw_histogram(empty)[1:3]] == [
+        ["0", "50.0%"],
+        ["1", "50.0%"],
+    ]
 
 
 # --- docs/data.md

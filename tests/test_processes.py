@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightconv import processes as workers
-from lightconv.processes import chunked, spread
+from lightconv.processes import chunked, exit_code, spread
 
 
 def double(number: int) -> int:
@@ -53,13 +53,14 @@ def test_the_input_is_read_as_it_is_needed() -> None:
 
 
 ENDLESS = """
-import itertools, os
+import itertools, os, signal
 from lightconv.processes import spread
 
 def pid(number):
     return os.getpid()
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored in tests
     for found in spread(pid, itertools.count(), 2):
         print(found, flush=True)
 """
@@ -83,7 +84,8 @@ def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
 def test_ctrl_c_while_processes_start(tmp_path: Path, delay: float) -> None:
     script = tmp_path / "endless.py"
-    script.write_text("print('begun', flush=True)\n" + ENDLESS)
+    begin = "signal.signal(signal.SIGINT, signal.default_int_handler)\nprint('begun', flush=True)\n"
+    script.write_text(f"import signal\n{begin}{ENDLESS}")
     parent = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
@@ -212,3 +214,45 @@ def test_nothing_is_left_when_it_is_no_longer_wanted() -> None:
 
 def own_pid(number: int) -> int:
     return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("bad"), 2),
+        (FileNotFoundError("none"), 2),
+        (OSError("disk"), 1),
+        (ChildProcessError("died"), 1),
+        (RuntimeError("bug"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+WATCHED = """
+import os, signal, sys, time
+from lightconv.processes import watch_parent
+watch_parent(int(sys.argv[1]), interval=0.05)
+signal.signal(signal.SIGTERM, lambda *_: (print("ended", flush=True), os._exit(0)))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_watched_parent_ends_its_child() -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+        "time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, WATCHED], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.readline() == "ended\n"
+    parent.stdout.close()
