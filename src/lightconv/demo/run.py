@@ -147,7 +147,8 @@ class Demo:
 
     def _score(self) -> dict[str, list[dict[str, Any]]]:
         """Scores of the model and of baselines without a model."""
-        from lightconv.evaluate.comparison import Evaluation
+        with Display(idle="loading torch", pause=2.0):
+            from lightconv.evaluate.comparison import Evaluation
 
         lead = self.out / "lead.txt" if self.task == "summary" else None
         if lead is not None:
