@@ -72,7 +72,7 @@ def _status(field: str) -> int:
 
 
 def machine() -> str:
-    """One line that describes the machine and the versions."""
+    """One line that says what a figure was measured on."""
     from lightconv.commands.doctor import processor
     from lightconv.ops.library import native
 
