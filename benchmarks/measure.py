@@ -73,10 +73,11 @@ def _status(field: str) -> int:
 
 def machine() -> str:
     """One line that says what a figure was measured on."""
-    from lightconv.commands.doctor import processor
+    from lightconv.device import processor_name
     from lightconv.ops.library import native
 
+    kernels = native().isa or "no C++ kernels"
     return (
-        f"{processor()}, {torch.get_num_threads()} threads, {native().isa or 'no C++ kernels'}, "
+        f"{processor_name()}, {torch.get_num_threads()} threads, {kernels}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
