@@ -145,11 +145,11 @@ class Display:
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
-        self._shown = 0.0
-        self._begin("")
+        self._what, self._first, self._done = "", 0, 0
+        self._total: int | None = None
+        self._began = self._shown = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._shown = time.monotonic()
         if not self._quiet and self._file.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -209,8 +209,7 @@ class Display:
                 self._begin("")
 
     def _begin(self, what: str, done: int = 0) -> None:
-        self._what, self._first, self._done = what, done, done
-        self._total: int | None = None
+        self._what, self._first, self._done, self._total = what, done, done, None
         self._began = time.monotonic()
 
     def _progress(self) -> str:

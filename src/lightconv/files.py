@@ -39,12 +39,23 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    handle = os.open(path, flags, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def write_file(path: Path, *parts: bytes | memoryview) -> None:
     """Writes a new file and syncs it to disk."""
-    with path.open("xb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as handle:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -62,15 +73,6 @@ def sync(path: Path) -> None:
     """Syncs a file, or the names in a folder, to disk."""
     with _opened(path, os.O_RDONLY) as handle:
         os.fsync(handle)
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags, 0o666)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 @contextmanager
