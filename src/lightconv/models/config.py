@@ -206,7 +206,7 @@ def _check_model(config: ModelConfig, **stacks: tuple[MixerConfig, ...]) -> None
     cutoffs, factor = config.adaptive.cutoffs, config.adaptive.factor
     if cutoffs[-1] >= vocab:
         raise ValueError(
-            f"adaptive.cutoffs={list(cutoffs)} must be below the vocabulary of {vocab}"
+            f"adaptive.cutoffs={list(cutoffs)} must stay below the vocabulary of {vocab}"
         )
     if config.dim // factor ** len(cutoffs) < 1:
         last = f"band {len(cutoffs)} of dim={config.dim}"
