@@ -25,7 +25,9 @@ DECODER_KERNELS = ENCODER_KERNELS[:6]
 TEXT_KERNELS = (15,) * 2 + (31,) * 4 + (63,) * 11
 
 
-def stack(config: type[LightConvConfig], kernels: tuple[int, ...], **options: Any) -> Layers:
+def stack(
+    config: type[LightConvConfig | DynamicConvConfig], kernels: tuple[int, ...], **options: Any
+) -> Layers:
     return tuple(config(kernel=kernel, **options) for kernel in kernels)
 
 
@@ -45,14 +47,16 @@ def billion_words(layers: Layers) -> LanguageModelConfig:
     return LanguageModelConfig(dim=1024, ffn_dim=4096, layers=layers, vocab=793_471, adaptive=bands)
 
 
-def iwslt_convolutions(config: type[LightConvConfig]) -> Seq2SeqConfig:
+def iwslt_convolutions(config: type[LightConvConfig | DynamicConvConfig]) -> Seq2SeqConfig:
     return iwslt(
         stack(config, ENCODER_KERNELS, heads=4),
         stack(config, DECODER_KERNELS, heads=4),
     )
 
 
-def wmt_convolutions(config: type[LightConvConfig], *, decoder_glu: bool) -> Seq2SeqConfig:
+def wmt_convolutions(
+    config: type[LightConvConfig | DynamicConvConfig], *, decoder_glu: bool
+) -> Seq2SeqConfig:
     return wmt(
         stack(config, ENCODER_KERNELS, heads=16, glu=True),
         stack(config, DECODER_KERNELS, heads=16, glu=decoder_glu),

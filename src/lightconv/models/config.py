@@ -44,10 +44,7 @@ class ConvConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LightConvConfig(_Checked):
-    """Lightweight convolution; `heads` = dim and `normalize` = "none" is a depthwise one."""
-
-    kind: ClassVar[str] = "lightconv"
+class _ConvolutionConfig(_Checked):
     kernel: int
     heads: int
     glu: bool = False
@@ -56,7 +53,14 @@ class LightConvConfig(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicConvConfig(LightConvConfig):
+class LightConvConfig(_ConvolutionConfig):
+    """Lightweight convolution; `heads` = dim and `normalize` = "none" is a depthwise one."""
+
+    kind: ClassVar[str] = "lightconv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicConvConfig(_ConvolutionConfig):
     """Dynamic convolution: the kernel is predicted from the current position."""
 
     kind: ClassVar[str] = "dynamicconv"
