@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import lightconv
+import lightconv.data
+import lightconv.decode
+import lightconv.train
 from lightconv import cli
 
 
@@ -23,10 +25,15 @@ def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_names_every_command() -> None:
-    done = run("--help")
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in cli.COMMANDS)
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((["--help"], 0), ([], 2)):
+        assert cli.main(arguments) == code
+        out = capsys.readouterr().out
+        assert "usage: lightconv" in out
+        assert all(name in out for name in cli.COMMANDS)
+    assert cli.main(["docter"]) == 2
+    err = capsys.readouterr().err
+    assert err == "error: unknown command 'docter'; did you mean 'doctor'?\n"
 
 
 TORCH_FREE = [
@@ -81,12 +88,6 @@ def test_import_costs_little_beyond_torch() -> None:
     assert min(times) < 0.3
 
 
-def test_unknown_command_suggests_the_nearest() -> None:
-    done = run("docter")
-    assert done.returncode == 2
-    assert done.stderr == "error: unknown command 'docter'; did you mean 'doctor'?\n"
-
-
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "--help"]) == 0
@@ -130,11 +131,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (OSError(28, "No space left on device", "x"), 1, "x: No space left on device"),
         (RuntimeError("out of memory"), 1, "RuntimeError: out of memory. `--debug` shows where"),
         (KeyError("x"), 1, "KeyError: 'x'. `--debug` shows where"),
+        (KeyboardInterrupt(), 130, ""),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_errors_are_one_line(
-    error: Exception,
+    error: BaseException,
     code: int,
     line: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -142,7 +144,7 @@ def test_errors_are_one_line(
 ) -> None:
     pretend(monkeypatch, error)
     assert cli.main(["doctor"]) == code
-    assert capsys.readouterr().err == f"error: {line}\n"
+    assert capsys.readouterr() == ("", f"error: {line}\n" if line else "")
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "doctor"], ["doctor", "--debug"]])
@@ -154,20 +156,6 @@ def test_debug_adds_the_traceback(
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
     assert err.endswith("ValueError: no\nerror: no\n")
-
-
-def test_an_interrupt_is_quiet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(monkeypatch, KeyboardInterrupt())
-    assert cli.main(["doctor"]) == 130
-    assert capsys.readouterr() == ("", "")
-
-
-def test_no_command_shows_the_help() -> None:
-    done = run()
-    assert done.returncode == 2
-    assert "usage: lightconv" in done.stdout
 
 
 def test_doctor_says_what_explain_says() -> None:
@@ -182,23 +170,16 @@ def test_doctor_says_what_explain_says() -> None:
             assert row["kernel"] in lightconv.explain(row["operator"])
 
 
-def test_doctor_prints_a_table() -> None:
+def test_doctor_prints_a_table_and_fails_without_kernels() -> None:
     done = run("doctor")
     assert "dynamicconv_backward" in done.stdout
     assert "instruction set" in done.stdout
-
-
-def test_doctor_without_kernels_says_so_and_fails() -> None:
     done = run("doctor", LIGHTCONV_NATIVE="0", LIGHTCONV_REQUIRE_NATIVE="0")
     assert done.returncode == 1
     assert "turned off by LIGHTCONV_NATIVE=0" in done.stdout
-
-
-def test_doctor_with_an_unknown_instruction_set_is_one_line() -> None:
     done = run("doctor", LIGHTCONV_ISA="mmx")
     assert done.returncode == 1
-    assert "LIGHTCONV_ISA=mmx" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "LIGHTCONV_ISA=mmx" in done.stderr and "Traceback" not in done.stderr
 
 
 # Unbuffered, every line is refused as it is written; buffered, nothing is before the end.
@@ -234,3 +215,30 @@ def test_a_full_disk_is_one_line() -> None:
 def test_explain_rejects_unknown_operators() -> None:
     with pytest.raises(ValueError, match=r"operator must be one of .*dynamicconv.*'conv'"):
         lightconv.explain("conv")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "lightconv.config",
+        "lightconv.recipe",
+        "lightconv.data",
+        "lightconv.decode",
+        "lightconv.models",
+        "lightconv.train",
+        "lightconv.train.config",
+    ],
+)
+def test_importing_it_does_not_import_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "package", [lightconv.data, lightconv.decode, lightconv.train], ids=lambda p: p.__name__
+)
+def test_every_name_is_there(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match=r"module 'lightconv\.\w+' has no attribute 'Nothing'"):
+        _ = package.Nothing  # type: ignore[attr-defined]

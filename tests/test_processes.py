@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from lightconv import processes as workers
-from lightconv.processes import chunked, exit_code, spread
+from lightconv.processes import exit_code, spread
 
 
 def double(number: int) -> int:
@@ -22,12 +22,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def test_chunks() -> None:
-    assert list(chunked(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(chunked([], 2)) == []
-
-
-def test_results_are_in_order_and_errors_arrive() -> None:
+def test_results_are_in_order_and_errors_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     for processes in (1, 2):
         assert list(spread(double, range(10), processes)) == list(range(0, 20, 2))
         results = spread(double, range(12, 30), processes)
@@ -36,6 +31,8 @@ def test_results_are_in_order_and_errors_arrive() -> None:
             next(results)
     with pytest.raises(ValueError, match="processes=0 must be at least 1"):
         list(spread(double, [], 0))
+    monkeypatch.setattr(workers, "_Worker", None)
+    assert list(spread(double, [], 2)) == [], "no items, no processes"
 
 
 def test_the_input_is_read_as_it_is_needed() -> None:
@@ -66,15 +63,22 @@ if __name__ == "__main__":
 """
 
 
+def start(*command: object) -> tuple[subprocess.Popen[str], IO[str]]:
+    """A Python process in a group of its own, and its output."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    arguments = [sys.executable, *map(str, command)]
+    parent = subprocess.Popen(arguments, **pipes, text=True, start_new_session=True)
+    assert parent.stdout is not None
+    return parent, parent.stdout
+
+
 def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    workers = {int(parent.stdout.readline()) for _ in range(200)}
+    parent, lines = start(script)
+    workers = {int(lines.readline()) for _ in range(200)}
     parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    parent.communicate()
     begin = time.monotonic()
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() - begin < 30
@@ -86,15 +90,8 @@ def test_ctrl_c_while_processes_start(tmp_path: Path, delay: float) -> None:
     script = tmp_path / "endless.py"
     begin = "signal.signal(signal.SIGINT, signal.default_int_handler)\nprint('begun', flush=True)\n"
     script.write_text(f"import signal\n{begin}{ENDLESS}")
-    parent = subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert parent.stdout is not None
-    parent.stdout.readline()
+    parent, lines = start(script)
+    lines.readline()
     time.sleep(delay)
     os.killpg(parent.pid, signal.SIGINT)  # all processes of the group, as a terminal does
     try:
@@ -131,15 +128,11 @@ def test_a_process_that_is_killed_is_an_error() -> None:
         list(spread(leave, [7], 2))
 
 
-def test_a_process_that_is_killed_with_its_pipe_full() -> None:
-    """More than any pipe holds is on its way in both directions."""
-    with pytest.raises(ChildProcessError, match="SIGKILL"):
-        list(spread(kill_own_process_at_once, [bytes(4 << 20)] * 8, 2))
-
-
 def test_items_and_results_larger_than_any_pipe() -> None:
     items = [bytes([number]) * (3 << 20) for number in range(8)]
     assert list(spread(bytes, items, 2)) == items
+    with pytest.raises(ChildProcessError, match="SIGKILL"):
+        list(spread(kill_own_process_at_once, items, 2))
 
 
 def test_a_process_that_cannot_start(tmp_path: Path) -> None:
@@ -200,11 +193,6 @@ def test_errors_and_results_that_cannot_travel() -> None:
         list(spread(make_unpicklable, [1], 2))
 
 
-def test_no_items_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_Worker", None)
-    assert list(spread(double, [], 2)) == []
-
-
 def test_nothing_is_left_when_it_is_no_longer_wanted() -> None:
     results = spread(own_pid, itertools.count(), 2)
     found = {next(results) for _ in range(10)}
@@ -216,19 +204,11 @@ def own_pid(number: int) -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (ValueError("bad"), 2),
-        (FileNotFoundError("none"), 2),
-        (OSError("disk"), 1),
-        (ChildProcessError("died"), 1),
-        (RuntimeError("bug"), 1),
-        (KeyboardInterrupt(), 130),
-    ],
-)
-def test_exit_codes(error: BaseException, code: int) -> None:
-    assert exit_code(error) == code
+def test_exit_codes() -> None:
+    codes = {ValueError: 2, FileNotFoundError: 2, FileExistsError: 2, NotADirectoryError: 2}
+    codes |= {OSError: 1, ChildProcessError: 1, RuntimeError: 1, KeyboardInterrupt: 130}
+    for error, code in codes.items():
+        assert exit_code(error()) == code
 
 
 WATCHED = """
@@ -247,12 +227,8 @@ def test_a_watched_parent_ends_its_child() -> None:
         "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
         "time.sleep(600)"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, WATCHED], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "ready\n"
+    parent, lines = start("-c", code, WATCHED)
+    assert lines.readline() == "ready\n"
     parent.kill()
-    parent.wait()
-    assert parent.stdout.readline() == "ended\n"
-    parent.stdout.close()
+    assert lines.readline() == "ended\n"
+    parent.communicate()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -63,18 +63,14 @@ def read_duration(text: str) -> float:
 
 
 def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
-    """Prints one table in titled parts; an empty title is not printed.
-
-    right  names of the columns that are aligned to the right
-    """
+    """Prints one table in titled parts, as `aligned`, in the width of a terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(aligned(groups, header, right, width))
+    print(aligned(groups, header, right, width), flush=True)
 
 
 def print_rows(rows: Rows) -> None:
     """Prints names and values without a header."""
     print_groups({"": rows}, ("", ""), ())
-    sys.stdout.flush()
 
 
 def aligned(
@@ -83,8 +79,9 @@ def aligned(
     right: Sequence[str],
     width: int | None = None,
 ) -> str:
-    """Plain text; all parts share their column widths.
+    """Plain text; all parts share their column widths. An empty title or header is left out.
 
+    right  names of the columns that are aligned to the right
     width  of the terminal: the widest left-aligned column is wrapped to fit
     """
     rows = [header, *(row for part in groups.values() for row in part)]
@@ -94,23 +91,20 @@ def aligned(
     if excess > 0 and left:
         widest = max(left, key=widths.__getitem__)
         widths[widest] = max(widths[widest] - excess, NARROWEST)
+    signs = [">" if name in right else "<" for name in header]
 
     def lines(row: Sequence[str]) -> Iterator[str]:
         wrapped = [
             textwrap.wrap(cell, size) if len(cell) > size else [cell]
             for cell, size in zip(row, widths, strict=True)
         ]
-        for parts in zip_longest(*wrapped, fillvalue=""):
-            cells = [
-                f"{cell:>{size}}" if name in right else f"{cell:<{size}}"
-                for cell, size, name in zip(parts, widths, header, strict=True)
-            ]
-            yield "  ".join(cells).rstrip()
+        for cells in zip_longest(*wrapped, fillvalue=""):
+            yield "  ".join(map("{:{}{}}".format, cells, signs, widths)).rstrip()
 
     parts = []
     for title, part in groups.items():
-        top = [title, ""] if title else []
         body = [header, *part] if any(header) else part
+        top = [title, ""] if title else []
         parts.append("\n".join([*top, *(line for row in body for line in lines(row))]))
     return "\n\n".join(parts)
 
@@ -148,12 +142,12 @@ class Display:
         self._idle = idle
         self._pause = pause
         self._live: Live | None = None
-        self._work: _Work | None = None
-        self._text = ""
-        self._begin = self._shown = time.monotonic()
         self._lock = threading.RLock()
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
+        self._what, self._first, self._done = "", 0, 0
+        self._total: int | None = None
+        self._began = self._shown = time.monotonic()
 
     def __enter__(self) -> Self:
         if not self._quiet and self._file.isatty():
@@ -163,7 +157,6 @@ class Display:
             self._live = Live(console=Console(file=self._file), auto_refresh=False, transient=True)
             self._live.start()
         if self._idle and not self._quiet:
-            self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
             self._thread.start()
         return self
 
@@ -171,7 +164,7 @@ class Display:
         if kind is None:
             self.end()
         self._ended.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join()
         if self._live is not None:
             with suppress(OSError):
@@ -179,20 +172,25 @@ class Display:
 
     def note(self, text: str) -> None:
         """Prints a line that stays."""
-        with self._lock:
-            self._print(text)
+        with self._lock, suppress(OSError, ValueError):
+            if self._quiet:
+                return
+            self._shown = time.monotonic()
+            if self._live is not None:
+                self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(text, file=self._file, flush=True)
 
     def show(self, what: str, done: int = 0, total: int | None = None) -> None:
         """Shows how much of some work is done; another `what` ends the work before it."""
         with self._lock:
-            if self._work is None or self._work.what != what:
+            if what != self._what:
                 self.end()
-                self._work = _Work(what, done)
-                self._begin = self._work.begin
+                self._begin(what, done)
                 if not self._idle:
-                    self._shown = self._begin
-            self._work.done, self._work.total = done, total
-            self._refresh(self._work.describe())
+                    self._shown = self._began
+            self._done, self._total = done, total
+            self._refresh(self._progress())
 
     def line(self, text: str, *, keep: bool = False) -> None:
         """Redraws the live line; without a terminal it is printed if `keep`."""
@@ -200,87 +198,55 @@ class Display:
             if self._live is not None:
                 self._refresh(text)
             elif keep:
-                self._print(text)
+                self.note(text)
 
     def end(self) -> None:
         """Ends the work shown last; a line says how long it took."""
         with self._lock:
-            if self._work is not None:
-                self._print(self._work.describe_end())
-                self._work, self._text = None, ""
-                self._begin = time.monotonic()
+            if self._what:
+                count = f"{self._done:,} in " if self._done else ""
+                self.note(f"{self._what}: {count}{_short(time.monotonic() - self._began)}")
+                self._begin("")
 
-    def _refresh(self, text: str) -> None:
-        self._text = text
-        now = time.monotonic()
-        if self._quiet or now - self._shown < (self._pause if self._live is None else BLINK):
-            return
-        self._shown = now
-        if self._live is None:
-            self._print(text)
-        else:
-            with suppress(OSError):
-                self._live.update(self._picture(), refresh=True)
+    def _begin(self, what: str, done: int = 0) -> None:
+        self._what, self._first, self._done, self._total = what, done, done, None
+        self._began = time.monotonic()
+
+    def _progress(self) -> str:
+        """`encoding train: 120,000 of 160,000 (75%), 52,000/s, 0.8 s left`."""
+        rate = (self._done - self._first) / max(time.monotonic() - self._began, 1e-9)
+        text = f"{self._what}: {self._done:,}"
+        if self._total:
+            text += f" of {self._total:,} ({min(self._done / self._total, 1):.0%})"
+        text += f", {rate:,.0f}/s"
+        if self._total and rate:
+            text += f", {_short(max(self._total - self._done, 0) / rate)} left"
+        return text
 
     def _tick(self) -> None:
         """Redraws while the work itself reports nothing."""
         while not self._ended.wait(BLINK):
             with self._lock:
-                spent = f"{time.monotonic() - self._begin:.0f} s so far"
-                work = self._work
-                if work is None:
-                    self._refresh(f"{self._idle}: {spent}")
-                else:
-                    self._refresh(work.describe() if work.done else f"{work.what}: {spent}")
+                spent = f"{time.monotonic() - self._began:.0f} s so far"
+                waiting = f"{self._what or self._idle}: {spent}"
+                self._refresh(self._progress() if self._done else waiting)
 
-    def _picture(self) -> Any:
+    def _refresh(self, text: str) -> None:
+        if time.monotonic() - self._shown < (self._pause if self._live is None else BLINK):
+            return
+        if self._live is None:
+            self.note(text)
+            return
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        text = Text(self._text, overflow="ellipsis", no_wrap=True)
-        if self._work is None or not self._work.total:
-            return text
-        grid = Table.grid(padding=(0, 1))
-        grid.add_row(ProgressBar(self._work.total, self._work.done, width=24), text)
-        return grid
-
-    def _print(self, text: str) -> None:
-        if self._quiet:
-            return
         self._shown = time.monotonic()
-        with suppress(OSError, ValueError):
-            if self._live is not None:
-                self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-            else:
-                print(text, file=self._file, flush=True)
-
-
-class _Work:
-    """Counts of one piece of work, its rate and its remaining time."""
-
-    def __init__(self, what: str, done: int) -> None:
-        self.what = what
-        self.begin = time.monotonic()
-        self._first = done
-        self.done = done
-        self.total: int | None = None
-
-    def describe(self) -> str:
-        """`encoding train: 120,000 of 160,000 (75%), 52,000/s, 0.8 s left`."""
-        rate = (self.done - self._first) / max(time.monotonic() - self.begin, 1e-9)
-        parts = [f"{self.what}: {self.done:,}"]
-        if self.total:
-            parts[0] += f" of {self.total:,} ({min(self.done / self.total, 1):.0%})"
-        parts.append(f"{rate:,.0f}/s")
-        if self.total and rate:
-            parts.append(f"{_short(max(self.total - self.done, 0) / rate)} left")
-        return ", ".join(parts)
-
-    def describe_end(self) -> str:
-        """`encoding train: 160,000 in 3.1 s`."""
-        took = _short(time.monotonic() - self.begin)
-        return f"{self.what}: {self.done:,} in {took}" if self.done else f"{self.what}: {took}"
+        grid = Table.grid(padding=(0, 1))
+        bar = [ProgressBar(self._total, self._done, width=24)] if self._total else []
+        grid.add_row(*bar, Text(text, overflow="ellipsis", no_wrap=True))
+        with suppress(OSError):
+            self._live.update(grid, refresh=True)
 
 
 def _short(seconds: float) -> str:

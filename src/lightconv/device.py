@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +53,8 @@ def machine_bytes() -> int:
 
 def processor_name() -> str:
     """Model name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith(("model name", "Model")):
-            return line.split(":", 1)[1].strip()
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^(?:model name|Model)[^:\n]*:(.*)", text, re.MULTILINE):
+            return found[1].strip()
     return platform.processor() or platform.machine()

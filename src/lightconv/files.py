@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 MANIFEST_FILE = "manifest.json"
 MANIFEST_FORMAT = "lightconv manifest"
 MANIFEST_VERSION = 1
-# Far more than any configuration or manifest needs.
-LARGEST_TEXT = 256 << 10
+# Far more bytes than any manifest needs.
+LARGEST_MANIFEST = 256 << 10
 # File systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -25,16 +24,14 @@ def inside(folder: Path, name: str) -> Path:
     """The regular file `name` of an untrusted folder; a link that leaves the folder is refused."""
     path = folder / name
     try:
-        mode = path.stat().st_mode
-        real, root = path.resolve(strict=True), folder.resolve(strict=True)
+        path.stat()
     except FileNotFoundError:
         raise ValueError(f"{folder} has no file {name}") from None
-    except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError in older Pythons
-        reason = getattr(error, "strerror", None) or "a link that leads nowhere"
-        raise ValueError(f"{path} cannot be read: {reason}") from None
-    if not stat.S_ISREG(mode):
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if not path.is_file():
         raise ValueError(f"{path} is not a regular file")
-    if not real.is_relative_to(root):
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
             f"{path} is a link that leaves its folder. If you trust what it points to, make a copy "
             "of the folder with cp -rL"
@@ -42,12 +39,23 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def write_file(path: Path, data: bytes) -> None:
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    handle = os.open(path, flags, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, *parts: bytes | memoryview) -> None:
     """Writes a new file and syncs it to disk."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as handle:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -63,11 +71,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Syncs a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path, os.O_RDONLY) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -79,38 +84,28 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(4)
-    fresh = path.with_name(f".{path.name}.{mark}.new")
+    fresh, old = (path.with_name(f".{path.name}.{mark}.{state}") for state in ("new", "old"))
     fresh.mkdir()
     try:
         yield fresh
         sync(fresh)
         if replace and path.exists():
-            _swap(fresh, path, path.with_name(f".{path.name}.{mark}.old"))
-        else:
-            # An empty folder at `path` would be replaced; any other is an OSError.
-            fresh.rename(path)
+            path.rename(old)
+        # An empty folder at `path` would be replaced; any other is an OSError.
+        fresh.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
         sync(path.parent)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _swap(fresh: Path, path: Path, old: Path) -> None:
-    path.rename(old)
-    try:
-        fresh.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 @contextmanager
 def lock(
-    path: Path,
-    busy: str | None,
-    *,
-    wait: Callable[[], None] | None = None,
-    inherited: bool = False,
+    path: Path, busy: str | None, *, wait: Callable[[], None] | None = None, inherited: bool = False
 ) -> Iterator[int]:
     """Holds an exclusive lock on a file, created if missing; yields its descriptor.
 
@@ -122,25 +117,22 @@ def lock(
 
     take = fcntl.flock if inherited else fcntl.lockf
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+    with _opened(path, os.O_RDWR | os.O_CREAT) as handle:
         try:
             take(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            if busy is not None:
+                raise ValueError(busy) from None
+            if wait is not None:
+                wait()
+            take(handle, fcntl.LOCK_EX)
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                if busy is not None:
-                    raise ValueError(busy) from None
-                if wait is not None:
-                    wait()
-                take(handle, fcntl.LOCK_EX)
-            elif error.errno not in _NO_LOCKS:
+            if error.errno not in _NO_LOCKS:
                 raise
         # The folder may have been removed, and the file with it, since it was opened.
         if busy is not None and not _is_at(path, handle):
             raise ValueError(busy)
         yield handle
-    finally:
-        os.close(handle)
 
 
 def _is_at(path: Path, handle: int) -> bool:
@@ -158,11 +150,10 @@ def digest(path: Path) -> str:
 
 def write_manifest(folder: Path, skip: Collection[str] = ()) -> None:
     """Writes manifest.json: size and SHA-256 of every file that is neither hidden nor skipped."""
-    left_out = {MANIFEST_FILE, *skip}
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": digest(path)}
-        for path in sorted(folder.iterdir())
-        if path.is_file() and not path.name.startswith(".") and path.name not in left_out
+        for path in sorted(folder.glob("[!.]*"))
+        if path.is_file() and path.name not in (MANIFEST_FILE, *skip)
     }
     data = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files}
     replace_file(folder / MANIFEST_FILE, (json.dumps(data, indent=2) + "\n").encode())
@@ -175,21 +166,19 @@ def verify_manifest(folder: Path, *, quick: bool = False) -> None:
     """
     for name, entry in read_manifest(folder).items():
         path = inside(folder, name)
-        size = path.stat().st_size
+        size, wanted = path.stat().st_size, entry["sha256"]
         if size != entry["bytes"]:
             raise ValueError(f"{path}: {size} bytes, expected {entry['bytes']} by {MANIFEST_FILE}")
-        if not quick and (found := digest(path)) != entry["sha256"]:
-            raise ValueError(
-                f"{path}: SHA-256 {found[:12]}..., expected {entry['sha256'][:12]}... by "
-                f"{MANIFEST_FILE}"
-            )
+        if not quick and (found := digest(path)) != wanted:
+            got, expected = f"{found[:12]}...", f"{wanted[:12]}..."
+            raise ValueError(f"{path}: SHA-256 {got}, expected {expected} by {MANIFEST_FILE}")
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Entries of an untrusted manifest.json by file name: bytes and sha256."""
     path = inside(folder, MANIFEST_FILE)
-    if path.stat().st_size > LARGEST_TEXT:
-        raise ValueError(f"{path} is longer than {LARGEST_TEXT} bytes, so it is not a manifest")
+    if path.stat().st_size > LARGEST_MANIFEST:
+        raise ValueError(f"{path} is longer than {LARGEST_MANIFEST} bytes, so it is not a manifest")
     try:
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

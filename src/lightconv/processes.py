@@ -6,7 +6,6 @@ holds the lock of the queue.
 """
 
 import gc
-import itertools
 import os
 import pickle
 import signal
@@ -33,15 +32,6 @@ EXIT_INPUT = 2  # the user gave something unusable
 EXIT_DIVERGED = 3
 EXIT_STOPPED = 75  # stopped by SIGTERM after saving
 EXIT_INTERRUPT = 130
-# System errors about a name that the user gave.
-_INPUT_ERRORS = (
-    ValueError,
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
-
 # Items queued per worker, so that none waits for its next one.
 AHEAD = 2
 # Seconds between two checks that the other end of a pipe is alive.
@@ -54,7 +44,9 @@ def exit_code(error: BaseException) -> int:
     """Exit code of a command that ends with this error."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPT
-    return EXIT_INPUT if isinstance(error, _INPUT_ERRORS) else EXIT_FAILURE
+    # The last four are about a name that the user gave.
+    names = FileNotFoundError | FileExistsError | IsADirectoryError | NotADirectoryError
+    return EXIT_INPUT if isinstance(error, ValueError | names) else EXIT_FAILURE
 
 
 def watch_parent(parent: int, interval: float = 0.5) -> None:
@@ -71,13 +63,6 @@ def watch_parent(parent: int, interval: float = 0.5) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent").start()
-
-
-def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items; the last one may be shorter."""
-    source = iter(items)
-    while chunk := list(itertools.islice(source, size)):
-        yield chunk
 
 
 def spread(function: Callable[[T], R], items: Iterable[T], processes: int = 1) -> Iterator[R]:
@@ -147,7 +132,14 @@ class _Worker:
                     raise EOFError
             succeeded, value = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            raise self._died() from None
+            self._process.join(PATIENCE)
+            code = self._process.exitcode
+            names = {-number: number.name for number in signal.Signals}
+            raise ChildProcessError(
+                f"a worker process died ({names.get(code or 0, f'exit code {code}')}), expected it "
+                "to finish. If memory ran out, use fewer --processes; a script needs "
+                "`if __name__ == '__main__':` around its code"
+            ) from None
         if not succeeded:
             raise value
         result: R = value
@@ -156,18 +148,6 @@ class _Worker:
     def end(self) -> None:
         self._process.kill()
         self._process.join(10 * PATIENCE)
-
-    def _died(self) -> ChildProcessError:
-        self._process.join(PATIENCE)
-        code = self._process.exitcode
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            with suppress(ValueError):  # a number without a name
-                how = signal.Signals(-code).name
-        return ChildProcessError(
-            f"a worker process died ({how}), expected it to finish. If memory ran out, use fewer "
-            "--processes; a script needs `if __name__ == '__main__':` around its code"
-        )
 
 
 def _work(pipe: Connection, parent: int) -> None:

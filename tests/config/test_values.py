@@ -158,6 +158,9 @@ def test_each_mistake_names_the_field(name: str, value: object, message: str) ->
     assert "\n" not in found
 
 
+TIED = {"cutoffs": [5], "tie_projections": True, "tie_words": False}
+
+
 def changed(path: str, value: object) -> dict[str, Any]:
     """MODEL with one value changed, or taken away."""
     data = to_dict(TRANSLATION)
@@ -180,21 +183,9 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("model.encoder.0.kernel", "3", "model.encoder.0.kernel='3' must be a whole number"),
         ("model.encoder.0.kernel", KeyError, "model.encoder.0.kernel is missing, expected a whole"),
         ("model.encoder.1.head", 4, "unknown field model.encoder.1.head=4; did you mean 'heads'?"),
-        (
-            "model.encoder.1.kernel",
-            4,
-            "unknown field model.encoder.1.kernel=4 of 'attention', it belongs to 'conv'",
-        ),
-        (
-            "model.encoder.0.kind",
-            "dynamic",
-            "unknown model.encoder.0.kind='dynamic'; did you mean 'dynamicconv'?",
-        ),
-        (
-            "model.encoder.0.kind",
-            KeyError,
-            "model.encoder.0.kind is missing; known: attention, conv, lightconv, dynamicconv,",
-        ),
+        ("model.encoder.1.kernel", 4, "unknown field model.encoder.1.kernel=4 of 'attention', it"),
+        ("model.encoder.0.kind", "dynamic", "unknown model.encoder.0.kind='dynamic'; did you mean"),
+        ("model.encoder.0.kind", KeyError, "model.encoder.0.kind is missing; known: attention, co"),
         ("train.optimizer.kind", [], "unknown train.optimizer.kind=(a list of 0); known: adam, ne"),
         ("max_steps", 3, "unknown field max_steps=3; did you mean 'train.max_steps'?"),
         # What __post_init__ says, with the path before each field.
@@ -202,27 +193,10 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("model.encoder.1.heads", 7, "model.encoder.1.heads=7 does not divide model.dim=512"),
         ("model.encoder.0.dropconnect", 1.5, "model.encoder.0.dropconnect=1.5 must be in [0, 1)"),
         ("model.decoder", [], "model.decoder must have at least one layer"),
-        (
-            "model.share_embeddings",
-            "all",
-            "model.share_embeddings='all' needs one vocabulary, got "
-            "model.source_vocab=8848 and model.target_vocab=6632",
-        ),
-        (
-            "model.adaptive",
-            {"cutoffs": [100, 99]},
-            "model.adaptive.cutoffs must rise from above 0, got [100, 99]",
-        ),
-        (
-            "model.adaptive",
-            {"cutoffs": [9000]},
-            "model.adaptive.cutoffs=[9000] must stay below the vocabulary of 6632",
-        ),
-        (
-            "model.adaptive",
-            {"cutoffs": [5], "tie_projections": True, "tie_words": False},
-            "model.adaptive.tie_projections=true needs model.adaptive.tie_words=true",
-        ),
+        ("model.share_embeddings", "all", "model.share_embeddings='all' needs one vocabulary, got"),
+        ("model.adaptive", {"cutoffs": [100, 99]}, "model.adaptive.cutoffs must rise from above 0"),
+        ("model.adaptive", {"cutoffs": [9000]}, "model.adaptive.cutoffs=[9000] must stay below"),
+        ("model.adaptive", TIED, "model.adaptive.tie_projections=true needs model.adaptive.tie_w"),
         ("train.optimizer.betas", [0.9, 1], "train.optimizer.betas=[0.9, 1.0] must both be in"),
     ],
 )
@@ -239,23 +213,17 @@ def test_another_kind_than_the_class_asked_for() -> None:
         from_dict(ModelConfig, {})
 
 
-@pytest.mark.parametrize("data", [None, 3, "text", [], [1, 2]])
-def test_only_a_table_is_a_configuration(data: object) -> None:
-    with pytest.raises(ConfigError, match=r"a configuration=.* must be a table"):
-        from_dict(Recipe, data)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, "\ud800"])
-def test_what_no_file_can_hold_is_not_written(value: Any) -> None:
-    config = Every(number=value, text=value, maybe=value)
-    with pytest.raises(ConfigError, match=r"^number="):
-        to_dict(config)
-
-
-@pytest.mark.parametrize("value", [3, "text", Every, {"a": 1}])
-def test_only_configurations_are_written(value: object) -> None:
-    with pytest.raises(ConfigError):
-        to_dict(value)
+def test_only_tables_are_read_and_only_configurations_written() -> None:
+    for data in (None, 3, "text", [], [1, 2]):
+        with pytest.raises(ConfigError, match=r"a configuration=.* must be a table"):
+            from_dict(Recipe, data)
+    for value in (3, "text", Every, {"a": 1}):
+        with pytest.raises(ConfigError):
+            to_dict(value)
+    unwritable: list[Any] = [float("nan"), float("inf"), 2**63, "\ud800"]
+    for value in unwritable:
+        with pytest.raises(ConfigError, match=r"^number="):
+            to_dict(Every(number=value, text=value, maybe=value))
 
 
 def test_errors_do_not_grow_with_what_they_are_about() -> None:

@@ -2,9 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import pytest
 import torch
+from torch import Tensor
 
-from lightconv.mixers import MIXERS, NORMALIZATIONS, Mixer
+from lightconv.mixers import MIXERS, NORMALIZATIONS, Mixer, State
 
 DIM = 8
 
@@ -76,6 +78,21 @@ FEW = [
     Example("dynamicconv", {"kernel": 3, "heads": 2, "normalize": "l2"}),
     Example("average", {"ffn_dim": 12}),
 ]
+
+
+every_example = pytest.mark.parametrize("example", EXAMPLES, ids=str)
+few_examples = pytest.mark.parametrize("example", FEW, ids=str)
+both_directions = pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+
+
+def stream(step: Any, x: Tensor, sizes: list[int], state: State) -> Tensor:
+    """x in chunks of those sizes -> the outputs, joined."""
+    parts, end = [], state.position + x.shape[1]
+    for chunk in x.split(sizes, dim=1):
+        out, state = step(chunk, state)
+        parts.append(out)
+    assert state.position == end
+    return torch.cat(parts, dim=1)
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightconv.mixers import Attention, Average
 from lightconv.mixers.attention import attend, key_mask
 
-from .examples import DIM, Example, noise
+from .examples import DIM, Example, both_directions, noise, stream
 
 
 def visible(length: int, causal: bool, window: int | None, padding: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def definition(mixer: Attention, x: Tensor, padding: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1) @ mixer.out_proj.weight.T + mixer.out_proj.bias
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 7, 16, 17, 50])
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 def test_equals_definition(causal: bool, window: int | None, padded: bool) -> None:
@@ -71,7 +71,7 @@ def test_equals_definition(causal: bool, window: int | None, padded: bool) -> No
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 def test_a_row_of_padding_is_finite(window: int | None, causal: bool) -> None:
     mixer = Attention(DIM, heads=2, causal=causal, window=window)
     padding = torch.tensor([[False] * 5, [True] * 5])
@@ -84,7 +84,7 @@ def test_a_row_of_padding_is_finite(window: int | None, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 20])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 def test_every_query_may_look_somewhere(
     window: int | None, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,41 +120,31 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
-def test_window_needs_memory_linear_in_length(causal: bool) -> None:
+def test_memory_grows_with_the_length_not_its_square() -> None:
     T, window = 3000, 15
-    mixer = Attention(DIM, heads=1, causal=causal, window=window)
     x = noise(1, T, DIM, dtype=torch.float32)
     padding = torch.zeros(1, T, dtype=torch.bool)
-    with LargestTensor() as largest:
-        mixer(x, padding).sum().backward()
-    assert largest.elements <= T * 5 * window < T * T / 10
-
-
-def test_plain_causal_attention_needs_no_mask() -> None:
-    T = 500
+    for causal in (True, False):
+        mixer = Attention(DIM, heads=1, causal=causal, window=window)
+        with LargestTensor() as largest:
+            mixer(x, padding).sum().backward()
+        assert largest.elements <= T * 5 * window < T * T / 10
+    # Plain causal attention needs no mask.
     mixer = Attention(DIM, heads=1, causal=True)
     with LargestTensor() as largest, torch.no_grad():
-        mixer(noise(1, T, DIM, dtype=torch.float32))
-    assert largest.elements <= 3 * T * DIM
+        mixer(x[:, :500])
+    assert largest.elements <= 3 * 500 * DIM
 
 
-@pytest.mark.parametrize("sizes", [[5], [4, 1], [1] * 5, [2, 0, 3]])
-def test_beyond_max_len(sizes: list[int]) -> None:
+@torch.no_grad()
+def test_only_a_window_goes_beyond_max_len() -> None:
     mixer = Attention(DIM, heads=2, causal=True)
-    state = mixer.start(1, 4)
-    with torch.no_grad(), pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"):
-        for size in sizes:
-            _, state = mixer.step(torch.zeros(1, size, DIM), state)
-
-
-def test_windowed_stream_has_no_limit() -> None:
+    x = torch.zeros(1, 43, DIM)
+    for sizes in ([5], [4, 1], [1] * 5, [2, 0, 3]):
+        with pytest.raises(ValueError, match=r"position 4 is beyond max_len=4"):
+            stream(mixer.step, x[:, :5], sizes, mixer.start(1, 4))
     mixer = Attention(DIM, heads=2, causal=True, window=3)
-    state = mixer.start(1, 4)
-    with torch.no_grad():
-        for size in (1, 2, 9, 1, 30):
-            _, state = mixer.step(torch.zeros(1, size, DIM), state)
-    assert state.position == 43
+    assert stream(mixer.step, x, [1, 2, 9, 1, 30], mixer.start(1, 4)).shape == x.shape
 
 
 def test_attend_serves_source_target_attention() -> None:
@@ -186,7 +176,7 @@ def average_definition(mixer: Average, x: Tensor, padding: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@both_directions
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 def test_average_equals_definition(causal: bool, padded: bool) -> None:
     mixer = Example("average", {"ffn_dim": 12}).build(causal)

@@ -9,14 +9,13 @@ from torch.export import Dim, export
 
 from lightconv.mixers import Mixer, State
 
-from .examples import DIM, EXAMPLES, FEW, Example, noise
+from .examples import DIM, Example, both_directions, every_example, few_examples, noise, stream
 
 MAX_LEN = 50
 SHAPES = [(3, 7), (2, 4), (5, 40), (4, 17)]
 
-few_examples = pytest.mark.parametrize("example", FEW, ids=str)
-every_example = pytest.mark.parametrize("example", EXAMPLES, ids=str)
-both_directions = pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+padded_or_full = pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+one_or_chunk = pytest.mark.parametrize("one", [True, False], ids=["one", "chunk"])
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ def test_compile(example: Example) -> None:
 @pytest.mark.slow
 @few_examples
 @both_directions
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+@padded_or_full
 def test_compile_to_machine_code(example: Example, causal: bool, padded: bool) -> None:
     check_compiled(example.build(causal, torch.float32), "inductor", padded)
 
@@ -84,13 +83,8 @@ def test_compiled_step(example: Example) -> None:
     step = torch.compile(mixer.step, fullgraph=True, dynamic=True, backend="aot_eager")
     x = noise(2, 20, DIM, dtype=torch.float32)
     with torch.no_grad():
-        expected = mixer(x)
-        state = mixer.start(2, 20)
-        parts = []
-        for chunk in x.split([1, 1, 1, 2, 5, 3, 1, 6], dim=1):
-            out, state = step(chunk, state)
-            parts.append(out)
-    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-5, rtol=1e-5)
+        found = stream(step, x, [1, 1, 1, 2, 5, 3, 1, 6], mixer.start(2, 20))
+        torch.testing.assert_close(found, mixer(x), atol=1e-5, rtol=1e-5)
 
 
 def check_exported(mixer: Mixer, padded: bool) -> None:
@@ -111,7 +105,7 @@ def test_export(example: Example) -> None:
 @pytest.mark.slow
 @every_example
 @both_directions
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+@padded_or_full
 def test_export_every_example(example: Example, causal: bool, padded: bool) -> None:
     check_exported(example.build(causal, torch.float32), padded)
 
@@ -155,7 +149,7 @@ def check_exported_step(mixer: Mixer, one: bool) -> None:
 
 
 @few_examples
-@pytest.mark.parametrize("one", [True, False], ids=["one", "chunk"])
+@one_or_chunk
 @torch.no_grad()
 def test_export_step(example: Example, one: bool) -> None:
     check_exported_step(example.build(True, torch.float32), one)
@@ -163,7 +157,7 @@ def test_export_step(example: Example, one: bool) -> None:
 
 @pytest.mark.slow
 @every_example
-@pytest.mark.parametrize("one", [True, False], ids=["one", "chunk"])
+@one_or_chunk
 @torch.no_grad()
 def test_export_step_every_example(example: Example, one: bool) -> None:
     check_exported_step(example.build(True, torch.float32), one)

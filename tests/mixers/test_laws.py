@@ -13,13 +13,20 @@ from torch import Tensor
 
 from lightconv.mixers import MIXERS, Mixer, State, reorder
 
-from .examples import DIM, EXAMPLES, FEW, Example, noise
+from .examples import (
+    DIM,
+    EXAMPLES,
+    FEW,
+    Example,
+    both_directions,
+    every_example,
+    few_examples,
+    noise,
+    stream,
+)
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 BATCH = 3
-
-every_example = pytest.mark.parametrize("example", EXAMPLES, ids=str)
-few_examples = pytest.mark.parametrize("example", FEW, ids=str)
 
 
 def test_every_mixer_has_an_example() -> None:
@@ -27,15 +34,8 @@ def test_every_mixer_has_an_example() -> None:
     assert {example.name for example in FEW} == set(MIXERS)
 
 
-def stream(mixer: Mixer, x: Tensor, sizes: list[int], state: State | None = None) -> Tensor:
-    """x in chunks of those sizes -> the outputs, joined."""
-    state = mixer.start(x.shape[0], x.shape[1]) if state is None else state
-    parts = []
-    for chunk in x.split(sizes, dim=1):
-        out, state = mixer.step(chunk, state)
-        parts.append(out)
-    assert state.position >= x.shape[1]
-    return torch.cat(parts, dim=1)
+def stream_from_start(mixer: Mixer, x: Tensor, sizes: list[int]) -> Tensor:
+    return stream(mixer.step, x, sizes, mixer.start(*x.shape[:2]))
 
 
 def random_chunks(length: int, largest: int, rng: random.Random) -> list[int]:
@@ -66,7 +66,7 @@ def test_stepping_equals_forward(example: Example, dtype: torch.dtype) -> None:
                 random_chunks(length, 3, rng),
                 random_chunks(length, example.width + 2, rng),
             ):
-                torch.testing.assert_close(stream(mixer, x, sizes), whole, **tolerance)
+                torch.testing.assert_close(stream_from_start(mixer, x, sizes), whole, **tolerance)
 
 
 @few_examples
@@ -75,7 +75,7 @@ def test_gradients_through_a_stream_equal_those_of_forward(example: Example) -> 
     x = noise(BATCH, 11, DIM)
     direction = noise(BATCH, 11, DIM, seed=2)
     results = []
-    for run in (mixer, lambda x: stream(mixer, x, [1, 1, 4, 0, 1, 2, 2])):
+    for run in (mixer, lambda x: stream_from_start(mixer, x, [1, 1, 4, 0, 1, 2, 2])):
         leaf = x.clone().requires_grad_()
         gradients = torch.autograd.grad((run(leaf) * direction).sum(), [leaf, *mixer.parameters()])
         results.append(gradients)
@@ -93,7 +93,7 @@ def test_training_mode_changes_nothing_in_a_step(example: Example) -> None:
     x = noise(BATCH, 9, DIM)
     with torch.no_grad():
         whole = mixer(x)
-        torch.testing.assert_close(stream(mixer.train(), x, [2] * 4 + [1]), whole)
+        torch.testing.assert_close(stream_from_start(mixer.train(), x, [2] * 4 + [1]), whole)
 
 
 # --- 2: the future and the padding change nothing -------------------------------------------------
@@ -129,7 +129,7 @@ def paddings(length: int) -> Tensor:
 
 
 @every_example
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 def test_padding_changes_nothing(example: Example, causal: bool) -> None:
     mixer = example.build(causal)
     for length in example.lengths:
@@ -148,7 +148,7 @@ def test_padding_changes_nothing(example: Example, causal: bool) -> None:
 
 
 @every_example
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 def test_gradients_are_finite_beside_padding(example: Example, causal: bool) -> None:
     mixer = example.build(causal)
     padding = paddings(9)
@@ -163,7 +163,7 @@ def test_gradients_are_finite_beside_padding(example: Example, causal: bool) -> 
 
 
 @few_examples
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+@both_directions
 def test_nothing_in_nothing_out(example: Example, causal: bool) -> None:
     mixer = example.build(causal)
     for shape in ((2, 0, DIM), (0, 4, DIM), (0, 0, DIM)):
@@ -188,7 +188,7 @@ def test_state_follows_its_row(example: Example) -> None:
             assert state.position == before
             more = noise(len(chosen), after, DIM, seed=3)
             whole = mixer(torch.cat([x[rows], more], dim=1))[:, before:]
-            out = stream(mixer, more, [1, 2, 1], state)
+            out = stream(mixer.step, more, [1, 2, 1], state)
             torch.testing.assert_close(out, whole, atol=1e-10, rtol=1e-10)
 
 

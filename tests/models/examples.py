@@ -91,12 +91,14 @@ def source_batch() -> Tensor:
 class Run(NamedTuple):
     """Either model for a batch of three.
 
-    whole  tokens [3, T] -> scores [3, T, V]
-    start  max_len -> state
+    whole     tokens [3, T] -> scores [3, T, V]
+    features  tokens [3, T] -> [3, T, D]
+    start     max_len -> state
     """
 
     model: Any
     whole: Callable[[Tensor], Tensor]
+    features: Callable[[Tensor], Tensor]
     start: Callable[[int], Any]
 
     def stream(self, tokens: Tensor, sizes: list[int]) -> Tensor:
@@ -115,13 +117,14 @@ def run_seq2seq(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -
     return Run(
         model,
         lambda tokens: model(source, tokens),
+        lambda tokens: model.features(source, tokens),
         lambda max_len: model.start(model.encode(source), max_len),
     )
 
 
 def run_language_model(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Run:
     model = language_model(kind, dtype, **changes)
-    return Run(model, model, lambda max_len: model.start(3, max_len))
+    return Run(model, model, model.features, lambda max_len: model.start(3, max_len))
 
 
 FAMILIES: dict[str, Callable[..., Run]] = {

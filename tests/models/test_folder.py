@@ -5,6 +5,7 @@ import os
 import random
 import re
 import stat
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lightconv.config import to_dict
+from lightconv.config.text import parse_plain
 from lightconv.data import Vocabularies, Vocabulary
 from lightconv.models import (
     AdaptiveConfig,
@@ -52,6 +55,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "tied_projections": replace(TEXT, adaptive=replace(BANDS, tie_projections=True)),
     "untied_bands": replace(TEXT, adaptive=replace(BANDS, tie_words=False)),
 }
+OWN_FILES = {"README.md", "config.json", "manifest.json", "model.safetensors"}
 every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -64,6 +68,10 @@ def run(model: Seq2Seq | LanguageModel) -> torch.Tensor:
     tokens = torch.tensor([[2, 4, 5, 6, 3, 2], [2, 5, 4, 1, 1, 1]])
     with torch.inference_mode():
         return model(tokens, tokens) if isinstance(model, Seq2Seq) else model(tokens)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture
@@ -86,14 +94,12 @@ def test_a_model_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()  # each tied matrix once
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
     assert all(parameter.requires_grad for parameter in theirs.values())
-
-
-@every_config
-def test_every_parameter_is_stored_once(name: str, tmp_path: Path) -> None:
-    model = make(CONFIGS[name])
-    model.save(tmp_path / "model")
     stored = load_file(tmp_path / "model" / "model.safetensors")
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in model.parameters())
+    # The library writes the same bytes.
+    save_file(stored, tmp_path / "theirs")
+    ours_written = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert (tmp_path / "theirs").read_bytes() == ours_written
 
 
 def test_a_loaded_model_trains_and_its_ties_hold(tmp_path: Path) -> None:
@@ -136,25 +142,17 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     codes = tmp_path / "bpe"
     codes.write_bytes(b"#version: 0.2\na b\n")
     tables = {"task": {"kind": "translation", "source_lang": "de"}}
-    files = {"codes.txt": codes, "notes.txt": b"hello"}
+    files = {"codes.txt": codes, "notes.txt": b"hello", "README.md": b"mine"}
     save(model, tmp_path / "model", vocabulary=words, files=files, tables=tables)
     folder = tmp_path / "model"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md",
-        "codes.txt",
-        "config.json",
-        "manifest.json",
-        "model.safetensors",
-        "notes.txt",
-        "vocab.source.txt",
-        "vocab.target.txt",
-    ]
+    assert names(folder) == {*OWN_FILES, *files, "vocab.source.txt", "vocab.target.txt"}
     assert (folder / "codes.txt").read_bytes() == codes.read_bytes()
+    assert (folder / "README.md").read_bytes() == b"mine"
     data = json.loads((folder / "config.json").read_text())
     assert (data["format"], data["version"], data["model"]["kind"]) == ("lightconv", 1, "seq2seq")
     assert ModelFolder(folder).config == PAIR
     assert ModelFolder(folder).tables == tables
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert names(tmp_path) == {"bpe", "model"}
 
 
 @pytest.mark.parametrize("name", ["pair", "lm"])
@@ -169,14 +167,9 @@ def test_the_card_says_what_is_true(
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     tokens = torch.tensor([[4, 5, 2]])
-    names: dict[str, Any] = {"source": tokens, "target_in": tokens, "tokens": tokens}
-    exec("\n".join(code), names)
-    assert names["scores"].shape[:2] == (1, 3)
-
-
-def test_a_card_of_ones_own_is_kept(tmp_path: Path) -> None:
-    save(make(PAIR), tmp_path / "model", files={"README.md": b"mine"})
-    assert (tmp_path / "model" / "README.md").read_bytes() == b"mine"
+    found: dict[str, Any] = {"source": tokens, "target_in": tokens, "tokens": tokens}
+    exec("\n".join(code), found)
+    assert found["scores"].shape[:2] == (1, 3)
 
 
 @pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)], ids=oct)
@@ -193,11 +186,14 @@ def test_the_umask_decides_who_may_read(umask: int, mode: int, tmp_path: Path) -
 
 def test_nothing_is_overwritten_unasked(folder: Path) -> None:
     other = make(PAIR, seed=1)
+    folder.with_name("empty").mkdir()
+    other.save(folder.with_name("empty"), overwrite=True)
+    load(folder.with_name("empty"))
     with pytest.raises(ValueError, match=r"model exists.*overwrite"):
         other.save(folder)
     other.save(folder, overwrite=True)
     assert torch.equal(run(load(folder)), run(other))
-    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    assert names(folder.parent) == {"model", "empty"}
 
 
 @pytest.mark.parametrize("what", ["file", "link", "other", "run"])
@@ -222,12 +218,6 @@ def test_only_model_folders_are_overwritten(what: str, tmp_path: Path) -> None:
     assert kept.exists()
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    make(PAIR).save(tmp_path / "model", overwrite=True)
-    load(tmp_path / "model")
-
-
 @pytest.mark.parametrize("place", ["write_file", "write_manifest"])
 def test_a_failure_leaves_what_was_there(
     place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,20 +233,20 @@ def test_a_failure_leaves_what_was_there(
     with pytest.raises(OSError, match="No space left"):
         make(PAIR, seed=1).save(folder.with_name("new"))
     assert torch.equal(run(load(folder)), before)
-    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    assert names(folder.parent) == {"model"}
 
 
-def test_a_vocabulary_of_another_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"vocabulary of \(6, 6\).*the model has \(9, 7\)"):
-        make(PAIR).save(tmp_path / "model", vocabulary=Vocabulary.of("ab"))
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "../up", "a/b", "", ".."])
-def test_names_of_further_files_are_plain(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must not be called"):
-        save(make(PAIR), tmp_path / "model", files={name: b""})
-    assert not (tmp_path / "model").exists()
+def test_bad_options_of_save(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"vocabulary": Vocabulary.of("ab")}, r"vocabulary of \(6, 6\).*the model has \(9, 7\)"),
+        ({"tables": {"model": {}}}, "must not be called 'model'"),
+    ]
+    bad = ("config.json", "model.safetensors", "../up", "a/b", "", "..")
+    cases += [({"files": {name: b""}}, f"must not be called {name!r}") for name in bad]
+    for options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            save(make(PAIR), tmp_path / "model", **options)
+    assert names(tmp_path) == set()
 
 
 PEAK = r"""
@@ -284,13 +274,8 @@ def test_loading_holds_one_copy(tmp_path: Path) -> None:
     model = make(config)
     assert sum(p.numel() for p in model.parameters()) > 45e6
     model.save(tmp_path / "model")
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(tmp_path / "model")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    copies, loaded_compiler = done.stdout.split()
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "model")]
+    copies, loaded_compiler = subprocess.check_output(command, text=True).split()
     assert 0.9 < float(copies) < 1.3
     assert loaded_compiler == "False"  # which some operations on the meta device need
 
@@ -298,17 +283,11 @@ def test_loading_holds_one_copy(tmp_path: Path) -> None:
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parents[2] / "docs" / "model-folder.md"
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(code, names)
-    assert names["scores"].shape == (1, 2, 7)
-    assert {path.name for path in (tmp_path / "cats").iterdir()} == {
-        "README.md",
-        "config.json",
-        "manifest.json",
-        "model.safetensors",
-        "vocab.txt",
-    }
+        exec(code, found)
+    assert found["scores"].shape == (1, 2, 7)
+    assert names(tmp_path / "cats") == {*OWN_FILES, "vocab.txt"}
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
@@ -327,12 +306,6 @@ def test_damage_anywhere_is_found(name: str, tmp_path: Path) -> None:
             ModelFolder(folder).load()
 
 
-def test_a_folder_without_a_manifest_opens(folder: Path) -> None:
-    before = run(load(folder))
-    (folder / "manifest.json").unlink()
-    assert torch.equal(run(load(folder)), before)
-
-
 def test_a_card_may_be_edited_and_tables_replaced(folder: Path) -> None:
     (folder / "README.md").write_text("mine")
     found = ModelFolder(folder)
@@ -346,8 +319,226 @@ def test_a_card_may_be_edited_and_tables_replaced(folder: Path) -> None:
     assert ModelFolder(folder).tables == {"decode": {"beam": 2}}
 
 
-def test_the_writer_and_the_library_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    save_file(load_file(folder / "model.safetensors"), tmp_path / "theirs.safetensors")
-    assert (tmp_path / "theirs.safetensors").read_bytes() == (
-        folder / "model.safetensors"
-    ).read_bytes()
+# --- Folders from strangers: whatever is wrong with one, `load` says it and does no harm
+
+
+@pytest.fixture
+def strange(folder: Path) -> Path:
+    """A saved model without a manifest, as of a stranger or of lightconv 0.1."""
+    (folder / "manifest.json").unlink()
+    return folder
+
+
+def config(**changes: Any) -> Any:
+    """Changes config.json."""
+
+    def change(folder: Path) -> None:
+        data = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(data | changes))
+
+    return change
+
+
+def model(**changes: Any) -> Any:
+    """Changes the model of config.json."""
+    return lambda folder: config(model=to_dict(ModelFolder(folder).config) | changes)(folder)
+
+
+def tensors(change: Any) -> Any:
+    """Changes the dictionary of tensors."""
+
+    def rewrite(folder: Path) -> None:
+        found = {k: v.clone() for k, v in load_file(folder / "model.safetensors").items()}
+        change(found)
+        save_file(found, folder / "model.safetensors")
+
+    return rewrite
+
+
+def output(convert: Any) -> Any:
+    """Changes one tensor."""
+    return tensors(lambda found: found.update({"output.weight": convert(found["output.weight"])}))
+
+
+def weights(change: Any) -> Any:
+    """Changes the bytes of the weights."""
+
+    def rewrite(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        path.write_bytes(change(path.read_bytes()))
+
+    return rewrite
+
+
+def header(length: int) -> Any:
+    """Lies about the length of the header."""
+    return weights(lambda data: struct.pack("<Q", length) + data[8:])
+
+
+def entry(edit: Any) -> Any:
+    """Changes what the header says about one tensor, given all of it."""
+
+    def rewrite(data: bytes) -> bytes:
+        length = int.from_bytes(data[:8], "little")
+        found = json.loads(data[8 : 8 + length])
+        found["output.weight"] |= edit(found)
+        text = json.dumps(found).encode()
+        return struct.pack("<Q", len(text)) + text + data[8 + length :]
+
+    return weights(rewrite)
+
+
+def link_out(name: str) -> Any:
+    def link(folder: Path) -> None:
+        (folder / name).rename(folder.parent / name)
+        (folder / name).symlink_to(f"../{name}")
+
+    return link
+
+
+def remove(name: str, instead: Any = None) -> Any:
+    def rewrite(folder: Path) -> None:
+        (folder / name).unlink()
+        if instead is not None:
+            instead(folder / name)
+
+    return rewrite
+
+
+def write(name: str, data: bytes) -> Any:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+LOST = "encoder.1.mixer.kernel_proj.weight"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+LAYER = {"kind": "attention", "heads": 2}
+
+
+def add(found: dict[str, torch.Tensor]) -> None:
+    found["extra"] = torch.zeros(1)
+
+
+def overlap(found: dict[str, Any]) -> dict[str, Any]:
+    return {"data_offsets": found["target_embedding.weight"]["data_offsets"]}
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "missing tensor": (tensors(lambda found: found.pop(LOST)), rf"lacks {LOST}, expected by"),
+    "extra tensor": (tensors(add), "has extra, unknown to its config"),
+    "wrong shape": (output(lambda t: t.t().contiguous()), r"shape \[8, 7\], expected \[7, 8\]"),
+    "int tensor": (output(torch.Tensor.long), r"output.weight has type .*int64, expected"),
+    "mixed types": (output(torch.Tensor.half), r"has type .*float(16|32), but"),
+    "truncated": (weights(lambda data: data[:-100]), f"{WEIGHTS} is damaged"),
+    "longer": (weights(lambda data: data + b"hidden"), f"{WEIGHTS} is damaged"),
+    "header too long": (header(2**63), "safetensors file, or damaged"),
+    "header beyond file": (header(10**6), "safetensors file, or damaged"),
+    "header cut": (header(100), f"{WEIGHTS} (is damaged|has 1 tensors for 4)"),
+    "empty weights": (write(WEIGHTS, b""), "safetensors file, or damaged"),
+    "weights overlap": (entry(overlap), f"{WEIGHTS} is damaged"),
+    "header of a giant": (entry(lambda _: {"shape": [10**9, 10**9]}), f"{WEIGHTS} is damaged"),
+    "weights link out": (link_out(WEIGHTS), "a link that leaves its folder.*cp -rL"),
+    "config link out": (link_out(CONFIG), "a link that leaves its folder"),
+    "config is a pipe": (remove(CONFIG, os.mkfifo), f"{CONFIG} is not a regular file"),
+    "config links to itself": (remove(CONFIG, link_to_itself), f"{CONFIG} cannot be read"),
+    "config of a megabyte": (write(CONFIG, b"1" * 2**20), r"longer than \d+ bytes"),
+    "config nested": (write(CONFIG, b"[" * 10**5), "nested too deeply|not JSON"),
+    "config of latin1": (write(CONFIG, b'{"a": "\xe4"}'), "is not UTF-8"),
+    "config empty": (write(CONFIG, b""), f"{CONFIG}: is empty"),
+    "config of others": (write(CONFIG, b'{"model_type": "bert"}'), "not a model of light"),
+    "config no table": (write(CONFIG, b"[1]"), "not a model of lightconv"),
+    "no config": (remove(CONFIG), f"has no {CONFIG}"),
+    "no weights": (remove(WEIGHTS), f"has no file {WEIGHTS}"),
+    "newer version": (config(version=2), "version 2, expected 1.*newer"),
+    "version true": (config(version=True), "version True, expected 1"),
+    "no model": (config(model=None), "model=null must be a table|model"),
+    "table of others": (config(task=3), "'task' must be a table"),
+    "unknown kind": (model(kind="gpt"), "unknown model.kind='gpt'"),
+    "unknown field": (model(dims=8), "unknown field model.dims"),
+    "giant width": (model(dim=10**8), r"expected \[\d+, 100000000\]"),
+    "giant beyond numbers": (model(dim=10**9), "no such model can be built"),
+    "giant vocabulary": (model(source_vocab=2**60), r"expected \[1152|no such"),
+    "many layers": (model(encoder=[LAYER] * 5000), "tensors for 5002 layers"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_is_said(what: str, strange: Path) -> None:
+    break_it, message = BROKEN[what]
+    break_it(strange)
+    with pytest.raises(ValueError, match=message) as raised:
+        load(strange)
+    assert len(str(raised.value)) < 600
+    assert str(strange) in str(raised.value)
+
+
+def test_what_is_not_a_folder_is_said(tmp_path: Path, strange: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere does not exist"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"is a file, expected a model folder"):
+        load(strange / "model.safetensors")
+    # Links inside the folder, and to it, are followed; a manifest is not needed.
+    (strange / "model.safetensors").rename(strange / "weights-v1")
+    (strange / "model.safetensors").symlink_to("weights-v1")
+    strange.with_name("latest").symlink_to("model")
+    assert torch.equal(run(load(strange.with_name("latest"))), run(make(PAIR)))
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_pickles_are_refused_with_the_way_to_import_them(legacy: bool, strange: Path) -> None:
+    pickled = strange.parent / "checkpoint.pt"
+    torch.save({"model": {}}, pickled, _use_new_zipfile_serialization=not legacy)
+    message = r"is a pickle, which can run code .* lightconv import fairseq .*checkpoint\.pt"
+    with pytest.raises(ValueError, match=message):
+        load(pickled)
+    # By another name, or in a folder of another toolkit.
+    (strange / "model.safetensors").write_bytes(pickled.read_bytes())
+    with pytest.raises(ValueError, match=r"model\.safetensors is a pickle"):
+        load(strange)
+    (strange / "model.safetensors").rename(strange / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
+        load(strange)
+
+
+def test_mutated_configs_are_errors_or_models(
+    strange: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = (strange / "config.json").read_bytes()
+    draw = random.Random(0)
+    data = bytearray()
+    # Writing takes milliseconds.
+    read = "lightconv.models.folder.read_plain"
+    monkeypatch.setattr(read, lambda _: parse_plain(bytes(data).decode(), ".json"))
+    pieces = [b"0", b"-1", b"1e9", b"null", b"true", b"{}", b"[]", b'"', b",", b"9" * 30, b"\xff"]
+    loaded = 0
+    for _ in range(2000):
+        data[:] = good
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(data))
+            piece = draw.choice([draw.randbytes(draw.randint(0, 3)), draw.choice(pieces)])
+            data[place : place + draw.randint(0, 3)] = piece
+        try:
+            load(strange)
+            loaded += 1
+        except ValueError as error:
+            assert len(str(error)) < 600
+    assert loaded > 0  # a changed space or dropout is no damage
+
+
+def test_mutated_weights_are_errors_or_models(strange: Path) -> None:
+    path = strange / "model.safetensors"
+    good = path.read_bytes()
+    header = int.from_bytes(good[:8], "little") + 8
+    draw = random.Random(0)
+    for _ in range(100):
+        data = bytearray(good)
+        for _ in range(draw.randint(1, 4)):
+            data[draw.randrange(header)] = draw.randrange(256)
+        path.write_bytes(data)
+        try:
+            load(strange)
+        except ValueError as error:
+            assert str(path) in str(error)

@@ -1,6 +1,7 @@
 """The order of a layer's parts, and what its state holds."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -9,14 +10,8 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.mixers.attention import attend
-from lightconv.models import (
-    AttentionConfig,
-    DynamicConvConfig,
-    LanguageModelConfig,
-    LightConvConfig,
-    Seq2SeqConfig,
-)
-from lightconv.models.layers import CausalLayer, DecoderLayer, EncoderLayer, SourceAttention
+from lightconv.models import AttentionConfig, DynamicConvConfig, Seq2SeqConfig
+from lightconv.models.layers import DecoderLayer, PlainLayer, SourceAttention
 
 MIXER = DynamicConvConfig(kernel=3, heads=2)
 CONFIG = Seq2SeqConfig(
@@ -29,6 +24,7 @@ CONFIG = Seq2SeqConfig(
     target_vocab=10,
 )
 REAL = torch.zeros(2, 5, dtype=torch.bool)
+either_norm = pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
 
 
 def noise(*shape: int) -> Tensor:
@@ -42,43 +38,55 @@ def stir(layer: torch.nn.Module) -> None:
         torch.nn.init.normal_(parameter)
 
 
-def test_post_norm_encoder_layer() -> None:
-    layer = EncoderLayer(CONFIG, MIXER).double()
+@either_norm
+@pytest.mark.parametrize("causal", [False, True], ids=["encoder", "language model"])
+def test_plain_layer(pre_norm: bool, causal: bool) -> None:
+    config = dataclasses.replace(CONFIG, pre_norm=pre_norm)
+    layer = PlainLayer(config, MIXER, causal=causal).double().eval()
     stir(layer)
+    assert layer.mixer.causal is causal
     x = noise(2, 5, 8)
-    y = layer.mixer_residual.norm(x + layer.mixer(x, REAL))
-    z = layer.ffn_residual.norm(y + layer.ffn.output(layer.ffn.hidden(y).relu()))
+    first, last = layer.mixer_residual.norm, layer.ffn_residual.norm
+    if pre_norm:
+        y = x + layer.mixer(first(x), REAL)
+        z = y + layer.ffn.output(layer.ffn.hidden(last(y)).relu())
+    else:
+        y = first(x + layer.mixer(x, REAL))
+        z = last(y + layer.ffn.output(layer.ffn.hidden(y).relu()))
     torch.testing.assert_close(layer(x, REAL), z)
+    if causal:
+        stepped, state = layer.step(x, layer.mixer.start(2, 5))
+        torch.testing.assert_close(stepped, z)
+        assert state.position == 5
 
 
-def test_pre_norm_encoder_layer() -> None:
-    layer = EncoderLayer(dataclasses.replace(CONFIG, pre_norm=True), MIXER).double()
-    stir(layer)
-    x = noise(2, 5, 8)
-    y = x + layer.mixer(layer.mixer_residual.norm(x), REAL)
-    z = y + layer.ffn.output(layer.ffn.hidden(layer.ffn_residual.norm(y)).relu())
-    torch.testing.assert_close(layer(x, REAL), z)
-
-
-def test_post_norm_decoder_layer() -> None:
-    layer = DecoderLayer(CONFIG, MIXER).double()
+@either_norm
+def test_decoder_layer(pre_norm: bool) -> None:
+    layer = DecoderLayer(dataclasses.replace(CONFIG, pre_norm=pre_norm), MIXER).double()
     stir(layer)
     x, memory = noise(2, 4, 8), noise(2, 5, 8)
-    y = layer.mixer_residual.norm(x + layer.mixer(x))
-    read = layer.source(y, layer.source.start(memory), REAL)
-    z = layer.source_residual.norm(y + read)
-    w = layer.ffn_residual.norm(z + layer.ffn(z))
+    source = layer.source.start(memory)
+    first, middle, last = (
+        each.norm for each in (layer.mixer_residual, layer.source_residual, layer.ffn_residual)
+    )
+    if pre_norm:
+        y = x + layer.mixer(first(x))
+        z = y + layer.source(middle(y), source, REAL)
+        w = z + layer.ffn(last(z))
+    else:
+        y = first(x + layer.mixer(x))
+        z = middle(y + layer.source(y, source, REAL))
+        w = last(z + layer.ffn(z))
     torch.testing.assert_close(layer(x, memory, REAL), w)
 
 
-def test_pre_norm_decoder_layer() -> None:
-    layer = DecoderLayer(dataclasses.replace(CONFIG, pre_norm=True), MIXER).double()
-    stir(layer)
-    x, memory = noise(2, 4, 8), noise(2, 5, 8)
-    y = x + layer.mixer(layer.mixer_residual.norm(x))
-    z = y + layer.source(layer.source_residual.norm(y), layer.source.start(memory), REAL)
-    w = z + layer.ffn(layer.ffn_residual.norm(z))
-    torch.testing.assert_close(layer(x, memory, REAL), w)
+# Position of the probability among the arguments.
+PLACES = {
+    "dropout": 1,
+    "dropout_add": 2,
+    "dropout_add_norm": 4,
+    "scaled_dot_product_attention": 4,
+}
 
 
 @pytest.fixture
@@ -86,37 +94,22 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The probability of every dropout that acts, in the order they come; nothing is dropped."""
     found: list[float] = []
 
-    def record(p: float) -> None:
-        if p > 0.0:
-            found.append(p)
+    def record(module: Any, name: str) -> None:
+        real, place = getattr(module, name), PLACES[name]
 
-    def dropout(x: Tensor, p: float) -> Tensor:
-        record(p)
-        return x
+        def recorded(*args: Any, **kwargs: Any) -> Tensor:
+            found.extend(p for p in args[place : place + 1] if p > 0.0)
+            out: Tensor = real(*args[:place], 0.0, **kwargs)
+            return out
 
-    def dropout_add(x: Tensor, inner: Tensor, p: float) -> Tensor:
-        record(p)
-        return x + inner
+        monkeypatch.setattr(module, name, recorded)
 
-    def dropout_add_norm(
-        x: Tensor, inner: Tensor, weight: Tensor, bias: Tensor, p: float, *, eps: float
-    ) -> Tensor:
-        record(p)
-        return F.layer_norm(x + inner, weight.shape, weight, bias, eps)
-
-    attention = F.scaled_dot_product_attention
-
-    def attend_to(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float, **rest: bool) -> Tensor:
-        record(p)
-        return attention(q, k, v, mask, 0.0, **rest)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attend_to)
-    for function in (dropout, dropout_add, dropout_add_norm):
-        monkeypatch.setattr(ops, function.__name__, function)
+    for name in PLACES:
+        record(ops if name.startswith("dropout") else F, name)
     return found
 
 
-@pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
+@either_norm
 def test_dropouts_come_in_their_order(seen: list[float], pre_norm: bool) -> None:
     config = dataclasses.replace(
         CONFIG,
@@ -132,7 +125,7 @@ def test_dropouts_come_in_their_order(seen: list[float], pre_norm: bool) -> None
     layer(x, memory, REAL)
     assert seen == [0.2, 0.5, 0.1, 0.4, 0.1, 0.3, 0.1]
     seen.clear()
-    EncoderLayer(config, mixer)(memory, REAL)
+    PlainLayer(config, mixer, causal=False)(memory, REAL)
     assert seen == [0.2, 0.5, 0.1, 0.3, 0.1]
     seen.clear()
     layer.eval()(x, memory, REAL)
@@ -168,47 +161,8 @@ def test_the_source_is_projected_once_per_sentence() -> None:
     state = layer.start(torch.randn(2, 5, 8), 10)
     assert state.source.keys.shape == (2, 5, 8)
     for _ in range(4):
-        _, state = layer.step(torch.randn(2, 1, 8), state, REAL)
+        _, state, _ = layer.step(torch.randn(2, 1, 8), state, REAL)
     assert len(calls) == 1
-
-
-@pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
-def test_causal_layer(pre_norm: bool) -> None:
-    config = LanguageModelConfig(dim=8, ffn_dim=12, layers=(MIXER,), vocab=10, pre_norm=pre_norm)
-    layer = CausalLayer(config, MIXER).double().eval()
-    stir(layer)
-    assert layer.mixer.causal
-    assert not EncoderLayer(CONFIG, MIXER).mixer.causal
-    x = noise(2, 5, 8)
-    before, after = layer.mixer_residual.norm, layer.ffn_residual.norm
-    if pre_norm:
-        y = x + layer.mixer(before(x))
-        z = y + layer.ffn(after(y))
-    else:
-        y = before(x + layer.mixer(x))
-        z = after(y + layer.ffn(y))
-    torch.testing.assert_close(layer(x), z)
-    stepped, state = layer.step(x, layer.mixer.start(2, 5))
-    torch.testing.assert_close(stepped, z)
-    assert state.position == 5
-
-
-def test_causal_dropouts_come_in_their_order(seen: list[float]) -> None:
-    config = LanguageModelConfig(
-        dim=8,
-        ffn_dim=12,
-        layers=(MIXER,),
-        vocab=10,
-        dropout=0.1,
-        input_dropout=0.2,
-        activation_dropout=0.3,
-    )
-    layer = CausalLayer(config, MIXER)
-    layer(torch.randn(2, 4, 8))
-    assert seen == [0.2, 0.1, 0.3, 0.1]
-    seen.clear()
-    layer.eval()(torch.randn(2, 4, 8))
-    assert seen == []
 
 
 def test_other_projections_start_xavier_uniform_without_bias_to_either_side() -> None:
@@ -223,11 +177,3 @@ def test_other_projections_start_xavier_uniform_without_bias_to_either_side() ->
     for norm in (layer.mixer_residual.norm, layer.source_residual.norm, layer.ffn_residual.norm):
         assert torch.all(norm.weight == 1.0)
         assert torch.all(norm.bias == 0.0)
-    bound = 128**-0.5
-    assert layer.mixer.kernel_proj.bias is None
-    assert layer.mixer.kernel_proj.weight.abs().max().item() == pytest.approx(bound, rel=0.02)
-    assert layer.mixer.kernel_proj.weight.abs().max() <= bound
-    kernels = EncoderLayer(config, LightConvConfig(kernel=31, heads=16)).mixer.weight
-    bound = (6 / (31 + 16 * 31)) ** 0.5
-    assert kernels.abs().max().item() == pytest.approx(bound, rel=0.02)
-    assert kernels.abs().max() <= bound

@@ -3,7 +3,7 @@
 The fields of a mixer's configuration are the keyword arguments of its constructor.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, get_args
 
@@ -15,8 +15,18 @@ Normalize = Literal[
 ]
 
 
+class _Checked:
+    """Checks the fields that configurations of mixers share."""
+
+    def __post_init__(self) -> None:
+        present = [name for name, value in vars(self).items() if value is not None]
+        counts = ("kernel", "heads", "window", "ffn_dim")
+        check_counts(self, *(name for name in present if name in counts))
+        check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
+
+
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
+class AttentionConfig(_Checked):
     """Self-attention; `window` None sees everything."""
 
     kind: ClassVar[str] = "attention"
@@ -24,33 +34,22 @@ class AttentionConfig:
     window: int | None = None
     dropout: float = 0.0
 
-    def __post_init__(self) -> None:
-        check_counts(self, "heads", *(() if self.window is None else ("window",)))
-        check_shares(self, "dropout")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ConvConfig:
+class ConvConfig(_Checked):
     """A full (non-separable) convolution without projections."""
 
     kind: ClassVar[str] = "conv"
     kernel: int
 
-    def __post_init__(self) -> None:
-        check_counts(self, "kernel")
-
 
 @dataclass(frozen=True, kw_only=True)
-class _ConvolutionConfig:
+class _ConvolutionConfig(_Checked):
     kernel: int
     heads: int
     glu: bool = False
     normalize: Normalize = "softmax"
     dropconnect: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "kernel", "heads")
-        check_shares(self, "dropconnect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +67,12 @@ class DynamicConvConfig(_ConvolutionConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AverageConfig:
+class AverageConfig(_Checked):
     """Average attention: a running mean, a feed-forward layer and a gate."""
 
     kind: ClassVar[str] = "average"
     ffn_dim: int
     dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "ffn_dim")
-        check_shares(self, "dropout")
 
 
 MixerConfig = AttentionConfig | ConvConfig | LightConvConfig | DynamicConvConfig | AverageConfig
@@ -86,11 +81,6 @@ MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
     config.kind: config
     for config in (AttentionConfig, ConvConfig, LightConvConfig, DynamicConvConfig, AverageConfig)
 }
-
-
-def mixer_options(config: MixerConfig) -> dict[str, object]:
-    """Keyword arguments of the mixer."""
-    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +100,7 @@ class AdaptiveConfig:
     def __post_init__(self) -> None:
         if not self.cutoffs or any(a >= b for a, b in pairwise((0, *self.cutoffs))):
             raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
-        if self.factor < 1:
-            raise ValueError(f"factor={self.factor} must be at least 1")
+        check_counts(self, "factor")
         if self.tie_projections and not self.tie_words:
             raise ValueError("tie_projections=true needs tie_words=true")
         check_shares(self, "dropout")
@@ -143,24 +132,18 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         check_counts(self, "dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab")
-        check_shares(self, "dropout", "input_dropout", "activation_dropout", "attention_dropout")
-        _check_layers("encoder", self.encoder, self.dim)
-        _check_layers("decoder", self.decoder, self.dim)
+        check_shares(self, "attention_dropout")
+        _check_model(self, encoder=self.encoder, decoder=self.decoder)
         if self.dim % self.source_heads != 0:
             raise ValueError(f"source_heads={self.source_heads} does not divide dim={self.dim}")
-        if not 0 <= self.pad < min(self.source_vocab, self.target_vocab):
-            raise ValueError(f"pad={self.pad} must be an id of both vocabularies")
         if self.share_embeddings not in get_args(ShareEmbeddings):
-            raise ValueError(
-                f"share_embeddings={self.share_embeddings!r} must be one of "
-                f"{', '.join(get_args(ShareEmbeddings))}"
-            )
+            known = ", ".join(get_args(ShareEmbeddings))
+            raise ValueError(f"share_embeddings={self.share_embeddings!r} must be one of {known}")
         if self.share_embeddings == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"share_embeddings='all' needs one vocabulary, got "
                 f"source_vocab={self.source_vocab} and target_vocab={self.target_vocab}"
             )
-        _check_adaptive(self.adaptive, self.dim, min(self.source_vocab, self.target_vocab))
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -194,11 +177,7 @@ class LanguageModelConfig:
 
     def __post_init__(self) -> None:
         check_counts(self, "dim", "ffn_dim", "vocab")
-        check_shares(self, "dropout", "input_dropout", "activation_dropout")
-        _check_layers("layers", self.layers, self.dim)
-        if not 0 <= self.pad < self.vocab:
-            raise ValueError(f"pad={self.pad} must be an id below vocab={self.vocab}")
-        _check_adaptive(self.adaptive, self.dim, self.vocab)
+        _check_model(self, layers=self.layers)
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -214,24 +193,25 @@ class LanguageModelConfig:
 ModelConfig = Seq2SeqConfig | LanguageModelConfig
 
 
-def _check_layers(name: str, layers: tuple[MixerConfig, ...], dim: int) -> None:
-    if not layers:
-        raise ValueError(f"{name} must have at least one layer")
-    for place, layer in enumerate(layers):
-        heads = getattr(layer, "heads", 1)
-        if dim % heads != 0:
-            raise ValueError(f"{name}.{place}.heads={heads} does not divide dim={dim}")
-
-
-def _check_adaptive(adaptive: AdaptiveConfig | None, dim: int, vocab: int) -> None:
-    if adaptive is None:
+def _check_model(config: ModelConfig, **stacks: tuple[MixerConfig, ...]) -> None:
+    check_shares(config, "dropout", "input_dropout", "activation_dropout")
+    for name, layers in stacks.items():
+        if not layers:
+            raise ValueError(f"{name} must have at least one layer")
+        for place, layer in enumerate(layers):
+            heads = getattr(layer, "heads", 1)
+            if config.dim % heads != 0:
+                raise ValueError(f"{name}.{place}.heads={heads} does not divide dim={config.dim}")
+    vocab = min(config.vocab_sizes)
+    if not 0 <= config.pad < vocab:
+        raise ValueError(f"pad={config.pad} must be an id below {vocab}, the size of a vocabulary")
+    if config.adaptive is None:
         return
-    if adaptive.cutoffs[-1] >= vocab:
+    cutoffs, factor = config.adaptive.cutoffs, config.adaptive.factor
+    if cutoffs[-1] >= vocab:
         raise ValueError(
-            f"adaptive.cutoffs={list(adaptive.cutoffs)} must stay below the vocabulary of {vocab}"
+            f"adaptive.cutoffs={list(cutoffs)} must stay below the vocabulary of {vocab}"
         )
-    if dim // adaptive.factor ** len(adaptive.cutoffs) < 1:
-        raise ValueError(
-            f"adaptive.factor={adaptive.factor} leaves no width for band "
-            f"{len(adaptive.cutoffs)} of dim={dim}"
-        )
+    if config.dim // factor ** len(cutoffs) < 1:
+        last = f"band {len(cutoffs)} of dim={config.dim}"
+        raise ValueError(f"adaptive.factor={factor} leaves no width for {last}")

@@ -6,7 +6,6 @@ and Auli (2019) for the input.
 """
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -144,14 +143,10 @@ class AdaptiveOutput(nn.Module):
 
     def nll(self, x: Tensor, target: Tensor) -> Tensor:
         """x [n, D], target [n] int64 -> -log p(target) [n], in float32 or wider."""
-
-        def score(inner: Tensor, place: int, words: Tensor) -> Tensor:
-            return token_nll(F.linear(inner, matrix(self.words[place])), words)
-
-        column, inside = self._split(x, target, score)
+        column, inside = self._split(x, target)
         loss = token_nll(self._head(x), column)
-        for rows, part in inside:
-            loss = loss.index_add(0, rows, part)
+        for rows, inner, weight, words in inside:
+            loss = loss.index_add(0, rows, token_nll(F.linear(inner, weight), words))
         return loss
 
     def loss(self, x: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -165,20 +160,15 @@ class AdaptiveOutput(nn.Module):
                 f"label_smoothing={smoothing} must be 0 with an adaptive output, which scores only "
                 "the words of the target's band"
             )
-
-        def score(inner: Tensor, place: int, words: Tensor) -> Tensor:
-            return linear_cross_entropy(inner, matrix(self.words[place]), words)[0]
-
-        column, inside = self._split(x, target, score)
+        column, inside = self._split(x, target)
         common, classes = matrix(self.words[0]), matrix(self.classes)
-        head, _ = linear_cross_entropy(x, common, column, more=classes)
-        total = sum((part for _, part in inside), head)
+        total, _ = linear_cross_entropy(x, common, column, more=classes)
+        for _, inner, weight, words in inside:
+            total = total + linear_cross_entropy(inner, weight, words)[0]
         return total, total.detach()
 
-    def _split(
-        self, x: Tensor, target: Tensor, score: Callable[[Tensor, int, Tensor], Tensor]
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Column of the head per target [n]; per further band its rows and their scores.
+    def _split(self, x: Tensor, target: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """Column of the head per target [n]; per further band its rows, inputs, matrix and words.
 
         A band's words are scored only where the target is one of them. A band without rows takes
         part too: ranks can sum gradients of zero, but not of None.
@@ -191,7 +181,7 @@ class AdaptiveOutput(nn.Module):
             rows = own.nonzero()[:, 0]
             inner = self._project(x.index_select(0, rows), place)
             words = target.index_select(0, rows) - band.first
-            inside.append((rows, score(inner, place, words)))
+            inside.append((rows, inner, matrix(self.words[place]), words))
         return column, inside
 
     def _head(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.files import (
@@ -25,6 +25,7 @@ from lightconv.models.config import LanguageModelConfig, MixerConfig, ModelConfi
 if TYPE_CHECKING:
     import torch
 
+    from lightconv.data import Vocabularies, Vocabulary
     from lightconv.models.layers import BaseModel
     from lightconv.models.lm import LanguageModel
     from lightconv.models.seq2seq import Seq2Seq
@@ -43,16 +44,6 @@ OWN_NAMES = ("format", "version", "model")
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 # Manifests verified by this process, with the state of the files at that time.
 _VERIFIED: set[tuple[object, ...]] = set()
-
-
-class FolderVocabulary(Protocol):
-    """Vocabulary files beside a model, which itself knows only ids."""
-
-    def sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target."""
-
-    def files(self) -> dict[str, bytes]:
-        """Contents by file name."""
 
 
 class ModelFolder:
@@ -145,7 +136,7 @@ class ModelFolder:
         path: str | Path,
         model: "BaseModel",
         *,
-        vocabulary: FolderVocabulary | None = None,
+        vocabulary: "Vocabularies | Vocabulary | None" = None,
         files: Mapping[str, bytes | Path] | None = None,
         tables: Mapping[str, Mapping[str, Any]] | None = None,
         overwrite: bool = False,
@@ -218,9 +209,9 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{folder} exists. Choose another name, or use overwrite (--overwrite)")
     is_folder = folder.is_dir() and not folder.is_symlink()
-    names = {entry.name for entry in folder.iterdir()} if is_folder else set()
-    subfolders = is_folder and any(entry.is_dir() for entry in folder.iterdir())
-    if not is_folder or subfolders or (names and not {CONFIG_FILE, WEIGHTS_FILE} <= names):
+    entries = {entry.name: entry.is_dir() for entry in folder.iterdir()} if is_folder else {}
+    strange = entries and not {CONFIG_FILE, WEIGHTS_FILE} <= entries.keys()
+    if not is_folder or strange or any(entries.values()):
         raise ValueError(f"{folder} exists and is not a model folder, so it is not overwritten")
 
 
@@ -295,7 +286,7 @@ def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) ->
 
 def _extra_files(
     config: ModelConfig,
-    vocabulary: FolderVocabulary | None,
+    vocabulary: "Vocabularies | Vocabulary | None",
     files: Mapping[str, bytes | Path],
 ) -> dict[str, bytes]:
     extra: dict[str, bytes] = {}
@@ -316,32 +307,30 @@ def _extra_files(
 
 def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:
     """README.md of a model folder; it begins with the tags that a hub reads."""
-    rows = [("parameters", f"{parameters:,}"), ("width", str(config.dim))]
+    rows = {"parameters": f"{parameters:,}", "width": str(config.dim)}
     if isinstance(config, LanguageModelConfig):
         title = "Language model"
-        rows += [("layers", describe_layers(config.layers)), ("vocabulary", f"{config.vocab:,}")]
+        rows |= {"layers": describe_layers(config.layers), "vocabulary": f"{config.vocab:,}"}
         text_call = 'model.generate(["a text"])  # goes on with it'
         call = "scores = model(tokens)  # int64 [B, T] -> [B, T, V]"
     else:
         title = "Encoder-decoder model"
-        rows += [
-            ("encoder", describe_layers(config.encoder)),
-            ("decoder", describe_layers(config.decoder)),
-            ("source vocabulary", f"{config.source_vocab:,}"),
-            ("target vocabulary", f"{config.target_vocab:,}"),
-        ]
+        rows |= {
+            "encoder": describe_layers(config.encoder),
+            "decoder": describe_layers(config.decoder),
+            "source vocabulary": f"{config.source_vocab:,}",
+            "target vocabulary": f"{config.target_vocab:,}",
+        }
         text_call = 'model.translate(["a text"])  # text in, text out'
         call = "scores = model(source, target_in)  # int64 [B, S] and [B, T] -> [B, T, V]"
-    table = "\n".join(f"| {left} | {right} |" for left, right in rows)
-    calls = [text_call, call] if any(file.startswith("vocab") for file in files) else [call]
-    use = ["```python", "import lightconv", "", f'model = lightconv.load("{name}")', *calls, "```"]
-    return "\n\n".join(
-        [
-            "---\nlibrary_name: lightconv\n---",
-            f"# {name}",
-            f"{title} of `lightconv`. `config.json` says all about its shape.",
-            f"| | |\n| --- | --- |\n{table}",
-            "\n".join(use),
-            f"Files: {', '.join(f'`{file}`' for file in files)}.\n",
-        ]
-    )
+    if any(file.startswith("vocab") for file in files):
+        call = f"{text_call}\n{call}"
+    parts = [
+        "---\nlibrary_name: lightconv\n---",
+        f"# {name}",
+        f"{title} of `lightconv`. `config.json` says all about its shape.",
+        "\n".join(["| | |", "| --- | --- |", *(f"| {key} | {rows[key]} |" for key in rows)]),
+        f'```python\nimport lightconv\n\nmodel = lightconv.load("{name}")\n{call}\n```',
+        f"Files: {', '.join(f'`{file}`' for file in files)}.\n",
+    ]
+    return "\n\n".join(parts)

@@ -17,21 +17,9 @@ from lightconv import ops
 from lightconv.mixers import MIXERS, Mixer, State
 from lightconv.mixers.attention import attend, attention_weights, key_mask
 from lightconv.mixers.base import linear
-from lightconv.models.config import (
-    LanguageModelConfig,
-    MixerConfig,
-    ModelConfig,
-    Seq2SeqConfig,
-    mixer_options,
-)
-from lightconv.models.folder import load, save
-
-
-def build_mixer(config: MixerConfig, dim: int, *, causal: bool) -> Mixer:
-    """Mixer of one layer."""
-    if config.kind not in MIXERS:
-        raise ValueError(f"mixer kind must be one of {', '.join(MIXERS)}, got {config.kind!r}")
-    return MIXERS[config.kind](dim, causal=causal, **mixer_options(config))
+from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
+from lightconv.models.folder import load
+from lightconv.models.folder import save as write
 
 
 class BaseModel(nn.Module):
@@ -41,11 +29,9 @@ class BaseModel(nn.Module):
 
     def save(self, folder: str | Path, **options: Any) -> None:
         """Writes a model folder; options as of `lightconv.models.folder.ModelFolder.write`."""
-        save(self, folder, **options)
+        write(self, folder, **options)
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
-        """The same as `save`."""
-        save(self, folder, **options)
+    save_pretrained = save
 
     @classmethod
     def from_pretrained(
@@ -174,7 +160,8 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig, mixer: MixerConfig, *, causal: bool) -> None:
         super().__init__()
-        self.mixer = build_mixer(mixer, config.dim, causal=causal)
+        # The fields of a mixer's configuration are the keyword arguments of its constructor.
+        self.mixer: Mixer = MIXERS[mixer.kind](config.dim, causal=causal, **vars(mixer))
         self.mixer_residual = Residual(config, input_dropout=config.input_dropout)
         self.ffn = FeedForward(config.dim, config.ffn_dim, dropout=config.activation_dropout)
         self.ffn_residual = Residual(config)
@@ -196,26 +183,12 @@ class Layer(nn.Module):
         return block.close(x, self.ffn(block.open(x)))
 
 
-class EncoderLayer(Layer):
-    """Mixer and feed-forward network: [B, S, D] -> [B, S, D]."""
-
-    def __init__(self, config: Seq2SeqConfig, mixer: MixerConfig) -> None:
-        super().__init__(config, mixer, causal=False)
+class PlainLayer(Layer):
+    """Layer of an encoder, or of a language model if causal: a mixer and a feed-forward network."""
 
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """x [B, S, D], padding [B, S] bool -> [B, S, D]."""
+        """x [B, T, D], padding [B, T] bool -> [B, T, D]."""
         return self.feed_forward(self.mix(x, padding))
-
-
-class CausalLayer(Layer):
-    """Causal mixer and feed-forward network: [B, T, D] -> [B, T, D]."""
-
-    def __init__(self, config: LanguageModelConfig, mixer: MixerConfig) -> None:
-        super().__init__(config, mixer, causal=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]."""
-        return self.feed_forward(self.mix(x))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """x [B, n, D], the mixer's state -> [B, n, D] and the next state."""
@@ -249,18 +222,18 @@ class DecoderLayer(Layer):
         past = self.mixer.start(memory.shape[0], max_len, device=memory.device, dtype=memory.dtype)
         return DecoderState(past, self.source.start(memory))
 
-    def step(self, x: Tensor, state: DecoderState, padding: Tensor) -> tuple[Tensor, DecoderState]:
-        """x [B, n, D], the source's padding [B, S] bool -> [B, n, D] and the next state."""
-        x, past = self.mix_step(x, state.mixer)
-        x = self.feed_forward(self.read(x, state.source, padding))
-        return x, DecoderState(past, state.source)
+    def step(
+        self, x: Tensor, state: DecoderState, padding: Tensor, *, attending: bool = False
+    ) -> tuple[Tensor, DecoderState, Tensor | None]:
+        """Steps n positions.
 
-    def step_attending(
-        self, x: Tensor, state: DecoderState, padding: Tensor
-    ) -> tuple[Tensor, DecoderState, Tensor]:
-        """As `step`, and the attention weights [B, n, S]."""
+        x, padding  [B, n, D], and of the source [B, S] bool
+        returns     [B, n, D], the next state and, if `attending`, the attention weights [B, n, S]
+        """
         x, past = self.mix_step(x, state.mixer)
-        weights = self.source.weights(self.source_residual.open(x), state.source, padding)
+        weights = None
+        if attending:
+            weights = self.source.weights(self.source_residual.open(x), state.source, padding)
         x = self.feed_forward(self.read(x, state.source, padding))
         return x, DecoderState(past, state.source), weights
 

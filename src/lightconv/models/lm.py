@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lightconv.mixers import State
 from lightconv.models.config import LanguageModelConfig
 from lightconv.models.embedding import Output, build_embedding, embed
-from lightconv.models.layers import BaseModel, CausalLayer, final_norm, require_eval
+from lightconv.models.layers import BaseModel, PlainLayer, final_norm, require_eval
 
 
 class LanguageModelState(NamedTuple):
@@ -35,7 +35,9 @@ class LanguageModel(BaseModel):
         # An adaptive configuration decides itself what is tied.
         tied = config.tie_output or config.adaptive is not None
         self.output: Output = self.embedding.output(tied=tied)
-        self.layers = nn.ModuleList(CausalLayer(config, mixer) for mixer in config.layers)
+        self.layers = nn.ModuleList(
+            PlainLayer(config, mixer, causal=True) for mixer in config.layers
+        )
         self.norm = final_norm(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -63,12 +65,9 @@ class LanguageModel(BaseModel):
     ) -> LanguageModelState:
         """State before the first token of `batch` texts of at most `max_len` tokens."""
         require_eval(self)
-        return LanguageModelState(
-            tuple(
-                _causal(layer).mixer.start(batch, max_len, device=device, dtype=dtype)
-                for layer in self.layers
-            )
-        )
+        mixers = [_plain(layer).mixer for layer in self.layers]
+        states = (mixer.start(batch, max_len, device=device, dtype=dtype) for mixer in mixers)
+        return LanguageModelState(tuple(states))
 
     def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, LanguageModelState]:
         """Steps the next n tokens of N texts.
@@ -80,11 +79,11 @@ class LanguageModel(BaseModel):
         x = embed(self.embedding, tokens, self.config, state.position)
         layers = []
         for layer, past in zip(self.layers, state.layers, strict=True):
-            x, new = _causal(layer).step(x, past)
+            x, new = _plain(layer).step(x, past)
             layers.append(new)
         return self.output.scores(self.norm(x)), LanguageModelState(tuple(layers))
 
 
-def _causal(layer: nn.Module) -> CausalLayer:
-    assert isinstance(layer, CausalLayer)
+def _plain(layer: nn.Module) -> PlainLayer:
+    assert isinstance(layer, PlainLayer)
     return layer

@@ -1,6 +1,6 @@
 """Encoder-decoder model: whole sentences (`forward`) or a few tokens at a time (`step`)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from lightconv.models.layers import (
     BaseModel,
     DecoderLayer,
     DecoderState,
-    EncoderLayer,
+    PlainLayer,
     final_norm,
     require_eval,
 )
@@ -61,13 +61,13 @@ class Seq2Seq(BaseModel):
         super().__init__()
         self.config = config
         self.source_embedding = build_embedding(config.source_vocab, config)
-        self.target_embedding = (
-            self.source_embedding
-            if config.share_embeddings == "all"
-            else build_embedding(config.target_vocab, config)
-        )
+        self.target_embedding = self.source_embedding
+        if config.share_embeddings != "all":
+            self.target_embedding = build_embedding(config.target_vocab, config)
         self.output: Output = self.target_embedding.output(tied=config.share_embeddings != "none")
-        self.encoder = nn.ModuleList(EncoderLayer(config, mixer) for mixer in config.encoder)
+        self.encoder = nn.ModuleList(
+            PlainLayer(config, mixer, causal=False) for mixer in config.encoder
+        )
         self.decoder = nn.ModuleList(DecoderLayer(config, mixer) for mixer in config.decoder)
         self.encoder_norm = final_norm(config)
         self.decoder_norm = final_norm(config)
@@ -111,13 +111,7 @@ class Seq2Seq(BaseModel):
         returns scores [N, n, V] of the token after each, and the next state; the state given may
                 be overwritten unless gradients are recorded
         """
-        x = embed(self.target_embedding, tokens, self.config, state.position)
-        layers = []
-        for layer, past in zip(self.decoder, state.layers, strict=True):
-            x, new = _decoder(layer).step(x, past, state.padding)
-            layers.append(new)
-        scores = self.output.scores(self.decoder_norm(x))
-        return scores, Seq2SeqState(tuple(layers), state.padding)
+        return self._step(tokens, state, None)[:2]
 
     def step_attending(
         self, tokens: Tensor, state: Seq2SeqState, layer: int = -1
@@ -125,14 +119,17 @@ class Seq2Seq(BaseModel):
         """As `step`, and the attention weights [N, n, S] of a layer, the mean of its heads."""
         if not -len(self.decoder) <= layer < len(self.decoder):
             raise ValueError(f"layer={layer} must be one of {len(self.decoder)} decoder layers")
-        chosen = self.decoder[layer]
+        return self._step(tokens, state, self.decoder[layer])
+
+    def _step(
+        self, tokens: Tensor, state: Seq2SeqState, chosen: nn.Module | None
+    ) -> tuple[Tensor, Seq2SeqState, Any]:
         x = embed(self.target_embedding, tokens, self.config, state.position)
-        layers = []
-        for each, past in zip(self.decoder, state.layers, strict=True):
-            if each is chosen:
-                x, new, attention = _decoder(each).step_attending(x, past, state.padding)
-            else:
-                x, new = _decoder(each).step(x, past, state.padding)
+        layers, attention = [], None
+        for layer, past in zip(self.decoder, state.layers, strict=True):
+            attending = layer is chosen
+            x, new, weights = _decoder(layer).step(x, past, state.padding, attending=attending)
+            attention = weights if attending else attention
             layers.append(new)
         scores = self.output.scores(self.decoder_norm(x))
         return scores, Seq2SeqState(tuple(layers), state.padding), attention

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from lightconv.files import write_file
 
 # The format's name of each dtype.
 DTYPES = {
@@ -64,7 +65,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
 
     The library's writer neither syncs nor returns a digest. No two tensors may share memory.
     """
-    check_tensors(path.stem, tensors)
+    _check_tensors(path.stem, tensors)
     # Wide dtypes first, so that every tensor begins at a multiple of its width.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, views, start = {}, [], 0
@@ -83,8 +84,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
     return write_views(path, [memoryview(len(text).to_bytes(8, "little") + text), *views])
 
 
-def check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ValueError naming a tensor that cannot be stored."""
+def _check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
     places: dict[tuple[torch.device, int], str] = {}
     for name, tensor in tensors.items():
         if name == RESERVED:
@@ -102,26 +102,13 @@ def check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
 
 def write_views(path: Path, views: Sequence[memoryview]) -> Entry:
     """Writes a new file and syncs it to disk."""
+    digest = hashlib.sha256()
     # A second thread computes the digest while this one waits for the disk.
     with ThreadPoolExecutor(1) as thread:
-        digest = thread.submit(_digest, views)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            for view in views:
-                rest = view
-                while rest:
-                    rest = rest[os.write(file, rest) :]
-            os.fsync(file)
-        finally:
-            os.close(file)
-        return {"bytes": sum(map(len, views)), "sha256": digest.result()}
-
-
-def _digest(views: Sequence[memoryview]) -> str:
-    digest = hashlib.sha256()
-    for view in views:
-        digest.update(view)
-    return digest.hexdigest()
+        updates = thread.map(digest.update, views)
+        write_file(path, *views)
+        list(updates)
+    return {"bytes": sum(map(len, views)), "sha256": digest.hexdigest()}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
