@@ -46,7 +46,7 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
         splits={
             "train": partial(_talks, source, members[:2], kept, False),
             "valid": partial(_talks, source, members[:2], kept, True),
-            "test": partial(_tests, source, members[2:]),
+            "test": partial(side_by_side, partial(_test_lines, source), members[2:]),
         },
         pipeline=PIPELINE,
         filters=FilterConfig(unit="words", max_len=MAX_WORDS, max_ratio=MAX_RATIO),
@@ -67,11 +67,6 @@ def _talks(
 ) -> Iterator[Example]:
     pairs = compress(side_by_side(partial(_talk_lines, source), members), kept)
     return (pair for number, pair in enumerate(pairs, 1) if (number % EVERY == 0) == held_out)
-
-
-def _tests(source: SourceFiles, members: Sequence[Member]) -> Iterator[Example]:
-    for pair in zip(members[::2], members[1::2], strict=True):
-        yield from side_by_side(partial(_test_lines, source), pair)
 
 
 def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
