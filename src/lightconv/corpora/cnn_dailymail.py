@@ -88,7 +88,8 @@ def _told(source: SourceFiles, member: Member) -> Iterator[Example]:
 
 def parse_story(lines: Iterable[str]) -> Example:
     """(article, summary) of a story file: the lines after the first @highlight are the summary."""
-    article, highlights = list[str](), list[str]()
+    article: list[str] = []
+    highlights: list[str] = []
     into = article
     for line in map(str.strip, lines):
         if line.startswith("@highlight"):
