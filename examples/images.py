@@ -1,13 +1,13 @@
-"""DynamicConv in an image model: the question that the paper leaves open, on scikit-learn's digits.
+"""DynamicConv in an image model, which the paper leaves to future work, on scikit-learn's digits.
 
-    pip install 'lightconv[examples]'      # scikit-learn, which carries the 1,797 images
+    pip install 'lightconv[examples]'      # scikit-learn, which includes the 1,797 images
     python examples/images.py
     python examples/images.py --seeds 1 --epochs 5
     python examples/images.py --quick
 
-The layer knows one dimension, an image has two: `Axial` runs along the rows, then the columns. The
-same model with attention, along rows and columns or over all pixels at once, has as many parameters
-(3 % more) and is trained in the same way. Nothing is tuned for any of them.
+The layer has one dimension, an image has two: `Axial` runs along the rows, then the columns. The
+same model with attention, along rows and columns or over all pixels at once, has about the same
+number of parameters (3 % more) and is trained in the same way. None of them is tuned.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Flat(nn.Module):
 
 
 def dynamicconv() -> nn.Module:
-    # 15 taps reach from every pixel of a row of eight to every other.
+    # 15 taps connect any two pixels of a row of eight.
     return DynamicConv(DIM, kernel=2 * SIDE - 1, heads=HEADS)
 
 
@@ -70,7 +70,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Block(nn.Module):
-    """A mixer of the image and a feed-forward network: [B, Y, X, D] -> [B, Y, X, D]."""
+    """An image mixer and a feed-forward network: [B, Y, X, D] -> [B, Y, X, D]."""
 
     def __init__(self, mixer: nn.Module) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Digits(NamedTuple):
 
 
 def load() -> tuple[Digits, Digits]:
-    """The first two thirds to train on, the last to test: harder than after a shuffle."""
+    """The first two thirds for training, the last for testing: harder than a random split."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -123,13 +123,13 @@ def load() -> tuple[Digits, Digits]:
 
 
 def nearest(train: Digits, test: Digits) -> float:
-    """The floor: every image gets the class of the training image nearest to it."""
+    """Baseline: the accuracy of the class of the nearest training image."""
     found = torch.cdist(test.images.flatten(1), train.images.flatten(1)).argmin(1)
     return (train.classes[found] == test.classes).float().mean().item()
 
 
 def train(model: nn.Module, digits: Digits, epochs: int) -> None:
-    """The last batch of an epoch, which may be small, is left out."""
+    """Training with AdamW; the last, smaller batch of an epoch is dropped."""
     batches = len(digits.images) // BATCH
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,14 +1,14 @@
 """Sequences of 16,384 positions and more, on two cores.
 
-    python examples/long.py                # what a step costs, then training: a few minutes
+    python examples/long.py                # cost of a step, then training: a few minutes
     python examples/long.py --steps 300
     python examples/long.py --quick        # short sequences, seconds
 
-The task: a long row of noise in which, now and then, one of four marks stands. Every position has
-to say which mark came last. For three positions in five that mark lies further back than the widest
-kernel reaches, so layers have to hand it on to each other.
+The task: a long sequence of noise with occasional marks of four kinds. Every position has to name
+the last mark. For three positions in five that mark is further back than the widest kernel reaches,
+so layers have to pass it on to each other.
 
-What a step costs is measured, each length in a process of its own, until a step takes too long:
+The cost of a step is measured for each length in a separate process, until a step takes too long:
 nothing in the table is extrapolated.
 """
 
@@ -27,9 +27,9 @@ from lightconv import Attention, DynamicConv
 
 DIM, HEADS = 64, 4
 KERNELS = (7, 15, 31, 31, 31, 31)
-REACH = sum(KERNELS) - len(KERNELS)  # how far back the last layer can see: 140
+REACH = sum(KERNELS) - len(KERNELS)  # positions that the last layer reaches back: 140
 NOISE, MARKS, RATE = 12, 4, 1 / 64
-PATIENCE = 10.0  # a mixer whose step took longer is not tried at greater lengths
+PATIENCE = 10.0  # seconds; a mixer with a slower step is not run at greater lengths
 
 MIXERS: dict[str, Callable[[int], nn.Module]] = {
     "dynamicconv": lambda kernel: DynamicConv(
@@ -66,7 +66,7 @@ def build(mixer: str) -> nn.Module:
 
 
 def draw(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """tokens [1, T], the last mark at every position [1, T], how long ago it was [1, T]."""
+    """Tokens [1, T], the last mark at every position [1, T], the distance to it [1, T]."""
     tokens = torch.randint(NOISE, (1, length), generator=generator)
     marks = torch.randint(MARKS, (1, length), generator=generator)
     here = torch.rand(1, length, generator=generator) < RATE
@@ -77,12 +77,12 @@ def draw(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tenso
 
 
 def loss(model: nn.Module, tokens: Tensor, target: Tensor) -> Tensor:
-    """Mean over all positions: tokens and target [1, T] -> []."""
+    """Mean cross-entropy over all positions: tokens and target [1, T] -> []."""
     return F.cross_entropy(model(tokens).flatten(0, 1), target.flatten())
 
 
 def train(model: nn.Module, steps: int, length: int) -> None:
-    """Every step is one new sequence."""
+    """Training with one new sequence per step."""
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
@@ -99,7 +99,7 @@ def train(model: nn.Module, steps: int, length: int) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, length: int, sequences: int = 4) -> dict[str, float]:
-    """The share of right answers on new sequences, by how long ago the mark was."""
+    """Accuracy on new sequences, by the distance to the mark."""
     generator = torch.Generator().manual_seed(2)
     drawn = [draw(length, generator) for _ in range(sequences)]
     right = torch.cat([model(tokens).argmax(-1) == target for tokens, target, _ in drawn])
@@ -113,11 +113,11 @@ def accuracy(model: nn.Module, length: int, sequences: int = 4) -> dict[str, flo
     return {name: right[part].float().mean().item() for name, part in parts.items()}
 
 
-# --- what a step costs --------------------------------------------------------------------------
+# --- cost of a step -----------------------------------------------------------------------------
 
 
 def measure(mixer: str, length: int) -> None:
-    """Prints processor seconds, of two passes forward and backward the quicker, and peak bytes."""
+    """Prints CPU seconds of the faster of two forward and backward passes, and peak bytes."""
     model, generator = build(mixer), torch.Generator().manual_seed(0)
     tokens, target, _ = draw(length, generator)
     loss(model, tokens[:, :256], target[:, :256]).backward()
@@ -130,14 +130,14 @@ def measure(mixer: str, length: int) -> None:
 
 
 def resident(field: str) -> int:
-    """Bytes of memory this process holds (VmRSS) or once held (VmHWM); Linux only, else 0."""
+    """Current (VmRSS) or peak (VmHWM) memory of this process in bytes; 0 if not on Linux."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def print_costs(lengths: Sequence[int]) -> None:
-    """Each mixer at growing lengths, until a step takes too long."""
+    """Costs of each mixer at growing lengths, until a step takes too long."""
     print("one step on one sequence, forward and backward; the longest take half a minute")
     print(f"{'length':>8}" + "".join(f"{name:>14}: CPU s, MB" for name in MIXERS))
     too_long: set[str] = set()

@@ -1,13 +1,13 @@
-"""Questions about a passage: kernels do one half of the work, attention the other.
+"""Questions about a passage: kernels do half of the work, attention the other half.
 
     python examples/question.py
     python examples/question.py --seeds 1 --steps 2000
 
-A passage is six pairs of a key and a value, drawn anew each time; a question is one of the keys,
-its answer the value behind it. Two things have to happen. A value has to learn which key stands
-before it: a matter of places, which a kernel sees and attention has to make out of embedded
-positions. And a question has to find the value with its key: a matter of words, which attention
-looks for and a kernel, predicted from the word at its own place, does not.
+A passage is six random pairs of a key and a value; a question is one of the keys, its answer the
+value after it. The model needs two abilities. A value has to be combined with the key before it: a
+question of position, which a kernel knows and attention has to infer from position embeddings. And
+a question has to find the value of its key: a search for a word, which attention can do and a
+kernel, predicted from the word at its own position, cannot.
 
     reader      passage and questions are one text, for a language model
     translator  the passage is the source and the questions are the target; the decoder attends
@@ -33,19 +33,19 @@ from lightconv.models import (
 )
 
 KEYS, VALUES, PAIRS, QUESTIONS, BATCH = 12, 12, 6, 6, 64
-FIRST = 2  # ids below it are padding and its like
+FIRST = 2  # lower ids are special tokens such as padding
 VOCAB = FIRST + KEYS + VALUES
 
 MIXERS: dict[str, tuple[MixerConfig, ...]] = {
     "attention": (AttentionConfig(heads=4), AttentionConfig(heads=4)),
-    # 31 places are more than the whole text: what it cannot do is no matter of reach.
+    # 31 positions cover the whole text, so its failures are not due to a short reach.
     "dynamicconv": (DynamicConvConfig(kernel=3, heads=4), DynamicConvConfig(kernel=31, heads=4)),
     "dynamicconv, attention": (DynamicConvConfig(kernel=3, heads=4), AttentionConfig(heads=4)),
 }
 
 
 class Reader(nn.Module):
-    """A language model over the passage, then the questions, where it says the answers."""
+    """A language model over passage and questions; it predicts the answers at the questions."""
 
     def __init__(self, mixers: tuple[MixerConfig, ...]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Reader(nn.Module):
 
 
 class Translator(nn.Module):
-    """Sequence to sequence: from the passage, and the questions, to the answers."""
+    """Sequence to sequence: the passage is the source, the questions are the target."""
 
     def __init__(self, mixers: tuple[MixerConfig, ...]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def draw(generator: torch.Generator, batch: int = BATCH) -> tuple[Tensor, Tensor
 
 
 def train(model: nn.Module, steps: int, seed: int) -> None:
-    """Every step is a batch of new passages."""
+    """Training with a batch of new passages per step."""
     generator = torch.Generator().manual_seed(1000 + seed)
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)

@@ -1,9 +1,9 @@
-"""Learn to reverse sequences: a model trained and decoded end to end, in well under a minute.
+"""Learning to reverse sequences: a model trained and decoded end to end, in less than a minute.
 
     python examples/reverse.py
     python examples/reverse.py --mixer lightconv --steps 400
 
-Nothing below the line `MIXERS` knows which mixer it trains.
+The code below `MIXERS` does not depend on the mixer.
 """
 
 import argparse
@@ -59,8 +59,8 @@ def build(mixer: str) -> Seq2Seq:
 
 
 def exact_match(model: Seq2Seq, batch: Batch, beam: int = 4) -> float:
-    """The share of sentences whose best hypothesis is the target, token for token."""
-    # One more than any target needs, so that a model that does not stop is seen to fail.
+    """Share of sentences whose best hypothesis equals the target."""
+    # One token more than any target needs, so that a model that does not stop fails.
     max_len = batch.target.shape[1] + 1
     source, _ = batch.inputs
     with torch.inference_mode():
@@ -92,12 +92,12 @@ def main(argv: Sequence[str] | None = None) -> float:
     config = TrainConfig(
         max_steps=args.steps,
         tokens_per_update=1,
-        # Down to almost nothing at the end: a single update can no longer spoil a sequence.
+        # Ends near zero, so that no single late update can spoil a sequence.
         schedule=CosineConfig(peak=2e-3, warmup=WARMUP, period=max(1, args.steps - WARMUP)),
         label_smoothing=0.1,
     )
     trainer = Trainer(model, config)
-    for batch in islice(TRAINING, args.steps):  # every batch is an update
+    for batch in islice(TRAINING, args.steps):  # one batch per update
         report(trainer.update([batch]))
     accuracy = exact_match(model.eval(), HELD_OUT.batch(0))
     seconds = time.perf_counter() - began

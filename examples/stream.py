@@ -1,15 +1,15 @@
-"""Stream tokens through a causal model in chunks: the results of the whole, in constant memory.
+"""Streaming through a causal model in chunks: the results of the whole sequence, constant memory.
 
     python examples/stream.py
     python examples/stream.py --tokens 1000000
 
 A layer streams like this:
 
-    state = layer.start(batch=1, max_len=0)   # a convolution has no use for a limit
-    y, state = layer.step(x, state)           # x [1, n, D]: any n, the next positions
+    state = layer.start(batch=1, max_len=0)   # a convolution ignores max_len
+    y, state = layer.step(x, state)           # x [1, n, D]: the next n positions, any n
 
-and a language model in the same way, with tokens for x. Attention is shown beside it: its state is
-everything it has seen.
+A language model streams in the same way, with tokens for x. Attention is shown for comparison: its
+state contains all previous positions.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from lightconv.mixers import State
 from lightconv.models import DynamicConvConfig, LanguageModel, LanguageModelConfig
 
 DIM, VOCAB = 256, 1000
-CHUNKS = (1, 7, 64, 500)  # taken in turns: nothing has to fit the kernels
+CHUNKS = (1, 7, 64, 500)  # used in turn; chunk lengths are independent of kernel widths
 
 
 def build() -> LanguageModel:
-    """A language model with random weights: what it says is nonsense, how it streams is not."""
+    """A language model with random weights, which is enough to show streaming."""
     torch.manual_seed(0)
     kernels = (3, 7, 15, 31)
     layers = tuple(DynamicConvConfig(kernel=kernel, heads=8) for kernel in kernels)
@@ -39,7 +39,7 @@ def build() -> LanguageModel:
 
 
 def arriving(tokens: int) -> Iterator[Tensor]:
-    """Tokens as they come from somewhere: chunks [1, n] of different lengths."""
+    """A stream of random tokens: chunks [1, n] of different lengths."""
     generator = torch.Generator().manual_seed(1)
     for chunk in itertools.cycle(CHUNKS):
         if tokens <= 0:
@@ -49,12 +49,12 @@ def arriving(tokens: int) -> Iterator[Tensor]:
 
 
 def state_bytes(*states: State) -> int:
-    """What has to be kept until the next chunk comes."""
+    """Bytes that are kept until the next chunk arrives."""
     return sum(tensor.nbytes for state in states for tensor in state.tensors)
 
 
 def compare(model: LanguageModel, tokens: int) -> float:
-    """The largest difference between the scores of a stream and of the whole text at once."""
+    """Largest difference between the scores of a stream and those of the whole text at once."""
     text = torch.cat(list(arriving(tokens)), dim=1)
     whole = model(text)
     state = model.start(batch=1, max_len=tokens)
@@ -66,7 +66,7 @@ def compare(model: LanguageModel, tokens: int) -> float:
 
 
 def run(model: LanguageModel, tokens: int) -> None:
-    """A long stream, of which only the state and the current chunk are ever in memory."""
+    """Runs a long stream; only the state and the current chunk are in memory."""
     state = model.start(batch=1, max_len=tokens)
     attention = Attention(DIM, heads=8, causal=True)
     began, seen, report = time.process_time(), 0, 1000
@@ -76,7 +76,7 @@ def run(model: LanguageModel, tokens: int) -> None:
         seen += chunk.shape[1]
         if seen >= report or seen == tokens:
             kept = state_bytes(*state.layers)
-            # What as many layers of attention would have had to keep by now.
+            # State of the same number of attention layers after the same number of tokens.
             other = len(state.layers) * state_bytes(attention.start(1, seen, device="meta"))
             cost = 1e6 * (time.process_time() - began) / seen
             print(f"{seen:>12,} {kept / 1e3:>7.0f} kB {other / 1e3:>12,.0f} kB {cost:>13.0f}")
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> float:
         parser.error("--tokens must be at least 1")
 
     with torch.inference_mode():
-        # One layer by hand first.
+        # First a single layer.
         layer = DynamicConv(DIM, kernel=31, heads=8, causal=True).eval()
         x, state, y = torch.randn(1, 100, DIM), layer.start(batch=1, max_len=0), []
         for part in x.split(9, dim=1):

@@ -1,10 +1,10 @@
-"""Swap the attention of your own model for DynamicConv: three lines, everything else as it was.
+"""Replacing the attention of your own model by DynamicConv: three lines, the rest is unchanged.
 
     python examples/swap_attention.py
     python examples/swap_attention.py --steps 1000 --length 1024
 
-The model below is plain PyTorch and knows nothing of lightconv. It learns to predict the next
-character of Python's own standard library, and is measured on modules it has never read.
+The model below is plain PyTorch and does not use lightconv. It learns to predict the next character
+of Python's standard library and is evaluated on unseen modules.
 """
 
 import argparse
@@ -21,7 +21,7 @@ DIM, HEADS, LAYERS, BATCH = 128, 4, 4, 4
 HELD_OUT = ("heapq", "textwrap")
 
 
-# --- somebody's model ---------------------------------------------------------------------------
+# --- the model ----------------------------------------------------------------------------------
 
 
 class SelfAttention(nn.Module):
@@ -73,7 +73,7 @@ class CharacterModel(nn.Module):
 
 
 def swap(model: CharacterModel) -> CharacterModel:
-    """Puts dynamic convolutions into the place of attention."""
+    """Replaces attention by dynamic convolutions."""
     from lightconv import DynamicConv
 
     for block in model.blocks:
@@ -85,7 +85,7 @@ def swap(model: CharacterModel) -> CharacterModel:
 
 
 def read_library() -> tuple[Tensor, Tensor]:
-    """The source of Python's standard library as bytes: what is trained on, what is held out."""
+    """Source of Python's standard library as bytes: training text and held-out text."""
     folder = Path(ast.__file__).parent
     modules = {path.stem: path.read_bytes() for path in sorted(folder.glob("*.py"))}
     held_out = b"".join(modules.pop(name) for name in HELD_OUT)
@@ -100,12 +100,12 @@ def loss(model: CharacterModel, text: Tensor) -> Tensor:
 
 
 def train(model: CharacterModel, text: Tensor, steps: int, length: int) -> float:
-    """Trains on random stretches of the text; returns the processor's seconds per step."""
-    torch.manual_seed(1)  # the same stretches for every model
+    """Trains on random segments of the text; returns CPU seconds per step."""
+    torch.manual_seed(1)  # the same segments for every model
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps)
     windows = text.unfold(0, length + 1, 1)
-    began = time.process_time()  # what other programs take of the machine does not count
+    began = time.process_time()  # excludes the time of other programs
     for step in range(1, steps + 1):
         value = loss(model, windows[torch.randint(len(windows), (BATCH,))])
         optimizer.zero_grad()
@@ -119,7 +119,7 @@ def train(model: CharacterModel, text: Tensor, steps: int, length: int) -> float
 
 @torch.no_grad()
 def held_out_loss(model: CharacterModel, text: Tensor, length: int) -> float:
-    """Nats per character of the whole text, in stretches of `length`."""
+    """Nats per character of the whole text, in segments of `length`."""
     stretches = text[: len(text) // (length + 1) * (length + 1)].view(-1, length + 1)
     return sum(len(rows) * loss(model, rows).item() for rows in stretches.split(16)) / len(
         stretches

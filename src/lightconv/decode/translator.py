@@ -274,7 +274,7 @@ class LineReader:
         return line
 
     def ready(self) -> bool:
-        """Whether `readline` need not wait."""
+        """True if `readline` need not wait."""
         while b"\n" not in self._bytes and not self._ended:
             if not self._arrived():
                 return False
