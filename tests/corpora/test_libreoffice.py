@@ -53,20 +53,11 @@ def test_placeholders_survive() -> None:
     assert element_text("type <span>&lt;?&gt;</span> times") == "type <?> times"
 
 
-TAGS = [
-    *(
-        "a ",
-        "<span>",
-        "</span>",
-        '<span class="switchinline">',
-        "<br>",
-        "</p>",
-        "<",
-        "&amp;",
-        "<b>",
-    ),
-    *('<span hidden="true">', '<span hidden="true" class="MAC">'),
+SPANS = [
+    f"<span{attributes}>"
+    for attributes in ("", ' class="switchinline"', ' hidden="true"', ' hidden="true" class="MAC"')
 ]
+TAGS = ["a ", "</span>", "<br>", "</p>", "<", "&amp;", "<b>", *SPANS]
 
 
 @given(st.lists(st.sampled_from(TAGS), max_size=20))

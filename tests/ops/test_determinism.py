@@ -99,8 +99,5 @@ def test_steps_on_any_number_of_threads(op: str) -> None:
     found = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        out, ring = OPERATORS[op](x, window.clone(), 7, weight)
-        found.append((out, ring))
-    for out, ring in found[1:]:
-        assert torch.equal(out, found[0][0])
-        assert torch.equal(ring, found[0][1])
+        found.append(torch.cat(OPERATORS[op](x, window.clone(), 7, weight), 1))
+        assert torch.equal(found[-1], found[0])

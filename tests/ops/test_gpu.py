@@ -149,12 +149,15 @@ def identical(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def dynamic(*shape: int, **options: Any) -> Case:
-    return Case("dynamicconv", *shape, **options)
+dynamic, light = (functools.partial(Case, op) for op in ("dynamicconv", "lightconv"))
 
 
-def light(*shape: int, **options: Any) -> Case:
-    return Case("lightconv", *shape, **options)
+def cases_of(*cases: Case) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=str)
+
+
+def both(*shape: int, softmax: bool = True) -> pytest.MarkDecorator:
+    return cases_of(dynamic(*shape, softmax=softmax), light(*shape))
 
 
 CASES = [
@@ -203,15 +206,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@cases_of(*CASES)
 @interpreted
 def test_parity(case: Case) -> None:
     compare(case, make_inputs(case))
 
 
-@pytest.mark.parametrize(
-    "case", [dynamic(2, 5, 2, 3, 3, 1, softmax=True), light(2, 5, 2, 3, 3, 1)], ids=str
-)
+@both(2, 5, 2, 3, 3, 1)
 @interpreted
 def test_not_contiguous(case: Case) -> None:
     inputs = make_inputs(case)
@@ -222,25 +223,21 @@ def test_not_contiguous(case: Case) -> None:
     compare(case, Inputs(x, weight, grad, inputs.rest))
 
 
-@pytest.mark.parametrize("case", [light(5, 3, 20, 3, 3, 1, dropconnect=0.3)], ids=str)
+@cases_of(light(5, 3, 20, 3, 3, 1, dropconnect=0.3))
 @interpreted
 def test_partial_sums(case: Case) -> None:
     with mock.patch.object(gpu, "PROGRAMS", 4):  # 2 head blocks: 2 partial sums of 5 time blocks
         compare(case, make_inputs(case))
 
 
-@pytest.mark.parametrize(
-    "case", [dynamic(1, 3, 1, 2, 3, 2**40), light(1, 3, 1, 2, 3, 2**40)], ids=str
-)
+@both(1, 3, 1, 2, 3, 2**40, softmax=False)
 @interpreted
 def test_everything_out_of_reach(case: Case) -> None:
     for result in run(gpu.KERNELS, case.op, make_inputs(case)):
         assert not result.any()
 
 
-@pytest.mark.parametrize(
-    "case", [dynamic(1, 4, 2, 3, 3, 1, softmax=True), light(1, 4, 2, 3, 3, 1)], ids=str
-)
+@both(1, 4, 2, 3, 3, 1)
 @interpreted
 def test_unneeded_gradients(case: Case) -> None:
     x, weight, grad, rest = make_inputs(case)
@@ -254,9 +251,7 @@ def test_unneeded_gradients(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [dynamic(1, 2, 1, 2, 1023, 1022, softmax=True), light(1, 2, 1, 2, 1023, 511)], ids=str
-)
+@cases_of(dynamic(1, 2, 1, 2, 1023, 1022, softmax=True), light(1, 2, 1, 2, 1023, 511))
 @interpreted
 def test_wide_kernels(case: Case) -> None:
     compare(case, make_inputs(case))
@@ -281,14 +276,10 @@ def check_isolation(case: Case, poison: tuple[int, int], reach: slice) -> None:
 
 
 @pytest.mark.parametrize("poison", [(0, 4), (1, 0)], ids=["NaN-at-end", "NaN-at-start"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        dynamic(2, 5, 2, 3, 3, 2, softmax=True),
-        dynamic(2, 5, 2, 3, 3, 2, dropconnect=0.3),
-        light(2, 5, 2, 3, 3, 2),
-    ],
-    ids=str,
+@cases_of(
+    dynamic(2, 5, 2, 3, 3, 2, softmax=True),
+    dynamic(2, 5, 2, 3, 3, 2, dropconnect=0.3),
+    light(2, 5, 2, 3, 3, 2),
 )
 @interpreted
 def test_nan_stays_within_reach(case: Case, poison: tuple[int, int]) -> None:
@@ -296,21 +287,17 @@ def test_nan_stays_within_reach(case: Case, poison: tuple[int, int]) -> None:
     check_isolation(case, poison, slice(max(0, t - 2), t + 3))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        dynamic(1, 9, 2, 3, 5, 2, softmax=True, lengths=(3, 2, 4)),
-        dynamic(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
-        light(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
-    ],
-    ids=str,
+@cases_of(
+    dynamic(1, 9, 2, 3, 5, 2, softmax=True, lengths=(3, 2, 4)),
+    dynamic(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
+    light(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
 )
 @interpreted
 def test_nan_stays_in_its_sequence(case: Case) -> None:
     check_isolation(case, (0, 3), slice(3, 5))
 
 
-@pytest.mark.parametrize("case", [dynamic(2, 5, 2, 3, 3, 2), light(2, 5, 2, 3, 3, 2)], ids=str)
+@both(2, 5, 2, 3, 3, 2, softmax=False)
 @interpreted
 def test_skipped_taps(case: Case) -> None:
     """NaN in a weight that meets nothing, or in the gradient that would meet it, is not seen."""
@@ -328,9 +315,9 @@ def test_skipped_taps(case: Case) -> None:
         assert not run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))[2][:, 0, :, :2].any()
 
 
+@cases_of(dynamic(1, 3, 40, 1, 6, 5, softmax=True))
 @interpreted
-def test_infinite_logits() -> None:
-    case = dynamic(1, 3, 40, 1, 6, 5, softmax=True)
+def test_infinite_logits(case: Case) -> None:
     x, weight, grad, rest = make_inputs(case)
     weight[..., :-1] = float("-inf")  # whole blocks of taps without a finite logit
     compare(case, Inputs(x, weight, grad, rest))
@@ -386,7 +373,7 @@ def test_wrong_inputs(kernel: str, arguments: tuple[Any, ...], message: str) -> 
 
 
 @pytest.mark.parametrize("key", ["CUDA", "CPU"])
-@pytest.mark.parametrize("case", [dynamic(1, 3, 2, 3, 3, 1), light(1, 3, 2, 3, 3, 1)], ids=str)
+@both(1, 3, 2, 3, 3, 1, softmax=False)
 @interpreted
 def test_register(key: str, case: Case) -> None:
     """For CUDA; and, for want of a GPU, for CPU, where the dispatcher can be watched calling."""
@@ -407,9 +394,6 @@ def test_register(key: str, case: Case) -> None:
 def test_import_leaves_triton_alone() -> None:
     code = "import sys, lightconv.ops, lightconv.ops.gpu; assert 'triton' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_available() -> None:
     assert gpu.available() == (True, f"triton {triton.__version__}")
 
 

@@ -1,6 +1,7 @@
 """Single instructions of the engine against plain formulas, for every instruction set and panel."""
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,17 @@ from lightconv.ops.vocabulary import topk_logprobs
 # Rows around the blocks of the kernels, outputs and inputs around panels and groups of four.
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 130, 245]
 SIZES = [(1, 1), (3, 5), (16, 16), (31, 33), (32, 8), (33, 64), (70, 7), (100, 130)]
+
+
+every_kind = pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
+
+
+def panel_columns(kernels: Any, instruction_sets: list[str], kind: int) -> Iterator[int]:
+    """Chooses every instruction set that runs this kind of panel."""
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        if columns := program.panels().columns[kind]:
+            yield columns
 
 
 def width(size: int) -> int:
@@ -70,45 +82,26 @@ def test_structs_are_those_of_the_library(kernels: Any) -> None:
         assert size() == ctypes.sizeof(struct)
 
 
+@pytest.mark.parametrize("change", ["plain", "relu", "residual"])
 @pytest.mark.parametrize("rows", ROWS)
-def test_linear(rows: int, kernels: Any, instruction_sets: list[str]) -> None:
+def test_linear(rows: int, change: str, kernels: Any, instruction_sets: list[str]) -> None:
+    """to = x W^T + bias, its positive part, or added to what `to` holds."""
     generator = torch.Generator().manual_seed(rows)
-    for isa in instruction_sets:
-        kernels.lightconv_choose(isa.encode())
-        columns = program.panels().columns[program.FLOAT_PANEL]
+    for columns in panel_columns(kernels, instruction_sets, program.FLOAT_PANEL):
         for O, I in SIZES:
             x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
-            bias = torch.randn(O, generator=generator)
+            bias, before = (torch.randn(*n, O, generator=generator) for n in ((), (rows,)))
             packed, padded = program.pack(weight, columns), whole(bias, columns)
-            for relu in (0, 1):
-                pointers = {"weight": packed.data_ptr(), "bias": padded.data_ptr()}
-                instruction, total = linear("linear", x, O, relu=relu, **pointers)
-                space = workspace(x, total)
-                run([instruction], space, rows)
-                expected = x.double() @ weight.double().T + bias
-                expected = expected.relu() if relu else expected
-                found = part(space, rows, width(I), O).double()
-                torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 5, 13])
-def test_residual_in_place(rows: int, kernels: Any, instruction_sets: list[str]) -> None:
-    """to = x W^T + bias + to."""
-    generator = torch.Generator().manual_seed(rows)
-    for isa in instruction_sets:
-        kernels.lightconv_choose(isa.encode())
-        columns = program.panels().columns[program.FLOAT_PANEL]
-        for O, I in SIZES:
-            x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
-            before = torch.randn(rows, O, generator=generator)
-            packed, padded = program.pack(weight, columns), whole(torch.zeros(O), columns)
             pointers = {"weight": packed.data_ptr(), "bias": padded.data_ptr()}
-            instruction, total = linear("linear", x, O, **pointers)
-            instruction.second = instruction.to
+            instruction, total = linear("linear", x, O, relu=int(change == "relu"), **pointers)
             space = workspace(x, total)
-            part(space, rows, width(I), O).copy_(before)
+            expected = x.double() @ weight.double().T + bias
+            if change == "residual":
+                instruction.second = instruction.to
+                part(space, rows, width(I), O).copy_(before)
+                expected += before
             run([instruction], space, rows)
-            expected = before.double() + x.double() @ weight.double().T
+            expected = expected.relu() if change == "relu" else expected
             found = part(space, rows, width(I), O).double()
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
@@ -134,17 +127,14 @@ def int8_sums(x: Tensor, values: Tensor, kind: int, bias: Tensor, scale: Tensor)
     return part(space, rows, width(I) + room, O).clone()
 
 
-@pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
+@every_kind
 @pytest.mark.parametrize("rows", ROWS)
 def test_int8_sums_are_exact(
     rows: int, kind: int, kernels: Any, instruction_sets: list[str]
 ) -> None:
     """Rows of integers with a largest of 127 quantise to themselves: the result is an integer."""
     generator = torch.Generator().manual_seed(rows)
-    for isa in instruction_sets:
-        kernels.lightconv_choose(isa.encode())
-        if not program.panels().columns[kind]:
-            continue
+    for columns in panel_columns(kernels, instruction_sets, kind):
         for O, I in SIZES:
             q, values = (
                 torch.randint(-127, 128, (n, I), generator=generator, dtype=torch.int8)
@@ -154,17 +144,14 @@ def test_int8_sums_are_exact(
             q[rows // 2], values[O // 2] = -127, 127  # the largest sums there are
             expected = q.long() @ values.long().T
             found = int8_sums(q.float(), values, kind, torch.zeros(O), torch.ones(O))
-            assert torch.equal(found.long(), expected), (isa, O, I)
+            assert torch.equal(found.long(), expected), (columns, O, I)
 
 
-@pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
+@every_kind
 def test_int8_linear(kind: int, kernels: Any, instruction_sets: list[str]) -> None:
     """Against the formula with rows rounded as the engine says it does."""
     generator = torch.Generator().manual_seed(0)
-    for isa in instruction_sets:
-        kernels.lightconv_choose(isa.encode())
-        if not program.panels().columns[kind]:
-            continue
+    for _ in panel_columns(kernels, instruction_sets, kind):
         for O, I in SIZES:
             x, weight = (torch.randn(n, I, generator=generator) for n in (9, O))
             x[3] = 0.0

@@ -11,6 +11,7 @@ from lightconv.ops.random import draw_seed, drop_scale, drop_threshold, random_b
 COUNT = 1 << 18
 SEEDS = (0, 1, 12345, -1, 2**32, 0x0123456789ABCDEF)
 every_seed = pytest.mark.parametrize("seed", SEEDS)
+every_distance = pytest.mark.parametrize("distance", [1, 2, 1000, 2**31, 2**32, 2**40, 2**32 + 1])
 
 
 def bits(seed: int, first: int = 0, step: int = 1) -> Tensor:
@@ -80,21 +81,14 @@ def test_every_byte_is_uniform(seed: int, shift: int) -> None:
     assert abs(chi_square - 255) < 5 * math.sqrt(510)
 
 
-@pytest.mark.parametrize("distance", [1, 2, 1000, 2**31, 2**32, 2**40, 2**32 + 1])
+@every_distance
 @every_seed
-def test_neighbouring_elements_are_unrelated(seed: int, distance: int) -> None:
-    correlation = (uniform(seed) * uniform(seed, first=distance)).mean()
-    assert abs(correlation) < 5 / COUNT**0.5
+def test_neighbouring_elements_and_seeds_are_unrelated(seed: int, distance: int) -> None:
+    for other in (uniform(seed, first=distance), uniform(seed + distance)):
+        assert abs((uniform(seed) * other).mean()) < 5 / COUNT**0.5
 
 
-@pytest.mark.parametrize("distance", [1, 2, 1000, 2**31, 2**32, 2**40, 2**32 + 1])
-@every_seed
-def test_neighbouring_seeds_are_unrelated(seed: int, distance: int) -> None:
-    correlation = (uniform(seed) * uniform(seed + distance)).mean()
-    assert abs(correlation) < 5 / COUNT**0.5
-
-
-@pytest.mark.parametrize("distance", [1, 2, 1000, 2**31, 2**32, 2**40, 2**32 + 1])
+@every_distance
 def test_seeds_do_not_permute_one_stream(distance: int) -> None:
     """Two seeds share no more values than chance gives them."""
     shared = torch.isin(bits(12345), bits(12345 + distance)).double().mean()

@@ -85,13 +85,12 @@ def test_formula_equals_kernel(p: float) -> None:
     drawn = (residual.EPS, p, seed)
     out, total, stats = residual.formula(x, inner, weight, bias, *drawn)
     kernel = torch.ops.lightconv.residual(x, inner, weight, bias, *drawn)
-    for a, b in zip(kernel, (out, total, stats), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(kernel, (out, total, stats), rtol=1e-12, atol=1e-12)
     rest = (weight, f64, p, seed, True, True, True)
     grad = torch.randn_like(out)
     kernel = torch.ops.lightconv.residual_backward(grad, total, stats, *rest)
-    for a, b in zip(kernel, residual.formula_backward(grad, total, stats, *rest), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    expected = residual.formula_backward(grad, total, stats, *rest)
+    torch.testing.assert_close(kernel, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_dropout_and_dropout_add() -> None:
@@ -129,8 +128,7 @@ def test_any_subset_of_gradients(wanted: int) -> None:
     chosen = [t.requires_grad_() for i, t in enumerate(given) if wanted >> i & 1]
     out = ops.dropout_add_norm(*given, 0.5, seed=1)
     expected = torch.autograd.grad(plain(*given, 0.5, 1).cos().sum(), chosen)
-    for a, b in zip(torch.autograd.grad(out.cos().sum(), chosen), expected, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(torch.autograd.grad(out.cos().sum(), chosen), expected)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -152,12 +150,8 @@ def test_compiles_in_one_graph(dynamic: bool) -> None:
         return ops.dropout_add_norm(*given, 0.3, seed=2).sin()
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    for a, b in zip(
-        torch.autograd.grad(compiled(*given).sum(), given),
-        torch.autograd.grad(function(*given).sum(), given),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
+    found, expected = (torch.autograd.grad(f(*given).sum(), given) for f in (compiled, function))
+    torch.testing.assert_close(found, expected)
 
 
 def test_half_precision_beside_a_wide_stream() -> None:

@@ -1,6 +1,7 @@
 """The step forms: a stream in chunks of any size equals the whole sequence at once."""
 
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -63,40 +64,39 @@ SHAPES = [
 ]
 
 
+def check(op: str, x: Tensor, weight: Tensor, about: str = "") -> None:
+    """A stream in every kind of chunks against the formula in float64."""
+    T, K = x.shape[1], weight.shape[-1]
+    expected = OPERATORS[op](x.double(), weight.double(), K - 1, backend="reference")
+    for sizes in cuts(T, K):
+        found = stream(op, x, weight, sizes)
+        assert found.dtype == x.dtype
+        assert found.shape == expected.shape
+        if found.numel():
+            error = (found.double() - expected).abs()
+            allowed = errors_allowed(x.dtype, expected, 0.0)
+            assert (error <= allowed).all(), f"chunks {sizes} {about}"
+
+
 @pytest.mark.parametrize("dtype", [f64, f32, bf16, f16], ids=name_of)
 @pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 @every_op
 def test_stream_equals_forward(op: str, shape: Shape, dtype: torch.dtype) -> None:
-    x, weight, _ = make_inputs(op, shape, dtype)
-    expected = OPERATORS[op](x.double(), weight.double(), shape.left, backend="reference")
-    for sizes in cuts(shape.T, shape.K):
-        found = stream(op, x, weight, sizes)
-        assert found.dtype == dtype
-        assert found.shape == expected.shape
-        if found.numel():
-            error = (found.double() - expected).abs()
-            assert (error <= errors_allowed(dtype, expected, 0.0)).all(), f"chunks {sizes}"
+    check(op, *make_inputs(op, shape, dtype)[:2])
 
 
 @every_op
 def test_every_instruction_set(op: str, kernels: Any, instruction_sets: list[str]) -> None:
-    for shape in SHAPES[::3]:
-        x, weight, _ = make_inputs(op, shape, f32)
-        exact = OPERATORS[op](x.double(), weight.double(), shape.left, backend="reference")
-        for isa in instruction_sets:
-            kernels.lightconv_choose(isa.encode())
-            error = (stream(op, x, weight, cuts(shape.T, shape.K)[-1]).double() - exact).abs()
-            assert (error <= errors_allowed(f32, exact, 0.0)).all(), f"{isa} {shape}"
+    for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
+        for shape in SHAPES[::3]:
+            check(op, *make_inputs(op, shape, f32)[:2], f"{isa} {shape}")
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
 @every_op
 def test_float32_weights_beside_half(op: str, dtype: torch.dtype) -> None:
-    x, weight, _ = make_inputs(op, Shape(2, 9, 2, 3, 4, 3), dtype, f32)
-    exact = OPERATORS[op](x.double(), weight.double(), 3, backend="reference")
-    for sizes in cuts(9, 4):
-        error = (stream(op, x, weight, sizes).double() - exact).abs()
-        assert (error <= errors_allowed(dtype, exact, 0.0)).all()
+    check(op, *make_inputs(op, Shape(2, 9, 2, 3, 4, 3), dtype, f32)[:2])
 
 
 # --- the window -----------------------------------------------------------------------------------
@@ -117,28 +117,19 @@ def test_the_window_is_a_ring(op: str, K: int) -> None:
                 assert torch.equal(ring[:, t % (K - 1)], expected), f"time {t}"
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, nullcontext])
 @every_op
 def test_updated_in_place(op: str, mode: Any) -> None:
+    """Without gradients, and with plain tensors anywhere."""
     x, weight, _ = make_inputs(op, Shape(2, 2, 2, 3, 4, 3))
-    x.requires_grad_()
+    x.requires_grad_(mode is not nullcontext)
     with mode():
         window = start(x, weight)
-        _, ring = step(op, x, window, 0, weight)
+        out, ring = step(op, x, window, 0, weight)
         assert ring is window
         assert torch.equal(window[:, :2], x)
         assert not window[:, 2].any()
-
-
-@every_op
-def test_no_gradient_is_wanted(op: str) -> None:
-    """Plain tensors outside of no_grad: in place as well."""
-    x, weight, _ = make_inputs(op, Shape(1, 1, 1, 2, 3, 2))
-    window = start(x, weight)
-    out, ring = step(op, x, window, 0, weight)
-    assert ring is window
-    assert window.any()
-    assert not out.requires_grad
+        assert not out.requires_grad
 
 
 @pytest.mark.parametrize("which", ["x", "weight", "window"])

@@ -76,9 +76,9 @@ CORPORA: dict[str, CorpusEntry] = {
         for code in ("de", "fr", "it", "da")
     },
     "debian-summary": CorpusEntry(
-        "long package descriptions to their synopses", "debian:summary", _MIRROR
+        "long package descriptions to their synopses", "debian:english", _MIRROR
     ),
-    "debian-lm": CorpusEntry("sentences of package descriptions", "debian:language_model", _MIRROR),
+    "debian-lm": CorpusEntry("sentences of package descriptions", "debian:english", _MIRROR),
     **{
         f"libreoffice-en-{code}": CorpusEntry(
             f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation", _MIRROR

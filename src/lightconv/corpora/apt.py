@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from lightconv.corpora import Progress
 from lightconv.files import lock, new_folder, sync
@@ -58,12 +58,9 @@ def _fetch(cache: Path, kind: str, names: Sequence[str], progress: Progress) -> 
     homes = {name: folder / kind / name for name in names}
     waiting = f"waiting for another process that fetches into {folder}"
     with lock(folder / "lock", None, wait=lambda: progress(waiting), inherited=True):
-        missing = {}
-        for name, home in homes.items():
-            if home.is_dir():
-                progress(f"using {home}, fetched before; remove it to fetch it again")
-            else:
-                missing[name] = home
+        missing = {name: home for name, home in homes.items() if not home.is_dir()}
+        for home in (homes[name] for name in homes if name not in missing):
+            progress(f"using {home}, fetched before; remove it to fetch it again")
         if missing:
             apt = _Apt(folder, progress)
             (apt.save_indices if kind == "indices" else apt.download)(missing)
@@ -114,7 +111,7 @@ class _Apt:
                 for number, (name, file) in enumerate(sorted(files)):
                     target = home / f"{number}_{name}"
                     with target.open("xb") as output:  # apt may have compressed the file
-                        self._run(self._helper(), "cat-file", file, output=output)
+                        self._run(self._helper(), "cat-file", file, stdout=output)
                     sync(target)
 
     def download(self, homes: dict[str, Path]) -> None:
@@ -122,7 +119,7 @@ class _Apt:
         for name, home in homes.items():
             self.progress(f"apt-get download {name}")
             with new_folder(home) as fresh:
-                self._run("apt-get", "-q", "download", name, folder=fresh)
+                self._run("apt-get", "-q", "download", name, cwd=fresh)
                 _only_file(fresh)
 
     def _update(self, languages: Sequence[str], *, packages: bool) -> None:
@@ -146,23 +143,15 @@ class _Apt:
             raise ValueError(f"apt has no {helper}, expected apt 1.1 or newer. {_NO_APT}")
         return str(helper)
 
-    def _run(
-        self,
-        command: str,
-        *arguments: str,
-        folder: Path | None = None,
-        output: IO[bytes] | None = None,
-        check: bool = True,
-    ) -> str:
-        """Output of a command unless it is written to `output`; ValueError if the command fails."""
-        done = subprocess.run(
+    def _run(self, command: str, *arguments: str, check: bool = True, **options: Any) -> str:
+        """Output of a command; `options` are those of Popen. ValueError if the command fails."""
+        done: Any = subprocess.run(
             [command, "-c", str(self.config), *arguments],
-            cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=output or subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | {"LC_ALL": "C.UTF-8"},
             check=False,
+            **{"stdout": subprocess.PIPE} | options,
         )
         for line in done.stderr.decode("utf-8", "replace").splitlines():
             # Root may download into a folder that only root can enter.
@@ -175,7 +164,7 @@ class _Apt:
                 f"`{words[:100]}` failed with code {done.returncode}{self._reason()}. Check the "
                 f"network and the sources of apt. {_NO_APT}"
             )
-        return (done.stdout or b"").decode("utf-8", "replace")
+        return str((done.stdout or b"").decode("utf-8", "replace"))
 
     def _reason(self) -> str:
         """The complaint that is most likely the cause, as the end of a sentence."""

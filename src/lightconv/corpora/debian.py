@@ -6,6 +6,7 @@ begin with one space; a line that begins with more spaces is a list item or stan
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,27 +137,25 @@ def translation(name: str, cache: Path, progress: Progress) -> Corpus:
     return fetched_corpus(task, items, _HELD_OUT[language], files["en"] + files[language])
 
 
-def summary(name: str, cache: Path, progress: Progress) -> Corpus:
+def english(name: str, cache: Path, progress: Progress) -> Corpus:
+    """Summaries or sentences."""
     files = fetch_indices(cache, ["en"], progress)["en"]
-    items = (
-        item
+    if name == "debian-summary":
+        task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
+        examples, held_out = _summary, 0.025
+    else:
+        task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
+        examples, held_out = _prose, 0.0125
+    found = (
+        _items(description.package, examples(description))
         for description in read_descriptions(files, "en")
-        if len(description.text.split()) >= 10 and len(description.synopsis.split()) >= 2
-        for item in _items(description.package, [(description.text, description.synopsis)])
     )
-    task = TaskConfig(kind="summarization", corpus=name, metric="rouge")
-    return fetched_corpus(task, items, 0.025, files)
+    return fetched_corpus(task, chain.from_iterable(found), held_out, files)
 
 
-def language_model(name: str, cache: Path, progress: Progress) -> Corpus:
-    files = fetch_indices(cache, ["en"], progress)["en"]
-    items = (
-        item
-        for description in read_descriptions(files, "en")
-        for item in _items(description.package, _prose(description))
-    )
-    task = TaskConfig(kind="language_model", corpus=name, metric="perplexity")
-    return fetched_corpus(task, items, 0.0125, files)
+def _summary(description: Description) -> Iterator[Example]:
+    if len(description.text.split()) >= 10 and len(description.synopsis.split()) >= 2:
+        yield description.text, description.synopsis
 
 
 def _prose(description: Description) -> Iterator[Example]:

@@ -6,7 +6,7 @@ result is kept in the cache.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
 from itertools import compress
@@ -15,7 +15,7 @@ from pathlib import Path
 from lightconv.corpora import CORPORA, Progress, translation_task
 from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.corpus import Corpus, Example, Reader
 from lightconv.data.words import Steps
 from lightconv.files import replace_file
 
@@ -40,13 +40,15 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TESTS)]
     files = [stem.format(lang) for stem in stems for lang in LANGUAGES]
     members = source.require({file: [file] for file in files}, CORPORA[name].needs)
-    kept = _kept(source, members[:2], cache, progress)
+    read = partial(side_by_side, partial(_talk_lines, source), members[:2])
+    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
+    kept = _kept(read, cache / f"iwslt14-de-en.{mark}.kept", progress)
     return Corpus(
         task=translation_task(name, "tokenized_bleu_lowercase"),
         splits={
-            "train": partial(_talks, source, members[:2], kept, False),
-            "valid": partial(_talks, source, members[:2], kept, True),
-            "test": partial(_tests, source, members[2:]),
+            "train": partial(_part, read, kept, False),
+            "valid": partial(_part, read, kept, True),
+            "test": partial(side_by_side, partial(_test_lines, source), members[2:]),
         },
         pipeline=PIPELINE,
         filters=FilterConfig(unit="words", max_len=MAX_WORDS, max_ratio=MAX_RATIO),
@@ -62,16 +64,9 @@ def _talk_lines(source: SourceFiles, member: Member) -> Iterator[str]:
             yield _TAGS.sub("", line).strip()
 
 
-def _talks(
-    source: SourceFiles, members: Sequence[Member], kept: bytes, held_out: bool
-) -> Iterator[Example]:
-    pairs = compress(side_by_side(partial(_talk_lines, source), members), kept)
-    return (pair for number, pair in enumerate(pairs, 1) if (number % EVERY == 0) == held_out)
-
-
-def _tests(source: SourceFiles, members: Sequence[Member]) -> Iterator[Example]:
-    for pair in zip(members[::2], members[1::2], strict=True):
-        yield from side_by_side(partial(_test_lines, source), pair)
+def _part(read: Reader, kept: bytes, held_out: bool) -> Iterator[Example]:
+    pairs = enumerate(compress(read(), kept), 1)
+    return (pair for number, pair in pairs if (number % EVERY == 0) == held_out)
 
 
 def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
@@ -80,17 +75,15 @@ def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
         yield text.replace("’", "'")
 
 
-def _kept(source: SourceFiles, members: Sequence[Member], cache: Path, progress: Progress) -> bytes:
-    """One byte for each training pair, 1 if it is kept; read from the cache if it is there."""
-    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
-    path = cache / f"iwslt14-de-en.{mark}.kept"
+def _kept(read: Reader, path: Path, progress: Progress) -> bytes:
+    """One byte for each training pair, 1 if it is kept; read from `path` if it is there."""
     if path.is_file():
         data = path.read_bytes()
         if sha256(data[32:]).digest() == data[:32]:
             return data[32:]
     steps = [Steps(SideConfig(lang=lang, tokenize="moses")) for lang in LANGUAGES]
     kept = bytearray()
-    for pair in side_by_side(partial(_talk_lines, source), members):
+    for pair in read():
         words = (step.apply(text).split() for step, text in zip(steps, pair, strict=True))
         kept.append(is_kept(*map(len, words)))
         if len(kept) % 20_000 == 0:
@@ -99,7 +92,7 @@ def _kept(source: SourceFiles, members: Sequence[Member], cache: Path, progress:
         f"{sum(kept):,} of {len(kept):,} pairs have 1 to {MAX_WORDS} words and a ratio up to "
         f"{MAX_RATIO}"
     )
-    cache.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, sha256(kept).digest() + kept)
     return bytes(kept)
 

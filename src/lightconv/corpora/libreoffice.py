@@ -69,8 +69,7 @@ def element_text(body: str) -> str:
     A `switchinline` span holds hidden ones, one for each system; the default has no class.
     """
     parts: list[str] = []
-    # Open spans: the parts before them, and their kind.
-    stack: list[tuple[list[str], str]] = []
+    stack: list[tuple[list[str], str]] = []  # of open spans: the parts before, and the kind
     choices: list[dict[str, str]] = []
     last = 0
     for tag in _TAG.finditer(body):
@@ -104,7 +103,6 @@ def element_text(body: str) -> str:
 
 
 def _span_kind(attributes: str) -> str:
-    """`switch`, the name of an alternative, `default`, or nothing."""
     if 'class="switchinline"' in attributes:
         return "switch"
     if "hidden" not in attributes:

@@ -184,7 +184,6 @@ class SourceFiles:
 
 
 def _listed(path: Path) -> tuple[list[Path], list[Path]]:
-    """Loose files and archives."""
     if path.is_file():
         return ([], [path]) if _is_archive(path) else ([path], [])
     if not path.is_dir():
@@ -362,16 +361,17 @@ _NAMED = {"amp": 38, "lt": 60, "gt": 62, "quot": 34, "apos": 39}
 def side_by_side(
     read: Callable[[Member], Iterator[str]], members: Sequence[Member]
 ) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each file, line 2 of each, ...; ValueError if their numbers of lines differ."""
-    for lines in itertools.zip_longest(*map(read, members)):
-        if None in lines:
-            one, other = [array("L", map(len, read(member))) for member in members]
-            raise ValueError(
-                f"{members[0]} has {len(one)} lines and {members[1]} has {len(other)}, expected "
-                f"the same number. They seem to part at line {first_gap(one, other)}. Fetch the "
-                "corpus again"
-            )
-        yield lines
+    """Pairs of lines of files, source and target by turns; ValueError if their numbers differ."""
+    for pair in zip(members[::2], members[1::2], strict=True):
+        for lines in itertools.zip_longest(*map(read, pair)):
+            if None in lines:
+                one, other = [array("L", map(len, read(member))) for member in pair]
+                raise ValueError(
+                    f"{pair[0]} has {len(one)} lines and {pair[1]} has {len(other)}, expected the "
+                    f"same number. They seem to part at line {first_gap(one, other)}. Fetch the "
+                    "corpus again"
+                )
+            yield lines
 
 
 def segments(lines: Iterable[str], name: str) -> Iterator[str]:

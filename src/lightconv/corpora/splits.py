@@ -94,22 +94,15 @@ def divide(items: Iterable[Item], held_out: float) -> dict[str, Reader]:
     for home in ("test", "valid"):
         leaked = leaks((text for text, *_ in found["train"]), [text for text, *_ in found[home]])
         unseen = [each for each, leak in zip(found[home], leaked, strict=True) if not leak]
-        found[home] = _held_out(unseen, names, known)
+        found[home] = []
+        instances: Counter[str] = Counter()
+        for example in sorted(unseen, key=lambda example: position("\n".join(example))):
+            text, shape = letters_and_digits(example[0]), template(example[0], names[example])
+            if text not in known and instances[shape] < 3:
+                known.add(text)
+                instances[shape] += 1
+                found[home].append(example)
     return {home: partial(iter, examples) for home, examples in found.items()}
-
-
-def _held_out(
-    examples: Sequence[Example], names: dict[Example, Collection[str]], known: set[str]
-) -> list[Example]:
-    kept: list[Example] = []
-    instances: Counter[str] = Counter()
-    for example in sorted(examples, key=lambda example: position("\n".join(example))):
-        text, shape = letters_and_digits(example[0]), template(example[0], names[example])
-        if text not in known and instances[shape] < 3:
-            known.add(text)
-            instances[shape] += 1
-            kept.append(example)
-    return kept
 
 
 def letters_and_digits(text: str) -> str:

@@ -171,11 +171,7 @@ def _names(homes: Mapping[str, Sequence[str]], languages: Sequence[str]) -> dict
 def _examples(
     read: Callable[[Member], Iterator[str]], members: Sequence[Member], chinese: bool
 ) -> Iterator[Example]:
-    pairs = (
-        pair
-        for files in zip(members[::2], members[1::2], strict=True)
-        for pair in side_by_side(read, files)
-    )
+    pairs = side_by_side(read, members)
     return clean_chinese(pairs) if chinese else pairs
 
 
@@ -186,7 +182,6 @@ def _texts(source: SourceFiles, member: Member) -> Iterator[str]:
 
 
 def _lines(source: SourceFiles, member: Member) -> Iterator[str]:
-    """Lines of the package with whole words."""
     return (f"{line} ".replace("@@ ", "").strip() for line in source.lines(member))
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Maybe = Tensor | None
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -165,12 +166,7 @@ def fits_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor)
 
 
 def check_residual(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    dropout: float,
-    seed: Tensor | None,
+    x: Maybe, inner: Tensor, weight: Maybe, bias: Maybe, dropout: float, seed: Maybe
 ) -> None:
     """x and inner [..., D], x not narrower than inner; weight and bias [D], or both None."""
     op = "residual"

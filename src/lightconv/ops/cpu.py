@@ -66,21 +66,11 @@ def _forward(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras
     return out
 
 
-def _backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    softmax: bool,
-    extras: Extras,
-    need_x: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *options, need_x, need_weight = rest
     if native().library is None:
-        return schema.reference_backward(
-            grad, x, weight, left, softmax, extras, need_x, need_weight
-        )
-    problem = make_problem(x, weight, left, softmax, extras)
+        return schema.reference_backward(grad, x, weight, *rest)
+    problem = make_problem(x, weight, *options)
     grad = _by_rows(grad)
     problem.grad, problem.grad_batch, problem.grad_row = grad.data_ptr(), *grad.stride()[:2]
     grad_x = POOL.empty(x.shape, x.dtype) if need_x else x.new_empty(0)

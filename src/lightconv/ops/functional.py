@@ -5,19 +5,20 @@ kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the ke
 "reference" the formula, "band" the paper's band matrix.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from lightconv.ops import band, cpu, gpu, library, reference, schema
 from lightconv.ops.check import Extras, accumulate_dtype, check_conv, check_step
-from lightconv.ops.random import as_seed
+from lightconv.ops.random import Seed, as_seed
 
 # The dispatcher chooses the kernel by device; the formula serves devices without one.
 cpu.register(schema.LIBRARY)
 gpu.register(schema.LIBRARY)
 
 BACKENDS = ("auto", "reference", "band")
-Options = tuple[Tensor | None, float, Tensor | int | None]  # cu_seqlens, dropconnect, seed
 
 
 def dynamicconv(
@@ -27,7 +28,7 @@ def dynamicconv(
     *,
     cu_seqlens: Tensor | None = None,
     dropconnect: float = 0.0,
-    seed: Tensor | int | None = None,
+    seed: Seed = None,
     backend: str = "auto",
 ) -> Tensor:
     """Convolution with a kernel per position: out[t] = sum_j weight[t, j] * x[t + j - left].
@@ -40,8 +41,7 @@ def dynamicconv(
     `dropconnect` drops single weights (scaled by 1 / (1 - p)), by `seed` or a seed drawn from
     torch's generator.
     """
-    options = (cu_seqlens, dropconnect, seed)
-    return _convolve("dynamicconv", x, weight, left, False, options, backend)
+    return _convolve("dynamicconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
 
 
 def dynamicconv_softmax(
@@ -51,7 +51,7 @@ def dynamicconv_softmax(
     *,
     cu_seqlens: Tensor | None = None,
     dropconnect: float = 0.0,
-    seed: Tensor | int | None = None,
+    seed: Seed = None,
     backend: str = "auto",
 ) -> Tensor:
     """dynamicconv(x, logits.softmax(-1), left), with the softmax inside the kernel, in float32.
@@ -60,8 +60,7 @@ def dynamicconv_softmax(
     logits  [B, T, H, K]
     returns [B, T, D]
     """
-    options = (cu_seqlens, dropconnect, seed)
-    return _convolve("dynamicconv", x, logits, left, True, options, backend)
+    return _convolve("dynamicconv", x, logits, left, True, backend, cu_seqlens, dropconnect, seed)
 
 
 def lightconv(
@@ -71,7 +70,7 @@ def lightconv(
     *,
     cu_seqlens: Tensor | None = None,
     dropconnect: float = 0.0,
-    seed: Tensor | int | None = None,
+    seed: Seed = None,
     backend: str = "auto",
 ) -> Tensor:
     """Convolution with one kernel per head: out[t] = sum_j weight[j] * x[t + j - left].
@@ -81,8 +80,7 @@ def lightconv(
     cu_seqlens [S + 1], optional: x is [1, N, D], S sequences laid end to end without padding
     returns    [B, T, D]
     """
-    options = (cu_seqlens, dropconnect, seed)
-    return _convolve("lightconv", x, weight, left, False, options, backend)
+    return _convolve("lightconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
 
 
 def lightconv_softmax(
@@ -92,7 +90,7 @@ def lightconv_softmax(
     *,
     cu_seqlens: Tensor | None = None,
     dropconnect: float = 0.0,
-    seed: Tensor | int | None = None,
+    seed: Seed = None,
     backend: str = "auto",
 ) -> Tensor:
     """lightconv(x, logits.softmax(-1), left), with the softmax in float32.
@@ -105,12 +103,11 @@ def lightconv_softmax(
     check_conv("lightconv", x, logits, left)
     # H x K numbers: a softmax before the kernel costs nothing and stays in float32.
     weight = logits.softmax(-1, dtype=accumulate_dtype(x.dtype))
-    options = (cu_seqlens, dropconnect, seed)
-    return _convolve("lightconv", x, weight, left, False, options, backend)
+    return _convolve("lightconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
 
 
 def _convolve(
-    op: str, x: Tensor, weight: Tensor, left: int, softmax: bool, options: Options, backend: str
+    op: str, x: Tensor, weight: Tensor, left: int, softmax: bool, backend: str, *options: Any
 ) -> Tensor:
     x, weight = _autocast(x, weight)
     cu_seqlens, dropconnect, seed = options

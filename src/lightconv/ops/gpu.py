@@ -105,7 +105,6 @@ class _Call:
         self.time_blocks = B * -(-T // self.tile.BT)
         self.head_blocks = -(-H // self.tile.BH)
         begin, end = (None, None) if cu_seqlens is None else _sequence_bounds(cu_seqlens, T)
-        tl = self.kernels.tl
         self.arguments: dict[str, Any] = {
             "weight": self.weight,
             "begin": begin,
@@ -120,7 +119,7 @@ class _Call:
             "K": K,
             "DYNAMIC": weight.dim() == 4,
             "SOFTMAX": softmax,
-            "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+            "ACC": self.kernels.tl.float64 if x.dtype == torch.float64 else self.kernels.tl.float32,
             **self.tile._asdict(),
         }
 
@@ -176,24 +175,14 @@ def _forward(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras
     return call.convolve(call.x, flip=False, lse=call.empty_lse() if softmax else None)
 
 
-def _backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    softmax: bool,
-    extras: Extras,
-    need_x: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *options, need_x, need_weight = rest
     if x.numel() == 0 or not (need_x or need_weight):
-        return (
-            x.new_zeros(x.shape if need_x else 0),
-            weight.new_zeros(weight.shape if need_weight else 0),
-        )
+        grad_x = x.new_zeros(x.shape if need_x else 0)
+        return grad_x, weight.new_zeros(weight.shape if need_weight else 0)
     grad = grad.contiguous()  # the kernels read it with the strides of x
-    call = _Call(x, weight, left, softmax, extras)
-    lse = call.log_sum_exp() if softmax else None
+    call = _Call(x, weight, *options)
+    lse = call.log_sum_exp() if call.arguments["SOFTMAX"] else None
     return (
         call.convolve(grad, flip=True, lse=lse) if need_x else x.new_empty(0),
         call.weight_gradient(grad, lse) if need_weight else weight.new_empty(0),

@@ -62,15 +62,7 @@ def _place(n, T, begin, end, BT: tl.constexpr):
 
 
 @triton.jit
-def _log_sum_exp(
-    rows,
-    live,
-    K: tl.constexpr,
-    ACC: tl.constexpr,
-    BT: tl.constexpr,
-    BH: tl.constexpr,
-    BK: tl.constexpr,
-):
+def _log_sum_exp(rows, live, K, ACC, BT, BH, BK):
     """Over the K logits at each of the pointers rows [BT, BH, 1]."""
     top = tl.full((BT, BH, 1), float("-inf"), ACC)
     total = tl.zeros((BT, BH, 1), ACC)
@@ -180,26 +172,7 @@ def log_sum_exp(
 
 
 @triton.jit
-def _dots(
-    grad,
-    x,
-    row,
-    t,
-    low,
-    high,
-    h,
-    k0,
-    T,
-    left,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    R: tl.constexpr,
-    ACC: tl.constexpr,
-    BT: tl.constexpr,
-    BH: tl.constexpr,
-    BR: tl.constexpr,
-    BK: tl.constexpr,
-):
+def _dots(grad, x, row, t, low, high, h, k0, T, left, H, K, R, ACC, BT, BH, BR, BK):
     """grad[t] . x[t + k - left] along each head's channels for k0 <= k < k0 + BK: [BT, BH, BK]."""
     i = tl.arange(0, BT)[:, None, None]
     k = tl.arange(0, BK)[None, None, :]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _MASK32 = 0xFFFFFFFF
+Seed = Tensor | int | None
 
 
 def draw_seed(device: torch.device) -> Tensor:
@@ -18,7 +19,7 @@ def draw_seed(device: torch.device) -> Tensor:
     return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
 
 
-def as_seed(seed: Tensor | int | None, p: float, device: torch.device) -> Tensor | None:
+def as_seed(seed: Seed, p: float, device: torch.device) -> Tensor | None:
     """The seed [] of an operator that drops with probability p; drawn if None, None if p is 0."""
     if p == 0.0:
         return None

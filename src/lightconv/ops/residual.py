@@ -9,16 +9,17 @@ pass needs only the sum and two numbers per row. Formula, schema, fake kernel, g
 of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype, check_residual
+from lightconv.ops.check import Maybe, accumulate_dtype, check_residual
 from lightconv.ops.library import DTYPE_NUMBERS, ResidualProblem, call, native
 from lightconv.ops.memory import POOL
-from lightconv.ops.random import as_seed, drop_scale, drop_threshold
+from lightconv.ops.random import Seed, as_seed, drop_scale, drop_threshold
 from lightconv.ops.schema import LIBRARY, SCHEMAS
 
 EPS = 1e-5  # the default of torch's LayerNorm
@@ -38,7 +39,7 @@ _Results = tuple[Tensor, Tensor, Tensor]  # out, and if normalised the sum and t
 _Gradients = tuple[Tensor, Tensor, Tensor, Tensor]  # of x, inner, weight and bias
 
 
-def dropout(inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
+def dropout(inner: Tensor, p: float, *, seed: Seed = None) -> Tensor:
     """Drops elements with probability p and scales the others by 1 / (1 - p).
 
     inner   [..., D]
@@ -49,7 +50,7 @@ def dropout(inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Ten
     return inner if p == 0.0 else _residual(None, inner, None, None, EPS, p, seed)
 
 
-def dropout_add(x: Tensor, inner: Tensor, p: float, *, seed: Tensor | int | None = None) -> Tensor:
+def dropout_add(x: Tensor, inner: Tensor, p: float, *, seed: Seed = None) -> Tensor:
     """x + dropout(inner, p).
 
     x, inner [..., D]
@@ -66,7 +67,7 @@ def dropout_add_norm(
     p: float,
     *,
     eps: float = EPS,
-    seed: Tensor | int | None = None,
+    seed: Seed = None,
 ) -> Tensor:
     """layer_norm(x + dropout(inner, p)) over the last dimension.
 
@@ -78,13 +79,7 @@ def dropout_add_norm(
 
 
 def _residual(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | int | None,
+    x: Maybe, inner: Tensor, weight: Maybe, bias: Maybe, eps: float, p: float, seed: Seed
 ) -> Tensor:
     if x is not None and x.dtype != inner.dtype:
         x = x.to(torch.promote_types(x.dtype, inner.dtype))
@@ -105,13 +100,7 @@ def _drop(value: Tensor, p: float, seed: Tensor | None) -> Tensor:
 
 
 def formula(
-    x: Tensor | None,
-    inner: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    seed: Tensor | None,
+    x: Maybe, inner: Tensor, weight: Maybe, bias: Maybe, eps: float, p: float, seed: Maybe
 ) -> _Results:
     """The result [..., D]; if normalised, the sum [..., D] and each row's (mean, 1 / deviation)."""
     check_residual(x, inner, weight, bias, p, seed)
@@ -130,18 +119,10 @@ def formula(
 
 
 def formula_backward(
-    grad: Tensor,
-    total: Tensor,
-    stats: Tensor,
-    weight: Tensor,
-    inner_dtype: torch.dtype,
-    p: float,
-    seed: Tensor | None,
-    need_x: bool,
-    need_inner: bool,
-    need_weight: bool,
+    grad: Tensor, total: Tensor, stats: Tensor, weight: Tensor, inner_dtype: torch.dtype, *rest: Any
 ) -> _Gradients:
     """Gradients of x and inner [..., D], weight and bias [D]; empty if not needed."""
+    p, seed, need_x, need_inner, need_weight = rest
     exact = stats.dtype
     grad, normal = grad.to(exact), (total.to(exact) - stats[..., :1]) * stats[..., 1:]
     rows = tuple(range(grad.dim() - 1))
@@ -172,33 +153,37 @@ def _make_problem(like: Tensor, inner_dtype: Any, p: float, seed: Tensor | None)
     )
     if p > 0.0:
         assert seed is not None
-        problem.drop, problem.keep_scale, problem.seed = (
-            drop_threshold(p),
-            1.0 / (1.0 - p),
-            int(seed),
-        )
+        problem.drop, problem.keep_scale = drop_threshold(p), 1.0 / (1.0 - p)
+        problem.seed = int(seed)
     return problem
+
+
+def _empty_results(empty: Callable[..., Tensor], *arguments: Any) -> _Results:
+    """Checks the arguments; memory of the results, large ones from empty(shape, dtype)."""
+    x, inner, weight, bias, _, p, seed = arguments
+    check_residual(x, inner, weight, bias, p, seed)
+    like = inner if x is None else x
+    exact = accumulate_dtype(like.dtype)
+    out = empty(like.shape, like.dtype)
+    if weight is None:
+        return out, like.new_empty(0), like.new_empty(0, dtype=exact)
+    stats = like.new_empty(*like.shape[:-1], 2, dtype=exact)
+    return out, empty(like.shape, like.dtype), stats
 
 
 def _cpu(*arguments: Any) -> _Results:
     if native().library is None:
         return formula(*arguments)
     x, inner, weight, bias, eps, p, seed = arguments
-    check_residual(x, inner, weight, bias, p, seed)
-    like = inner if x is None else x
+    out, total, stats = _empty_results(POOL.empty, *arguments)
     inner = inner.contiguous()
-    problem = _make_problem(like, inner.dtype, p, seed)
-    out = POOL.empty(like.shape, like.dtype)
+    problem = _make_problem(out, inner.dtype, p, seed)
     problem.inner, problem.out = inner.data_ptr(), out.data_ptr()
     if x is not None:
         x = x.contiguous()
         problem.x = x.data_ptr()
-    total = like.new_empty(0)
-    stats = like.new_empty(0, dtype=accumulate_dtype(like.dtype))
     if weight is not None:
         weight, bias = weight.contiguous(), bias.contiguous()
-        total = POOL.empty(like.shape, like.dtype)
-        stats = stats.new_empty(*like.shape[:-1], 2)
         problem.weight, problem.bias = weight.data_ptr(), bias.data_ptr()
         problem.weight_dtype, problem.eps = DTYPE_NUMBERS[weight.dtype], eps
         problem.sum, problem.stats = total.data_ptr(), stats.data_ptr()
@@ -233,14 +218,8 @@ LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
 
 
 def _fake(*arguments: Any) -> _Results:
-    x, inner, weight, bias, _, p, seed = arguments
-    check_residual(x, inner, weight, bias, p, seed)
-    like = inner if x is None else x
-    exact = accumulate_dtype(like.dtype)
-    out = like.new_empty(like.shape)
-    if weight is None:
-        return out, like.new_empty(0), like.new_empty(0, dtype=exact)
-    return out, like.new_empty(like.shape), like.new_empty(*like.shape[:-1], 2, dtype=exact)
+    inner = arguments[1]
+    return _empty_results(lambda shape, dtype: inner.new_empty(shape, dtype=dtype), *arguments)
 
 
 def _fake_backward(

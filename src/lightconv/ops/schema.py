@@ -43,54 +43,32 @@ def make_kernels(
     need_x, need_weight) and step(x, window, position, weight, softmax) get a weight of either rank.
     """
 
-    def dynamicconv(x: Tensor, weight: Tensor, left: int, softmax: bool, *rest: Any) -> Any:
-        extras = Extras(*rest)
-        check_conv("dynamicconv", x, weight, left, extras)
-        return forward(x, weight, left, softmax, extras)
+    def make(op: str) -> dict[str, Kernel]:
+        # `rest` begins with `softmax` in dynamicconv only.
+        def run(x: Tensor, weight: Tensor, left: int, *rest: Any) -> Any:
+            extras = Extras(*rest[-3:])
+            check_conv(op, x, weight, left, extras)
+            return forward(x, weight, left, len(rest) > 3 and rest[0], extras)
 
-    def lightconv(x: Tensor, weight: Tensor, left: int, *rest: Any) -> Any:
-        extras = Extras(*rest)
-        check_conv("lightconv", x, weight, left, extras)
-        return forward(x, weight, left, False, extras)
+        def run_backward(grad: Tensor, x: Tensor, weight: Tensor, left: int, *rest: Any) -> Any:
+            extras = Extras(*rest[-5:-2])
+            check_conv(op, x, weight, left, extras)
+            check_grad(grad, x)
+            softmax = len(rest) > 5 and rest[0]
+            return backward(grad, x, weight, left, softmax, extras, *rest[-2:])
 
-    def dynamicconv_backward(
-        grad: Tensor, x: Tensor, weight: Tensor, left: int, softmax: bool, *rest: Any
-    ) -> Any:
-        cu_seqlens, dropconnect, seed, need_x, need_weight = rest
-        extras = Extras(cu_seqlens, dropconnect, seed)
-        check_conv("dynamicconv", x, weight, left, extras)
-        check_grad(grad, x)
-        return backward(grad, x, weight, left, softmax, extras, need_x, need_weight)
+        def run_step(
+            x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool = False
+        ) -> Any:
+            if not fits_step(step_op, x, window, position, weight):
+                check_step(step_op, x, window, position, weight)
+            return step(x, window, position, weight, softmax)  # type: ignore[misc]
 
-    def lightconv_backward(grad: Tensor, x: Tensor, weight: Tensor, left: int, *rest: Any) -> Any:
-        cu_seqlens, dropconnect, seed, need_x, need_weight = rest
-        extras = Extras(cu_seqlens, dropconnect, seed)
-        check_conv("lightconv", x, weight, left, extras)
-        check_grad(grad, x)
-        return backward(grad, x, weight, left, False, extras, need_x, need_weight)
+        step_op = f"{op}_step"
+        kernels: dict[str, Kernel] = {op: run, f"{op}_backward": run_backward}
+        return kernels | {step_op: run_step} if step else kernels
 
-    kernels: dict[str, Kernel] = {
-        "dynamicconv": dynamicconv,
-        "dynamicconv_backward": dynamicconv_backward,
-        "lightconv": lightconv,
-        "lightconv_backward": lightconv_backward,
-    }
-    if step is None:
-        return kernels
-
-    def dynamicconv_step(
-        x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool
-    ) -> Any:
-        if not fits_step("dynamicconv_step", x, window, position, weight):
-            check_step("dynamicconv_step", x, window, position, weight)
-        return step(x, window, position, weight, softmax)
-
-    def lightconv_step(x: Tensor, window: Tensor, position: int, weight: Tensor) -> Any:
-        if not fits_step("lightconv_step", x, window, position, weight):
-            check_step("lightconv_step", x, window, position, weight)
-        return step(x, window, position, weight, False)
-
-    return kernels | {"dynamicconv_step": dynamicconv_step, "lightconv_step": lightconv_step}
+    return make("dynamicconv") | make("lightconv")
 
 
 # --- fallback kernels: the formula, on any device -------------------------------------------------
@@ -107,26 +85,15 @@ def _differentiate(
     return [next(found) if needed else None for needed in need]
 
 
-def reference_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    softmax: bool,
-    extras: Extras,
-    *need: bool,
-) -> tuple[Tensor, Tensor]:
+def reference_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Gradients of reference.convolve by automatic differentiation."""
-
-    def formula(x: Tensor, weight: Tensor) -> Tensor:
-        return reference.convolve(x, weight, left, softmax, extras)
-
+    *options, need_x, need_weight = rest
     with torch.enable_grad():
-        x, weight = (v.detach().requires_grad_(n) for v, n in zip((x, weight), need, strict=True))
-        grad_x, grad_weight = _differentiate(formula, grad, x, weight, need, graph=False)
-    return (
-        x.new_empty(0) if grad_x is None else grad_x,
-        weight.new_empty(0) if grad_weight is None else grad_weight,
+        x, weight = x.detach().requires_grad_(need_x), weight.detach().requires_grad_(need_weight)
+        formula = lambda x, weight: reference.convolve(x, weight, *options)
+        found = _differentiate(formula, grad, x, weight, (need_x, need_weight), graph=False)
+    return tuple(
+        v.new_empty(0) if g is None else g for v, g in zip((x, weight), found, strict=True)
     )
 
 
@@ -153,9 +120,8 @@ def _fake(x: Tensor, *rest: Any) -> Tensor:
 
 def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     need_x, need_weight = rest[-2:]
-    return x.new_empty(x.shape if need_x else 0), weight.new_empty(
-        weight.shape if need_weight else 0
-    )
+    grad_x = x.new_empty(x.shape if need_x else 0)
+    return grad_x, weight.new_empty(weight.shape if need_weight else 0)
 
 
 for _name, _kernel in make_kernels(_fake, _fake_backward, _fake).items():
@@ -166,8 +132,7 @@ for _name, _kernel in make_kernels(_fake, _fake_backward, _fake).items():
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    tensors = [v if isinstance(v, Tensor) else None for v in inputs]
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs))
     ctx.constants = [None if isinstance(v, Tensor) else v for v in inputs]
 
 
