@@ -47,8 +47,7 @@ def folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data/copy").symlink_to(data)
-    paths = [str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}", prepend=os.pathsep)
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls.txt"))
     monkeypatch.setattr(experiment, "WORKER", "tests.paper.fake_worker")
     monkeypatch.setattr(experiment, "PAUSE", 0.02)
@@ -188,13 +187,17 @@ def test_a_corpus_is_prepared_first_and_no_torch_is_loaded(folder: Path) -> None
     assert [line.split()[0] for line in calls(folder)] == ["train", "measure"]
 
 
-def test_what_cannot_be_used_ends_it(
+def test_what_cannot_be_used_and_a_limit_of_time_end_it(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "refuse"}))
     answer = run(*RUN)
     assert answer.code == 2
     assert answer.err.splitlines()[-1] == f"error: {TANH}: vocabulary (data): 3 ids, expected 4"
+    assert list(statuses()) == [f"{NONE}.seed1"]
+    # The time is up.
+    monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "wait"}))
+    assert run(*RUN, "--max-time", "1s").code == 75
     assert list(statuses()) == [f"{NONE}.seed1"]
 
 
@@ -248,12 +251,6 @@ def test_one_at_a_time(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         assert process.wait(60) == 75
     assert answer.code == 2
     assert "another `lightconv table` is running there" in answer.err
-
-
-def test_time_is_up(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE", json.dumps({f"{NONE}.seed1": "wait"}))
-    assert run(*RUN, "--max-time", "1s").code == 75
-    assert statuses() == {}
 
 
 # --- The paper's size
