@@ -45,14 +45,18 @@ TORCH_FREE = [
     ["show", "--help"],
     ["show", "wmt-en-de-dynamicconv", "--set", "train.max_steps=3"],
     ["show", "wmt-en-de-dynamicconf"],
+    ["table"],
+    ["table", "ablatoin"],
+    ["table", "ablation", "--scale", "paper"],
 ]
 
 
 @pytest.mark.parametrize("arguments", TORCH_FREE, ids=" ".join)
-def test_answers_without_torch(arguments: list[str]) -> None:
+def test_answers_without_torch_and_numpy(arguments: list[str]) -> None:
+    heavy = {"torch"} if "--scale" in arguments else {"numpy", "torch"}
     code = (
         "import sys; from lightconv.cli import main; main(sys.argv[1:]);"
-        "sys.exit('torch' in sys.modules)"
+        f"sys.exit(len({heavy} & sys.modules.keys()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, check=False

@@ -8,6 +8,7 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import pytest
 
 import lightconv
 from lightconv import cli
+from lightconv.commands.parser import Parser
 from lightconv.paper import RECIPES
 from lightconv.paper.tables import TABLES
 from tests.trained import Trained
@@ -32,40 +34,31 @@ PAGES = {
 }
 
 
-def prose(text: str) -> str:
-    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-
-
 SHELL = r"(lightconv [a-z-]|python (-m|[a-z])|make [a-z]|torchrun )"
 
 
 def lines(text: str) -> list[str]:
     """Indented lines that a shell would run, without comments and redirections."""
-    found = re.findall(r"^    (\S.*)$", prose(text), re.MULTILINE)
-    found = [re.sub(r"^echo .* \| ", "", line) for line in found]
-    return [re.split(r"  #| > ", line)[0].strip() for line in found if re.match(SHELL, line)]
+    found = re.findall(r"^    (?:echo .* \| )?(\S.*)$", text, re.MULTILINE)
+    return [re.split(r"  #| > ", line)[0].strip() for line in found]
 
 
 def mentions(text: str) -> list[str]:
     """The same in `...`, where a command may stand without all of its arguments."""
-    found = (" ".join(name.split()) for name in re.findall(r"`([^`]+)`", prose(text)))
-    return [name.split(" > ")[0] for name in found if re.match(SHELL, name)]
+    return [" ".join(name.split()).split(" > ")[0] for name in re.findall(r"`([^`]+)`", text)]
 
 
-def gather(*starts: str, whole: bool) -> list[tuple[str, str]]:
-    """Page and command of all that begin so."""
-    find = lines if whole else mentions
-    return [(page, c) for page, text in PAGES.items() for c in find(text) if c.startswith(starts)]
-
-
-def ids(found: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"{page}: {what}" for page, what in found]
-
-
-WHOLE = gather("lightconv ", "torchrun ", whole=True)
-MENTIONED = gather("lightconv ", whole=False)
-SCRIPTS = [*gather("python ", whole=True), *gather("python ", whole=False)]
-TARGETS = [*gather("make ", whole=True), *gather("make ", whole=False)]
+def each(*commands: str, among: Sequence[Callable[[str], list[str]]]) -> pytest.MarkDecorator:
+    """Parametrises a test over the commands of all pages that begin so."""
+    found = [
+        pytest.param(command, id=f"{page}: {command}")
+        for find in among
+        for page, text in PAGES.items()
+        for command in find(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        if re.match(SHELL, command) and command.startswith(commands)
+    ]
+    assert found
+    return pytest.mark.parametrize("command", found)
 
 
 # --- commands
@@ -75,9 +68,10 @@ TARGETS = [*gather("make ", whole=True), *gather("make ", whole=False)]
 def understand(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Has a command read its arguments and do nothing; its recipes and examples are there."""
     parsed: list[argparse.Namespace] = []
-    real = cli.Parser.parse
+    real = Parser.parse
+    recipe = r"(iwslt|wmt|billion|cnn|debian)-[\w-]*(conv|attention)(-small)?"
 
-    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self: Parser, argv: Sequence[str]) -> argparse.Namespace:
         parsed.append(real(self, argv))
         raise SystemExit(0)
 
@@ -87,66 +81,49 @@ def understand(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         assert cli.main(words[1:]) == 0, command
         assert len(parsed) == 1
         for word in words[2:]:
-            if word.startswith("examples/"):
-                assert (ROOT / word).exists()
-            elif re.fullmatch(
-                r"(iwslt|wmt|billion|cnn|debian)-[\w-]*(conv|attention)(-small)?", word
-            ):
-                assert word in RECIPES
+            assert not word.startswith("examples/") or (ROOT / word).exists()
+            assert not re.fullmatch(recipe, word) or word in RECIPES
 
-    monkeypatch.setattr(cli.Parser, "parse", parse)
+    monkeypatch.setattr(Parser, "parse", parse)
     return check
 
 
-@pytest.mark.parametrize(("page", "command"), WHOLE, ids=ids(WHOLE))
-def test_a_command_is_understood(
-    page: str, command: str, understand: Callable[[str], None]
-) -> None:
+@each("lightconv ", "torchrun ", among=[lines])
+def test_a_command_is_understood(command: str, understand: Callable[[str], None]) -> None:
     understand(command)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
 def test_the_examples_of_a_help_are_understood(
     name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    assert cli.main([name, "--help"]) == 0
-    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    assert cli.main([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    examples = text.partition("examples:\n")[2] if name else text
+    found = re.findall(r"^  .*?(lightconv .*)$", examples, re.MULTILINE)
+    assert len(found) > (0 if name else 5)
     understand = request.getfixturevalue("understand")
-    found = [re.sub(r"^.*?(?=lightconv )", "", line) for line in examples.splitlines()]
-    assert found
     for line in found:
         understand(re.split(r"  +#| [<>] ", line)[0])
 
 
-def test_the_help_of_all_commands_is_understood(
-    capsys: pytest.CaptureFixture[str], understand: Callable[[str], None]
-) -> None:
-    assert cli.main(["--help"]) == 0
-    found = re.findall(r"^  .*?(lightconv .*)$", capsys.readouterr().out, re.MULTILINE)
-    assert len(found) > 5
-    for line in found:
-        understand(line)
-
-
-@pytest.mark.parametrize(("page", "command"), MENTIONED, ids=ids(MENTIONED))
-def test_a_mentioned_command_exists(
-    page: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@each("lightconv ", among=[mentions])
+def test_a_mentioned_command_exists(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And has the options that stand behind it."""
     known: set[str] = set()
 
-    def parse(self: cli.Parser, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self: Parser, argv: Sequence[str]) -> argparse.Namespace:
         known.update(self._option_string_actions)
         raise SystemExit(0)
 
-    monkeypatch.setattr(cli.Parser, "parse", parse)
+    monkeypatch.setattr(Parser, "parse", parse)
     assert cli.main(command.split()[1:]) == 0
     given = {word.strip("[]") for word in command.split()[2:] if word.strip("[]").startswith("--")}
     assert given <= known
 
 
-@pytest.mark.parametrize(("page", "command"), SCRIPTS, ids=ids(SCRIPTS))
-def test_a_script_has_its_options(page: str, command: str) -> None:
+@each("python ", among=[lines, mentions])
+def test_a_script_has_its_options(command: str) -> None:
     words = shlex.split(command)[1:]
     name = words[1].replace(".", "/") if words[0] == "-m" else words[0].removesuffix(".py")
     path = ROOT / f"{name}.py"
@@ -155,10 +132,10 @@ def test_a_script_has_its_options(page: str, command: str) -> None:
         assert f'"{option}"' in path.read_text(), option
 
 
-@pytest.mark.parametrize(("page", "command"), TARGETS, ids=ids(TARGETS))
-def test_make_has_the_target(page: str, command: str) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    assert re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE)
+@each("make ", among=[lines, mentions])
+def test_make_has_the_target(command: str) -> None:
+    words = ["make", "-n", *shlex.split(command)[1:]]
+    assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 # --- names
@@ -218,8 +195,7 @@ def test_the_page_of_the_paper_has_its_figures() -> None:
         assert int(count) == len(table.rows)
         known = {figure for row in table.rows for figure in row.figures}
         assert set(re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", figures)) <= known
-    diverging = sum(row.figures == ("diverges",) for row in TABLES["normalization"].rows)
-    assert diverging == 5
+    assert [row.figures for row in TABLES["normalization"].rows].count(["diverges"]) == 5
 
 
 def test_variables_of_the_environment_are_all_explained() -> None:
@@ -243,50 +219,41 @@ def test_versions_are_one() -> None:
 
 # --- pages about text, run
 
-RUN = ("docs/translate.md", "docs/evaluation.md")
-KINDS = ("translate", "summarize", "generate", "score", "interactive", "evaluate", "tune")
-TEXT = sorted(
-    {
-        command
-        for page in RUN
-        for command in re.findall(r"^    (lightconv .*?)(?:  +#.*)?$", PAGES[page], re.M)
-        if command.split()[1] in KINDS
-    }
-)
+KINDS = "translate|summarize|generate|score|interactive|evaluate|tune"
+ABOUT_TEXT = PAGES["docs/translate.md"] + PAGES["docs/evaluation.md"]
+TEXT = set(re.findall(rf"^    (lightconv (?:{KINDS}) .*?)(?:  +#.*)?$", ABOUT_TEXT, re.M))
 
 
 @pytest.fixture
 def folder(
     copies: Trained, texts: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+) -> None:
     """A folder with all that the pages name."""
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "data").mkdir()
-    shutil.copytree(copies.run, tmp_path / "runs" / "first")
-    (tmp_path / "data" / "mine").symlink_to(copies.data)
-    (tmp_path / "text-model").symlink_to(texts.model)
-    for name in ("in.txt", "out.txt", "ref.txt", "articles.txt", "baseline.txt"):
-        (tmp_path / name).write_text("w1 w2 .\nw3 w4 .\n")
-    for name in ("out.tok", "ref.tok"):
-        (tmp_path / name).write_text("w1 w2 .\nw3 w4 .\n")
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(copies.run, "runs/first")
+    Path("data").mkdir()
+    Path("data/mine").symlink_to(copies.data)
+    Path("text-model").symlink_to(texts.model)
+    for name in ("in", "out", "ref", "articles", "baseline"):
+        Path(f"{name}.txt").write_text("w1 w2 .\nw3 w4 .\n")
+    for name in ("out.tok", "ref.tok"):
+        Path(name).write_text("w1 w2 .\nw3 w4 .\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"w1 w2\n")))
-    return tmp_path
 
 
-@pytest.mark.parametrize("command", TEXT)
-def test_commands_run(command: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", sorted(TEXT))
+def test_commands_run(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     model = "text-model" if " generate " in command else "runs/first"
-    words = shlex.split(command.replace("MODEL", model).replace("'the king'", "the"))
-    if ">" in words:
-        words = words[: words.index(">")]
-    code = cli.main(words[1:])
+    command = command.replace("MODEL", model).replace("'the king'", "the").partition(" > ")[0]
+    code = cli.main(shlex.split(command)[1:])
     out, err = capfd.readouterr()
     assert code == 0, err
     assert out
 
 
-def test_blocks_run(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGES["docs/translate.md"], re.DOTALL)
     (block,) = (block for block in blocks if ".translate(" in block)
     exec(block, {"lightconv": lightconv})

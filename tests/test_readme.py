@@ -7,10 +7,11 @@ knows is a failure.
 import io
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,13 +36,9 @@ COMMANDS = [
 # In the order of the page, in one folder, each with what makes it small.
 STORY = {
     "lightconv prepare synthetic-reverse ": "",
-    "lightconv train examples/first.toml ": " ".join(
-        f"--set {setting}"
-        for setting in (
-            *("model.dim=16", "model.ffn_dim=16", "train.max_steps=6", "train.save_every=2"),
-            *("train.validate_every=6", "train.schedule.warmup=2", "train.schedule.period=4"),
-        )
-    ),
+    "lightconv train examples/first.toml ": "--set model.dim=16 --set model.ffn_dim=16 "
+    "--set train.max_steps=6 --set train.save_every=2 --set train.validate_every=6 "
+    "--set train.schedule.warmup=2 --set train.schedule.period=4",
     "lightconv plot runs/first": "",
     "lightconv tune runs/first ": "--limit 3 --alphas 0,1 --counts 1,2",
     "lightconv evaluate runs/first ": "--limit 3",
@@ -49,25 +46,20 @@ STORY = {
 }
 # Each for itself.
 ALONE = {
-    "lightconv doctor": "",
-    "lightconv prepare --list": "",
-    "lightconv list": "",
-    "lightconv list ": "",
-    "lightconv show ": "",
-    "lightconv table ablation": "",
-    "lightconv table ablation ": "",
-    "lightconv table mt2": "",
-    "lightconv import fairseq ": "",
+    **dict.fromkeys(("lightconv doctor", "lightconv prepare --list"), ""),
+    **dict.fromkeys(("lightconv list", "lightconv list ", "lightconv show "), ""),
+    **dict.fromkeys(("lightconv table ablation", "lightconv table ablation "), ""),
+    **dict.fromkeys(("lightconv table mt2", "lightconv import fairseq "), ""),
     "lightconv selftest": "--list",
     "lightconv train debian-en-de-": "--dry-run",
 }
 # Needs a mirror of packages, minutes, or a fresh machine; the test that stands for it.
 ELSEWHERE = {
     "lightconv prepare debian-en-de ": "tests/corpora/test_debian.py",
-    "lightconv table ablation --scale cpu ": "tests/paper/test_table_command.py",
+    "lightconv table ablation --scale cpu ": "tests/commands/test_table.py",
     "python examples/swap_attention.py": "tests/examples/test_swap_attention.py",
     "pip install ": "tests/test_readme.py",
-    "make ": "tests/test_readme.py",
+    "make ": "tests/test_documents.py",
 }
 
 
@@ -79,21 +71,24 @@ def find(command: str, table: dict[str, str]) -> str | None:
     return max(begins, key=len, default=None)
 
 
-def home(command: str) -> str:
-    """Which of the three tables knows a command best."""
-    tables = {"story": STORY, "alone": ALONE, "elsewhere": ELSEWHERE}
-    found = {name: find(command, table) for name, table in tables.items()}
-    return max(found, key=lambda name: len(found[name] or "")) if any(found.values()) else "nowhere"
+def home(command: str) -> dict[str, str] | None:
+    """The table that knows a command best."""
+    found = [(len(find(command, table) or ""), table) for table in (STORY, ALONE, ELSEWHERE)]
+    length, table = max(found, key=lambda pair: pair[0])
+    return table if length else None
 
 
-def ask(command: str, table: dict[str, str]) -> int:
-    key = find(command, table)
-    assert key is not None
+def ask(command: str, table: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    """Runs a command: it prints something and warns of nothing."""
     text, _, words = command.rpartition(" | ")
     echoed = " ".join(shlex.split(text)[1:])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{echoed}\n".encode())))
-        return cli.main([*shlex.split(words)[1:], *shlex.split(table[key])])
+        more = table[find(command, table) or ""]
+        code = cli.main([*shlex.split(words)[1:], *shlex.split(more)])
+    out, err = capfd.readouterr()
+    assert code == 0, (command, err)
+    assert out and "Warning" not in err, (command, err)
 
 
 @pytest.fixture
@@ -111,32 +106,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command_is_known_to_a_test() -> None:
     assert len(COMMANDS) > 20
-    assert not [command for command in COMMANDS if home(command) == "nowhere"]
+    assert not [command for command in COMMANDS if home(command) is None]
     for table in (STORY, ALONE, ELSEWHERE):
         assert not [key for key in table if not any(find(c, {key: ""}) for c in COMMANDS)]
-    for path in ELSEWHERE.values():
-        assert (ROOT / path).exists()
+    assert all((ROOT / path).exists() for path in ELSEWHERE.values())
 
 
 def test_the_story_runs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """From text to a model, and the same in Python."""
-    for command in [command for command in COMMANDS if home(command) == "story"]:
-        code = ask(command, STORY)
-        out, err = capfd.readouterr()
-        assert code == 0, (command, err)
-        assert out, command
-        assert "Warning" not in err, command
+    for command in [command for command in COMMANDS if home(command) is STORY]:
+        ask(command, STORY, capfd)
     (block,) = (block for block in BLOCKS if ".translate(" in block)
     exec(block, {})
     assert (folder / "runs" / "first" / "plot.png").exists()
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if home(c) == "alone"])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if home(c) is ALONE])
 def test_a_command_runs(command: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code = ask(command, ALONE)
-    out, err = capfd.readouterr()
-    assert code == 0, err
-    assert out
+    ask(command, ALONE, capfd)
 
 
 def test_what_is_installed_is_there() -> None:
@@ -149,33 +136,23 @@ def test_what_is_installed_is_there() -> None:
     assert f"every torch from {oldest.removeprefix('torch>=')} on" in README
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
-def test_make_knows_what_to_do(command: str) -> None:
-    words = shlex.split(command)
-    done = subprocess.run([words[0], "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0
-
-
 # --- Python
 
 
-def test_layers_run() -> None:
-    names: dict[str, object] = {"x": torch.randn(2, 9, 512)}
+def test_layers_and_a_stream_run() -> None:
+    names: dict[str, Any] = {"x": torch.randn(2, 9, 512)}
     names["padding"] = torch.zeros(2, 9, dtype=torch.bool)
     exec(BLOCKS[0], names)
-    assert names["y"].shape == (2, 9, 512)  # type: ignore[attr-defined]
+    assert names["y"].shape == (2, 9, 512)
     layers, packed, _ = BLOCKS[2].partition("layer(x, cu_seqlens")
     assert packed
     exec(layers, names)
     names |= {"x": torch.randn(1, 9, 512), "cu_seqlens": torch.tensor([0, 4, 9])}
     exec("layer(x, cu_seqlens=cu_seqlens)", names)
-
-
-def test_a_stream_runs() -> None:
-    layer = lightconv.DynamicConv(512, kernel=31, heads=8, causal=True)
-    names: dict[str, object] = {"layer": layer, "x_next": torch.randn(4, 3, 512)}
+    names["layer"] = lightconv.DynamicConv(512, kernel=31, heads=8, causal=True)
+    names["x_next"] = torch.randn(4, 3, 512)
     exec(BLOCKS[3], names)
-    assert names["y"].shape == (4, 3, 512)  # type: ignore[attr-defined]
+    assert names["y"].shape == (4, 3, 512)
 
 
 def test_the_expression_it_equals() -> None:
@@ -203,14 +180,10 @@ def test_no_block_is_left_out() -> None:
     assert "C++" in str(lightconv.explain("dynamicconv"))
 
 
-def test_benchmark_sides_agree() -> None:
+def test_benchmark_sides_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `make bench` does before it times anything."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks.ops import verify
-    finally:
-        sys.path.remove(str(ROOT))
-    verify()
+    monkeypatch.syspath_prepend(ROOT)
+    import_module("benchmarks.ops").verify()
 
 
 def test_the_first_screen() -> None:

@@ -1,7 +1,6 @@
 """Recipes: found by name or file, changed by settings, counted by part."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,14 @@ def find(name: str, *settings: str) -> Recipe:
     return find_recipe(name, settings, RECIPES)
 
 
-@pytest.mark.parametrize("name, write", [("my.toml", to_toml), ("my.json", to_json)])
-def test_a_file(tmp_path: Path, name: str, write: Callable[[Recipe], str]) -> None:
-    file = tmp_path / name
-    file.write_text(write(RECIPES[NAME]))
-    assert find(str(file)) == RECIPES[NAME]
-
-
-def test_a_name_comes_before_a_file_of_that_name(
+def test_a_file_and_a_name_that_comes_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / NAME).write_text("nonsense")
     monkeypatch.chdir(tmp_path)
+    for name, text in (("my.toml", to_toml(RECIPES[NAME])), ("my.json", to_json(RECIPES[NAME]))):
+        Path(name).write_text(text)
+        assert find(name) == RECIPES[NAME]
+    Path(NAME).write_text("nonsense")
     assert find(NAME) == RECIPES[NAME]
 
 
@@ -48,33 +43,31 @@ def test_setting_a_part_forgets_the_sources_under_it() -> None:
     after = find(NAME, "train.optimizer.kind=nesterov", "train.optimizer={kind='adam'}")
     assert after.sources["train.optimizer"] == CHANGED
     assert "train.optimizer.eps" not in after.sources
-
-
-def test_words_about_a_recipe_have_no_source() -> None:
+    # Words about a recipe have no source.
     after = find(NAME, "about=mine", "sources.train.seed=a die")
     assert (after.about, after.sources["train.seed"]) == ("mine", "a die")
     assert after.sources.keys() == RECIPES[NAME].sources.keys()
 
 
 @pytest.mark.parametrize(
-    "name, message",
+    "name, settings, message",
     [
-        ("wmt-en-de-dynamicon", "unknown recipe 'wmt-en-de-dynamicon': did you mean 'wmt-en-de-d"),
-        ("zh-en", "unknown recipe 'zh-en': did you mean 'wmt-zh-en-"),
-        ("nonsense", "unknown recipe 'nonsense': `lightconv list` shows all names"),
-        ("", "unknown recipe ''"),
-        ("missing.toml", "missing.toml: no such file"),
-        ("some/where", "some/where: no such file"),
+        (
+            "wmt-en-de-dynamicon",
+            (),
+            "unknown recipe 'wmt-en-de-dynamicon': did you mean 'wmt-en-de-d",
+        ),
+        ("zh-en", (), "unknown recipe 'zh-en': did you mean 'wmt-zh-en-"),
+        ("nonsense", (), "unknown recipe 'nonsense': `lightconv list` shows all names"),
+        ("", (), "unknown recipe ''"),
+        ("missing.toml", (), "missing.toml: no such file"),
+        ("some/where", (), "some/where: no such file"),
+        (NAME, ("train.max_step=1",), "max_steps"),
     ],
 )
-def test_unknown_names(name: str, message: str) -> None:
+def test_unknown_names(name: str, settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        find(name)
-
-
-def test_a_wrong_setting_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="max_steps"):
-        find(NAME, "train.max_step=1")
+        find(name, *settings)
 
 
 def test_parts_of_a_shared_matrix() -> None:
@@ -92,13 +85,9 @@ def test_parts_of_a_shared_matrix() -> None:
     }
 
 
-def test_parts_of_separate_matrices() -> None:
+def test_parts_of_separate_matrices_and_of_a_language_model() -> None:
     parts = count_parts(RECIPES["iwslt-de-en-lightconv"].model)
-    assert parts["embedding"] == (8848 + 6632) * 512
-    assert parts["output"] == 6632 * 512
-
-
-def test_parts_of_a_language_model() -> None:
+    assert (parts["embedding"], parts["output"]) == ((8848 + 6632) * 512, 6632 * 512)
     parts = count_parts(RECIPES["billion-word-selfattention"].model)
     assert list(parts) == ["embedding", "output", "mixers", "norms", "ffn"]
     assert parts["mixers"] == 16 * (4 * 1024**2 + 4 * 1024)

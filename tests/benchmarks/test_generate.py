@@ -8,7 +8,8 @@ from benchmarks.bounds import Bound, Measured
 from benchmarks.decoders import Shape
 
 from benchmarks import bounds, decoders, footprint, generate, protocol, spent
-from lightconv.models import DynamicConvConfig
+from lightconv.decode.engine import Engine
+from lightconv.models import DynamicConvConfig, Seq2Seq, Seq2SeqConfig
 from lightconv.ops.library import native
 
 pytestmark = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
@@ -16,17 +17,23 @@ pytestmark = pytest.mark.skipif(native().library is None, reason="no C++ kernels
 NONE = ("--no-peer", "--no-torch", "--small", "--rounds", "1")
 
 
+def small(name: str, precision: str = "float32") -> tuple[Seq2SeqConfig, Seq2Seq, Engine]:
+    config = decoders.configuration(name, small=True)
+    model = decoders.build(config)
+    return config, model, decoders.compile_model(model, precision)
+
+
 @pytest.mark.parametrize("precision", decoders.PRECISIONS)
-def test_parts_add_up_to_the_call(precision: str) -> None:
-    config = decoders.configuration("dynamicconv", small=True)
-    engine = decoders.compile_model(decoders.build(config), precision)
+@pytest.mark.parametrize("name", ["dynamicconv", "selfattention"])
+def test_parts_add_up_to_the_call(name: str, precision: str) -> None:
+    config, _, engine = small(name, precision)
     call = decoders.search(engine, config, Shape(2, 2, 6))
-    expected = call()
+    found: list[Any] = []
     inside: list[float] = []
 
     def timed() -> None:
         begin = time.perf_counter()
-        call()
+        found.append(call())
         inside.append(time.perf_counter() - begin)
 
     begin = time.perf_counter()
@@ -37,39 +44,24 @@ def test_parts_add_up_to_the_call(precision: str) -> None:
     assert all(seconds >= 0.0 for seconds in parts.values()), parts
     for part in ("encoder, products", "decoder, products", "vocabulary, product"):
         assert parts[part] > 0.0
-    assert call() == expected, "watching changes nothing"
+    assert found == [call()], "watching changes nothing"
     shares = spent.medians([parts, parts])
     assert sum(shares.values()) == pytest.approx(1.0)
     assert spent.overhead(shares) == shares[spent.SMALL] + shares[spent.PYTHON]
 
 
-def test_what_is_watched_gives_the_same_outputs() -> None:
-    config = decoders.configuration("selfattention", small=True)
-    engine = decoders.compile_model(decoders.build(config), "int8")
-    call = decoders.search(engine, config, Shape(3, 4, 5))
-    found: list[Any] = []
-    spent.spent(lambda: found.append(call()))
-    assert found[0] == call()
-
-
-def test_the_state_of_convolutions_is_their_kernels() -> None:
+def test_the_state_of_convolutions_is_their_kernels_and_that_of_attention_grows() -> None:
     """The last K inputs of each layer, and for each of K times the row it was."""
-    config = decoders.configuration("dynamicconv", small=True)
-    model = decoders.build(config)
-    engine = decoders.compile_model(model, "float32")
+    config, model, engine = small("dynamicconv")
     kernels = [layer.kernel for layer in config.decoder if isinstance(layer, DynamicConvConfig)]
     expected = 4 * (config.dim * sum(kernels) + max(kernels))
-    for length in (4, 40):
-        assert footprint.state_bytes(engine, config, Shape(2, 3, length)) == expected
-    sizes = [footprint.state_bytes(model, config, Shape(2, 3, length)) for length in (4, 40)]
-    assert sizes[0] == sizes[1] > 0
-
-
-def test_the_state_of_attention_grows() -> None:
-    config = decoders.configuration("selfattention", small=True)
-    engine = decoders.compile_model(decoders.build(config), "float32")
-    sizes = [footprint.state_bytes(engine, config, Shape(2, 3, length)) for length in (5, 10)]
-    assert sizes[1] == 2 * sizes[0] == 10 * 4 * (2 * config.dim * len(config.decoder) + 1)
+    shapes = [Shape(2, 3, length) for length in (4, 40)]
+    assert [footprint.state_bytes(engine, config, shape) for shape in shapes] == [expected] * 2
+    one, other = (footprint.state_bytes(model, config, shape) for shape in shapes)
+    assert one == other > 0
+    config, _, engine = small("selfattention")
+    one, other = (footprint.state_bytes(engine, config, Shape(2, 3, n)) for n in (5, 10))
+    assert other == 2 * one == 10 * 4 * (2 * config.dim * len(config.decoder) + 1)
 
 
 def test_bounds_by_hand() -> None:

@@ -12,6 +12,7 @@ from benchmarks.train import judge, plain_step, render, render_parts, step
 from lightconv.data import Batch
 from lightconv.models import Seq2Seq, Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
+from lightconv.paper.rows import change_both
 from lightconv.train.optim import batch_loss
 
 RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
@@ -20,14 +21,9 @@ RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
 def without_dropout() -> Seq2SeqConfig:
     model = RECIPE.model
     assert isinstance(model, Seq2SeqConfig)
-    layers = {
-        side: tuple(replace(mixer, dropconnect=0.0) for mixer in getattr(model, side))
-        for side in ("encoder", "decoder")
-    }
-    none = dict.fromkeys(
-        ("dropout", "attention_dropout", "activation_dropout", "input_dropout"), 0.0
-    )
-    return replace(model, source_vocab=40, target_vocab=40, **layers, **none)
+    rates = ("dropout", "attention_dropout", "activation_dropout", "input_dropout")
+    model = replace(change_both(model, dropconnect=0.0), **dict.fromkeys(rates, 0.0))
+    return replace(model, source_vocab=40, target_vocab=40)
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
@@ -76,12 +72,9 @@ def test_a_process_of_its_own() -> None:
     with Remote({"a": (plain_step, ("iwslt-de-en-dynamicconv-small", 8, 32, "band"))}) as remote:
         remote.call("a")
         assert remote.peak_bytes("a") > 0
-
-
-def test_a_process_that_ends_is_an_error() -> None:
-    sides = {"a": (plain_step, ("no such recipe", 8, 32, "band"))}
-    with Remote(sides) as remote, pytest.raises(RuntimeError, match="ended with code 1"):
-        remote.call("a")
+    ends = Remote({"a": (plain_step, ("no such recipe", 8, 32, "band"))})
+    with ends, pytest.raises(RuntimeError, match="ended with code 1"):
+        ends.call("a")
 
 
 def test_a_missed_bar_is_seen() -> None:

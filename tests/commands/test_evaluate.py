@@ -4,15 +4,16 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lightconv
-from lightconv import cli
 from lightconv.evaluate import METRICS
 from lightconv.ops.library import native
+from tests.commands.conftest import Done, Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
@@ -26,8 +27,17 @@ BASE = ("A cat sits on a mat.", "Hello world", "It is that dog of the house.")
 FILES = ("--hypotheses", "out", "--references", "ref")
 
 
-def evaluate(*arguments: object) -> int:
-    return cli.main(["evaluate", *map(str, arguments)])
+Evaluate = Callable[..., Done]
+
+
+@pytest.fixture
+def evaluate(run: Run) -> Evaluate:
+    def call(*arguments: object) -> Done:
+        done = run("evaluate", *arguments)
+        assert done.code == 0, done.err
+        return done
+
+    return call
 
 
 def write(name: str, *lines: str) -> None:
@@ -44,8 +54,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).symlink_to(GOLDEN / name)
 
 
-def read_json(capsys: pytest.CaptureFixture[str]) -> list[Any]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def read_json(done: Done) -> list[Any]:
+    return [json.loads(line) for line in done.out.splitlines()]
 
 
 def translate(**options: Any) -> list[str]:
@@ -56,47 +66,43 @@ def translate(**options: Any) -> list[str]:
 # --- files
 
 
-def test_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(*FILES) == 0
-    out, err = capsys.readouterr()
+def test_default(evaluate: Evaluate) -> None:
+    done = evaluate(*FILES)
     scores = [METRICS[name].score(OUT, REF) for name in ("sacrebleu", "chrf")]
-    assert out.splitlines() == [str(score) for score in scores]
-    assert err == ""
+    assert done.out.splitlines() == [str(score) for score in scores]
+    assert done.err == ""
 
 
-def test_chosen_metrics_and_several_references(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chosen_metrics_and_several_references(evaluate: Evaluate) -> None:
     chosen = ["--metric", "tokenized_bleu", "--metric", "sacrebleu", "--target-lang", "zh"]
-    assert evaluate(*FILES, "--references", "base", *chosen, "--format", "jsonl") == 0
+    done = evaluate(*FILES, "--references", "base", *chosen, "--format", "jsonl")
     names = ("tokenized_bleu", "sacrebleu_zh")
-    assert read_json(capsys) == [METRICS[name].score(OUT, REF, BASE).plain() for name in names]
+    assert read_json(done) == [METRICS[name].score(OUT, REF, BASE).plain() for name in names]
 
 
-def test_against_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_against_a_file(evaluate: Evaluate) -> None:
     given = (*FILES, "--against", "base")
-    assert evaluate(*given, "--samples", "50", "--seed", "3") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = evaluate(*given, "--samples", "50", "--seed", "3").out.splitlines()
     assert line.startswith("sacrebleu|nrefs:1|")
     assert "|test:paired|bs:50|seed:3|level:95|" in line
     bleu = [METRICS["sacrebleu"].score(each, REF).value for each in (OUT, BASE)]
     assert f" = {bleu[0]:.2f} [" in line and f" against {bleu[1]:.2f} [" in line
     assert f"difference {bleu[0] - bleu[1]:.2f} [" in line
-    assert evaluate(*given, "--metric", "rouge", "--format", "jsonl") == 0
-    assert read_json(capsys)[0]["difference"]["value"] > 0
+    (found,) = read_json(evaluate(*given, "--metric", "rouge", "--format", "jsonl"))
+    assert found["difference"]["value"] > 0
     write("kind", "a b .", "c d .", "e f .")
-    assert evaluate("--hypotheses", "kind", *given[2:]) == 0
-    assert capsys.readouterr().err.count("seem to be tokenised") == 1, "chrf is not compared"
+    warned = evaluate("--hypotheses", "kind", *given[2:]).err
+    assert warned.count("seem to be tokenised") == 1, "chrf is not compared"
 
 
-def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_files_and_odd_lines(evaluate: Evaluate) -> None:
     Path("out.gz").write_bytes(gzip.compress("\r\n".join((*OUT, "")).encode()))
-    assert evaluate("--hypotheses", "out.gz", *FILES[2:], "--metric", "chrf") == 0
-    out, err = capsys.readouterr()
-    assert out == f"{METRICS['chrf'].score(OUT, REF)}\n"
-    assert err == "warning: dropped the carriage return (CR) of 3 lines\n"
+    done = evaluate("--hypotheses", "out.gz", *FILES[2:], "--metric", "chrf")
+    assert done.out == f"{METRICS['chrf'].score(OUT, REF)}\n"
+    assert done.err == "warning: dropped the carriage return (CR) of 3 lines\n"
     write("odd", "a\u2028b c d\x85e", "", "f\x0cg")  # separators of Unicode end no line
     odd = ("--hypotheses", "odd", "--references", "odd", "--metric", "tokenized_bleu")
-    assert evaluate(*odd) == 0
-    assert "|lines:3|" in capsys.readouterr().out
+    assert "|lines:3|" in evaluate(*odd).out
 
 
 @pytest.mark.parametrize(
@@ -111,11 +117,11 @@ def test_packed_files_and_odd_lines(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_text_of_the_other_kind(
-    metric: str, ending: str, warned: str | None, capsys: pytest.CaptureFixture[str]
+    metric: str, ending: str, warned: str | None, evaluate: Evaluate
 ) -> None:
     write("kind", f"a b{ending}", f"c d{ending}", "e f")
-    assert evaluate("--hypotheses", "kind", *FILES[2:], "--metric", metric) == 0
-    assert capsys.readouterr().err == (f"warning: the hypotheses {warned}\n" if warned else "")
+    done = evaluate("--hypotheses", "kind", *FILES[2:], "--metric", metric)
+    assert done.err == (f"warning: the hypotheses {warned}\n" if warned else "")
 
 
 # --- a model
@@ -132,19 +138,17 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_with_baselines(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(*TABLES[name], "--floor") == 0
-    out = re.sub(VERSIONS, "", capsys.readouterr().out)
+def test_tables_with_baselines(name: str, evaluate: Evaluate) -> None:
+    out = re.sub(VERSIONS, "", evaluate(*TABLES[name], "--floor").out)
     rate = r"^time    [\d.]+ s, [\d,.]+ sentences/s, [\d,]+ tokens/s\n"
     expected = Path(__file__).with_name("tables") / f"evaluate-{name}.txt"
     assert re.sub(rate, "", out, flags=re.MULTILINE) == expected.read_text()
 
 
-def test_json_and_another_system(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_another_system(evaluate: Evaluate) -> None:
     write("other", *(f"{line} domu" for line in translate()))
     common = (*PAIRS, "--format", "jsonl", "--samples", "50")
-    assert evaluate(*common, "--against", "other", "--out", "out", "--overwrite") == 0
-    found = read_json(capsys)
+    found = read_json(evaluate(*common, "--against", "other", "--out", "out", "--overwrite"))
     assert [each.get("system") for each in found] == ["model"] * 2 + ["against"] * 2 + [None]
     comparison = found[-1]
     assert comparison["first"]["value"] == found[0]["value"] > comparison["second"]["value"]
@@ -153,32 +157,30 @@ def test_json_and_another_system(capsys: pytest.CaptureFixture[str]) -> None:
     assert comparison["p_value"] < 0.1 and "|test:paired|bs:50|" in comparison["signature"]
     assert found[0]["about"]["model"] == "end/pairs/model"
     assert Path("out").read_text().splitlines() == translate()
-    assert evaluate(*common, "--against", "other", "--limit", "3") == 0
-    assert all("|lines:3|" in each["signature"] for each in read_json(capsys))
+    few = read_json(evaluate(*common, "--against", "other", "--limit", "3"))
+    assert all("|lines:3|" in each["signature"] for each in few)
     # Against a model: itself.
-    assert evaluate(*common, "--against", PAIRS[0], "--metric", "tokenized_bleu") == 0
-    assert read_json(capsys)[-1]["difference"]["value"] == 0.0
+    itself = evaluate(*common, "--against", PAIRS[0], "--metric", "tokenized_bleu")
+    assert read_json(itself)[-1]["difference"]["value"] == 0.0
 
 
 @NATIVE
-def test_the_backend_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_backend_is_named(evaluate: Evaluate) -> None:
     for options, engine in (
         ((), "native"),
         (("--engine", "torch"), "torch"),
         (("--set", "coverage=0.1"), "torch (coverage needs to know the attention)"),
         (("--quantize", "int8"), "native, int8"),
     ):
-        assert evaluate(*PAIRS, "--limit", "3", *options) == 0
-        out = capsys.readouterr().out
+        out = evaluate(*PAIRS, "--limit", "3", *options).out
         assert f"engine  {engine}\n" in out and "\nlines   3\n" in out
         assert ("|quantize:int8|" in out) == ("int8" in options)
 
 
 @NATIVE
-def test_eight_bits_beside_float(capsys: pytest.CaptureFixture[str]) -> None:
+def test_eight_bits_beside_float(evaluate: Evaluate) -> None:
     common = (*PAIRS, "--quantize", "int8", "--compare")
-    assert evaluate(*common, "--samples", "50") == 0
-    out = capsys.readouterr().out
+    out = evaluate(*common, "--samples", "50").out
     exact, short = translate(), translate(quantize="int8")
     same = sum(a == b for a, b in zip(short, exact, strict=True))
     assert f"same outputs   {same} of 16\n" in out
@@ -189,18 +191,17 @@ def test_eight_bits_beside_float(capsys: pytest.CaptureFixture[str]) -> None:
     scores = (METRICS["sacrebleu"].score(each, references).value for each in (short, exact))
     assert line[1:] == [f"{score:.2f}" for score in scores]
     assert "|test:paired|bs:50|" in out and " against " in out
-    assert evaluate(*common, "--samples", "5", "--format", "jsonl") == 0
-    signatures = {each["system"]: each["signature"] for each in read_json(capsys)[:-1]}
+    *found, _ = read_json(evaluate(*common, "--samples", "5", "--format", "jsonl"))
+    signatures = {each["system"]: each["signature"] for each in found}
     assert "|quantize:int8|" in signatures["model"] and "quantize" not in signatures["float32"]
 
 
-def test_an_ensemble(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ensemble(evaluate: Evaluate) -> None:
     """Copies of a model say what it says alone."""
-    assert evaluate(*PAIRS, "--format", "jsonl") == 0
-    (alone, _) = read_json(capsys)
+    common = (*PAIRS, "--format", "jsonl")
+    alone, _ = read_json(evaluate(*common))
     more = ("--ensemble", "end/pairs", "--ensemble", "end/pairs/model")
-    assert evaluate(*PAIRS, "--format", "jsonl", *more) == 0
-    (together, _) = read_json(capsys)
+    together, _ = read_json(evaluate(*common, *more))
     assert together["value"] == alone["value"] and "|ensemble:3|" in together["signature"]
     assert together["about"]["model"] == " + ".join(["end/pairs/model"] * 3)
     assert together["about"]["engine"] == alone["about"]["engine"]
@@ -255,34 +256,33 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(case: str, run: Run) -> None:
     write("short", *REF[:2])
     Path("empty").write_bytes(b"")
     Path("latin").write_bytes(b"caf\xe9\n\n\n")
     arguments, message = BAD[case]
-    assert evaluate(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"error: {message}")
+    assert run("evaluate", *arguments).refused(f"error: {message}")
     assert Path("out").read_text().splitlines() == list(OUT), "nothing was overwritten"
 
 
 # --- training, and the page
 
 
-def test_training_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_measures_it(run: Run) -> None:
     """A run begun with a metric is resumed with it only."""
     shutil.copytree("middle/pairs", "run")
     common = ["train", "run/config.json", "--data", "data/pairs", "--out"]
-    assert cli.main([*common, "run", "--metric", "bleu"]) == 2
-    assert "was begun with no --metric, expected the same, got sacrebleu" in capsys.readouterr().err
+    done = run(*common, "run", "--metric", "bleu")
+    assert done.code == 2
+    assert "was begun with no --metric, expected the same, got sacrebleu" in done.err
     few = ("--set", "train.max_steps=3", "--set", "train.validate_every=3")
-    assert cli.main([*common, "fresh", *few, "--metric", "bleu"]) == 0
-    assert capsys.readouterr().err.count("note: sacrebleu of 24 lines: decoding in ") == 1
+    done = run(*common, "fresh", *few, "--metric", "bleu")
+    assert done.code == 0
+    assert done.err.count("note: sacrebleu of 24 lines: decoding in ") == 1
     entries = [json.loads(line) for line in Path("fresh/log.jsonl").read_text().splitlines()]
     assert list(entries[-1]["metric"]) == ["sacrebleu"]
-    assert cli.main([*common, "fresh", *few]) == 2
-    assert "was begun with sacrebleu" in capsys.readouterr().err
+    done = run(*common, "fresh", *few)
+    assert done.code == 2 and "was begun with sacrebleu" in done.err
 
 
 def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,13 +293,3 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert score.startswith(shown)
     assert "|test:paired|bs:1000|seed:12345|level:95|" in comparison
     assert all(f"`{name}`" in PAGE for name in (*METRICS, "perplexity"))
-
-
-@pytest.mark.parametrize(
-    "command", re.findall(r"^    lightconv (evaluate --.*)$", PAGE, re.MULTILINE)
-)
-def test_commands_of_the_page(command: str) -> None:
-    texts = {"out.txt": OUT, "out.tok": OUT, "ref.txt": REF, "ref.tok": REF, "baseline.txt": BASE}
-    for name, lines in texts.items():
-        write(name, *lines)
-    assert cli.main(command.split()) == 0

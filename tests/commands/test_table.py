@@ -14,11 +14,12 @@ import pytest
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.paper import experiment
-from lightconv.paper.results import Result, ResultsFolder
+from lightconv.paper.results import ResultsFolder
 from lightconv.paper.tables import TABLES
 from tests.commands.conftest import Run
 
 ROOT = Path(__file__).parents[2]
+RESULTS = Path("results/normalization/copy")
 NONE, TANH = "wmt-en-de-normalize-none-small", "wmt-en-de-normalize-tanh-small"
 RUN = [
     *("table", "normalization", "--scale", "cpu", "--data", "data/copy", "--seeds", "2"),
@@ -43,11 +44,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with data, and a worker that trains nothing."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "copy").symlink_to(data)
     monkeypatch.chdir(tmp_path)
-    paths = [str(ROOT / "src"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    Path("data").mkdir()
+    Path("data/copy").symlink_to(data)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}", prepend=os.pathsep)
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls.txt"))
     monkeypatch.setattr(experiment, "WORKER", "tests.paper.fake_worker")
     monkeypatch.setattr(experiment, "PAUSE", 0.02)
@@ -59,12 +59,13 @@ def calls(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def results(folder: Path) -> dict[str, list[Result]]:
-    return ResultsFolder.open(folder / "results" / "normalization" / "copy").all()
+def statuses() -> dict[str, str]:
+    found = ResultsFolder.open(RESULTS).all().values()
+    return {f"{one.recipe}.seed{one.seed}": one.status for each in found for one in each}
 
 
-def statuses(folder: Path) -> dict[str, str]:
-    return {f"{r.recipe}.seed{r.seed}": r.status for each in results(folder).values() for r in each}
+def find_row(out: str, start: str) -> str:
+    return next(line for line in out.splitlines() if line.startswith(start))
 
 
 # --- Shown
@@ -104,14 +105,13 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
     assert [words[1] for words in trained] == [NONE, TANH, NONE, TANH]
     for words in trained:
         assert "train.max_steps=6" in words and "model.source_vocab=14" in words
-    row = next(line for line in answer.out.splitlines() if line.startswith("tanh(W)"))
+    row = find_row(answer.out, "tanh(W)")
     # Seeds 1 and 2: 10 and 20 and the letters of the name; 20 lines in 4 s; a minute; 600 in 3 s.
     mean = 15 + len(TANH)
     assert row.split("  ")[-1].strip() == "25.6 ± 0.2"
     for cell in (f"{mean:.2f} ± 7.07", "5.0 ± 0.0", "1.0 ± 0.0 min", "200 ± 0", "1,030"):
         assert cell in row
-    softmax = next(line for line in answer.out.splitlines() if line.startswith("softmax(W)"))
-    assert "not run" in softmax
+    assert "not run" in find_row(answer.out, "softmax(W)")
     again = run(*RUN)
     assert again.code == 0
     assert calls(folder) == done
@@ -122,32 +122,24 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
 def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:
     absolute = [str(folder / "data" / "copy") if word == "data/copy" else word for word in RUN]
     assert run(*absolute).code == 0
-    text = (folder / "results" / "normalization" / "copy" / f"{TANH}.seed2.json").read_text()
+    text = (RESULTS / f"{TANH}.seed2.json").read_text()
     found = json.loads(text)
     assert found["command"].startswith("lightconv table normalization --scale cpu --data copy ")
-    assert found["command"].endswith("--run")
+    assert found["command"].endswith("--run") and found["date"].endswith("UTC")
     assert str(folder) not in text
-    assert found["seed"] == 2 and found["status"] == "done"
-    assert found["date"].endswith("UTC")
+    assert (found["seed"], found["status"]) == (2, "done")
     assert found["measured"]["machine"] == {"processor": "an abacus"}
-    made = json.loads((folder / "results/normalization/copy/experiment.json").read_text())
+    made = json.loads((RESULTS / "experiment.json").read_text())
     assert set(made["data"]) == {"train", "valid", "test"}
-
-
-def test_markdown_and_picture(run: Run, folder: Path) -> None:
-    run(*RUN)
-    where = folder / "results" / "normalization" / "copy"
-    for name in ("table.md", "table.png"):
-        (where / name).unlink()
-    out = run("table", "normalization", "--write").out
-    assert out.split() == [
-        str(Path("results/normalization/copy") / n) for n in ("table.md", "table.png")
-    ]
-    page = (where / "table.md").read_text()
+    written = [RESULTS / name for name in ("table.md", "table.png")]
+    for path in written:
+        path.unlink()
+    assert run("table", "normalization", "--write").out.split() == [*map(str, written)]
+    page = written[0].read_text()
     assert f"| tanh(W) | 1,030 | 2 | {15 + len(TANH):.2f} ± 7.07 |" in page
     assert "| softmax(W) | - | 0 | not run |" in page
     assert "sacrebleu|fake" in page and "an abacus" in page
-    assert (where / "table.png").read_bytes().startswith(b"\x89PNG")
+    assert written[1].read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_diverges_is_a_row(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +147,9 @@ def test_what_diverges_is_a_row(run: Run, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FAKE", json.dumps(fates))
     answer = run(*RUN)
     assert answer.code == 0
-    lines = answer.out.splitlines()
-    row = next(line for line in lines if line.startswith("W (no"))
+    row = find_row(answer.out, "W (no")
     assert " diverged " in row and "1,030" in row
-    assert "1 diverged" in next(line for line in lines if line.startswith("tanh(W)"))
+    assert "1 diverged" in find_row(answer.out, "tanh(W)")
     assert "gradients were not finite at step 3" in answer.out
     done = calls(folder)
     assert run(*RUN).code == 0
@@ -172,14 +163,14 @@ def test_what_fails_is_tried_again(
     monkeypatch.setenv("FAKE", json.dumps({f"{NONE}.seed1": fate}))
     answer = run(*RUN)
     assert answer.code == 1
-    assert statuses(folder) == {
+    assert statuses() == {
         **dict.fromkeys((f"{NONE}.seed2", f"{TANH}.seed1", f"{TANH}.seed2"), "done"),
         f"{NONE}.seed1": "failed",
     }
     assert why in answer.err and why in answer.out
     monkeypatch.setenv("FAKE", "{}")
     assert run(*RUN).code == 0
-    assert set(statuses(folder).values()) == {"done"}
+    assert set(statuses().values()) == {"done"}
     assert len(calls(folder)) == 7 + 2
 
 
@@ -196,14 +187,18 @@ def test_a_corpus_is_prepared_first_and_no_torch_is_loaded(folder: Path) -> None
     assert [line.split()[0] for line in calls(folder)] == ["train", "measure"]
 
 
-def test_what_cannot_be_used_ends_it(
+def test_what_cannot_be_used_and_a_limit_of_time_end_it(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "refuse"}))
     answer = run(*RUN)
     assert answer.code == 2
     assert answer.err.splitlines()[-1] == f"error: {TANH}: vocabulary (data): 3 ids, expected 4"
-    assert list(statuses(folder)) == [f"{NONE}.seed1"]
+    assert list(statuses()) == [f"{NONE}.seed1"]
+    # The time is up.
+    monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "wait"}))
+    assert run(*RUN, "--max-time", "1s").code == 75
+    assert list(statuses()) == [f"{NONE}.seed1"]
 
 
 # --- Stopped, killed, gone on with
@@ -218,7 +213,7 @@ def begin(folder: Path, waits: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
     )
-    flag = folder / "runs" / "normalization" / "copy" / waits / "waiting"
+    flag = folder / "runs/normalization/copy" / waits / "waiting"
     deadline = time.monotonic() + 60
     while not flag.exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
@@ -232,17 +227,16 @@ def begin(folder: Path, waits: str) -> "subprocess.Popen[str]":
 def test_stopped_and_gone_on_with(
     run: Run, folder: Path, number: signal.Signals, code: int
 ) -> None:
-    process = begin(folder, f"{TANH}.seed1")
-    process.send_signal(number)
-    assert process.wait(60) == code
-    assert process.stderr is not None
-    if code != -9:
-        assert process.stderr.read().endswith("the same command resumes from there\n")
-    process.stderr.close()
-    assert statuses(folder) == {f"{NONE}.seed1": "done"}
+    with begin(folder, f"{TANH}.seed1") as process:
+        process.send_signal(number)
+        assert process.wait(60) == code
+        if code != -9:
+            assert process.stderr is not None
+            assert process.stderr.read().endswith("the same command resumes from there\n")
+    assert statuses() == {f"{NONE}.seed1": "done"}
     # The worker of one that was killed has the lock until it has seen that: this waits for it.
     assert run(*RUN).code == 0
-    assert set(statuses(folder).values()) == {"done"}
+    assert set(statuses().values()) == {"done"}
     done = calls(folder)
     assert done[3] == ("orphan ended" if code == -9 else f"told {number.name}")
     trained = [line.split()[1] for line in done if line.startswith("train ")]
@@ -250,47 +244,34 @@ def test_stopped_and_gone_on_with(
 
 
 def test_one_at_a_time(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = begin(folder, f"{NONE}.seed1")
     monkeypatch.setattr(experiment, "PATIENCE", 0.1)
-    answer = run(*RUN)
+    with begin(folder, f"{NONE}.seed1") as process:
+        answer = run(*RUN)
+        process.terminate()
+        assert process.wait(60) == 75
     assert answer.code == 2
     assert "another `lightconv table` is running there" in answer.err
-    process.terminate()
-    assert process.wait(60) == 75
-    assert process.stderr is not None
-    process.stderr.close()
-
-
-def test_time_is_up(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE", json.dumps({f"{NONE}.seed1": "wait"}))
-    assert run(*RUN, "--max-time", "1s").code == 75
-    assert statuses(folder) == {}
 
 
 # --- The paper's size
 
 
 def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> None:
-    answer = run("table", "mt1", "--scale", "paper", "--run")
-    assert answer.code == 2
-    assert (
-        "`lightconv prepare wmt16-en-de --from PATH --out data/wmt16-en-de` makes it" in answer.err
+    words = ["table", "mt1", "--scale", "paper", "--rows", "wmt-en-de-dynamicconv", "--seeds", "2"]
+    answer = run(*words, "--run")
+    assert answer.refused(
+        "`lightconv prepare wmt16-en-de --from PATH --out data/wmt16-en-de` makes it"
     )
-
-
-def test_full_size_rows_stand_in_the_papers_table(run: Run, folder: Path) -> None:
     corpus = make("synthetic-copy", Settings(train=20, valid=5, test=5, symbols=10))
     named = replace(corpus, task=replace(corpus.task, corpus="wmt16-en-de"))
     prepare(named, folder / "data" / "wmt16-en-de", processes=1)
-    options = ("--scale", "paper", "--rows", "wmt-en-de-dynamicconv", "--seeds", "2", "--run")
-    answer = run("table", "mt1", *options)
+    answer = run(*words, "--run")
     assert answer.code == 0, answer.err
-    done = [line.split()[0] for line in calls(folder)]
-    assert done == ["train", "tune", "measure"] * 2
-    shown = run("table", "mt1").out.splitlines()
-    row = next(line for line in shown if line.startswith("DynamicConv, En-De"))
-    assert row.split()[-4:] == ["29.7", f"{15 + len('wmt-en-de-dynamicconv'):.2f}", "±", "7.07"]
-    assert any(line.startswith("DynamicConv, En-Fr") and "not run" in line for line in shown)
+    assert [line.split()[0] for line in calls(folder)] == ["train", "tune", "measure"] * 2
+    shown = run("table", "mt1").out
+    figures = ["29.7", f"{15 + len('wmt-en-de-dynamicconv'):.2f}", "±", "7.07"]
+    assert find_row(shown, "DynamicConv, En-De").split()[-4:] == figures
+    assert "not run" in find_row(shown, "DynamicConv, En-Fr")
 
 
 # --- Mistakes

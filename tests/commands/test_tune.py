@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import lightconv
-from lightconv import cli
+from lightconv import train
 from lightconv.models.folder import ModelFolder
-from lightconv.train.run import Run
+from tests.commands.conftest import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAIRS = ("end/pairs", "--data", "data/pairs")
@@ -25,30 +25,24 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("data").symlink_to(GOLDEN / "data")
 
 
-def tune(*arguments: str) -> int:
-    return cli.main(["tune", *arguments])
-
-
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(run: Run) -> None:
     more = ("--alphas", "0,1", "--grid", "beam=1, 4")
     for name, arguments in (("pairs", (*PAIRS, *more)), ("text", TEXT)):
-        assert tune(*arguments, "--dry-run") == 0
         expected = Path(__file__).with_name("tables") / f"tune-{name}.txt"
-        assert capsys.readouterr().out == expected.read_text()
+        assert run("tune", *arguments, "--dry-run").out == expected.read_text()
 
 
-def test_the_choice_is_written_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_choice_is_written_into_the_model(run: Run) -> None:
     model = Path(MODEL[0])
     files = {path.name for path in model.iterdir()}
     before = (model / "config.json").read_bytes()
-    common = (*MODEL, "--alphas", "0.2,0.9", "--grid", "beam=2,4")
-    assert tune(*common, "--limit", "5", "--dry-run") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    common = ("tune", *MODEL, "--alphas", "0.2,0.9", "--grid", "beam=2,4")
+    assert len(run(*common, "--limit", "5", "--dry-run").out.splitlines()) == 5
     assert (model / "config.json").read_bytes() == before
-    assert tune(*common) == 0
-    out, err = capsys.readouterr()
-    (best,) = (line.split() for line in out.splitlines() if "*" in line)
-    assert err.count("note: decoding in ") == 1
+    done = run(*common)
+    assert done.code == 0
+    (best,) = (line.split() for line in done.out.splitlines() if "*" in line)
+    assert done.err.count("note: decoding in ") == 1
     tables = ModelFolder(model).tables
     chosen = {"alpha": float(best[2]), "beam": int(best[3])}
     assert tables["decode"] == json.loads(before)["decode"] | chosen
@@ -62,15 +56,16 @@ def test_the_choice_is_written_into_the_model(capsys: pytest.CaptureFixture[str]
     assert {path.name for path in model.iterdir()} == files
 
 
-def test_a_run_chooses_its_checkpoints() -> None:
-    run = Run.open(PAIRS[0])
+def test_a_run_chooses_its_checkpoints(run: Run) -> None:
+    trained = train.Run.open(PAIRS[0])
     for counts, number in (("9,2,2", 2), ("1", 1)):
-        assert tune(*PAIRS, "--alphas", "1", "--counts", counts, "--limit", "9") == 0
+        options = ("--alphas", "1", "--counts", counts, "--limit", "9")
+        assert run("tune", *PAIRS, *options).code == 0
         folder = ModelFolder(PAIRS[0])
-        steps = run.regular_steps()[-number:]
+        steps = trained.regular_steps()[-number:]
         assert folder.tables["tuned"]["averaged"] == steps
         assert folder.tables["tuned"]["lines"] == 9
-        wanted = dict(run.average(steps).named_parameters())
+        wanted = dict(trained.average(steps).named_parameters())
         found = dict(folder.load().named_parameters())
         assert found.keys() == wanted.keys()
         assert all((wanted[name] == tensor).all() for name, tensor in found.items())
@@ -78,8 +73,8 @@ def test_a_run_chooses_its_checkpoints() -> None:
         assert folder.tables["task"]["corpus"] == "own"
 
 
-def test_a_run_of_texts_is_tuned_by_perplexity() -> None:
-    assert tune(*TEXT) == 0
+def test_a_run_of_texts_is_tuned_by_perplexity(run: Run) -> None:
+    assert run("tune", *TEXT).code == 0
     tuned = ModelFolder(TEXT[0]).tables["tuned"]
     assert tuned["metric"] == "perplexity"
     assert tuned["value"] == pytest.approx(4.33, abs=0.01)
@@ -110,9 +105,6 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(case: str, run: Run) -> None:
     arguments, message = BAD[case]
-    assert tune(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert message in err
+    assert run("tune", *arguments).refused(message)

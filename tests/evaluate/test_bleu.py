@@ -55,17 +55,9 @@ def test_by_hand(case: str) -> None:
 
 def test_parts() -> None:
     parts = PLAIN.score(["a b c d x", "y"], ["a b c d e", "z z z z z"]).parts
-    expected = {
-        "p1": 100 * 4 / 6,
-        "p2": 75.0,
-        "p3": 100 * 2 / 3,
-        "p4": 50.0,
-        "bp": math.exp(1 - 10 / 6),
-        "ratio": 0.6,
-        "hyp_len": 6,
-        "ref_len": 10,
-    }
-    assert parts == pytest.approx(expected)
+    precisions = {"p1": 100 * 4 / 6, "p2": 75.0, "p3": 100 * 2 / 3, "p4": 50.0}
+    lengths = {"bp": math.exp(1 - 10 / 6), "ratio": 0.6, "hyp_len": 6, "ref_len": 10}
+    assert parts == pytest.approx(precisions | lengths)
     # With two references a and b count twice, c once: not more often than in one of them.
     parts = PLAIN.score(["a a b b c c"], ["a a c x y z"], ["b b x y z v"]).parts
     assert parts["p1"] == pytest.approx(100 * 5 / 6)
@@ -125,9 +117,7 @@ def test_equals_the_definition(metric: TokenizedBLEU) -> None:
 def by_hand(metric: TokenizedBLEU, line: str) -> bytes:
     if metric.lowercase:
         line = "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in line)
-    if metric.compounds == "split":
-        line = set_apart(line)
-    return line.encode()
+    return (set_apart(line) if metric.compounds == "split" else line).encode()
 
 
 def set_apart(line: str) -> str:
@@ -193,10 +183,8 @@ def test_sacrebleu_is_what_the_library_says_of_all_lines_at_once() -> None:
         score = SacreBLEU(name="s").score(hypotheses, one, other)
         assert score.value == pytest.approx(expected.score, abs=1e-9)
         assert [score.parts[f"p{n}"] for n in (1, 2, 3, 4)] == pytest.approx(expected.precisions)
-        assert (score.parts["hyp_len"], score.parts["ref_len"]) == (
-            expected.sys_len,
-            expected.ref_len,
-        )
+        lengths = (score.parts["hyp_len"], score.parts["ref_len"])
+        assert lengths == (expected.sys_len, expected.ref_len)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +217,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name: str) -> None:
-    one = str(METRICS[name].score(["a b", "c"], ["a", "b"]).signature)
-    assert one.startswith(f"{name}|nrefs:1|{SIGNATURES[name]}|lines:2|lightconv:")
-    two = str(METRICS[name].score(["a"], ["a"], ["b"]).signature)
-    assert two.startswith(f"{name}|nrefs:2|{SIGNATURES[name]}|lines:1|lightconv:")
+    for references in ([["a", "b"]], [["a", "b"], ["b", "c"]]):
+        found = str(METRICS[name].score(["a b", "c"], *references).signature)
+        nrefs = f"{name}|nrefs:{len(references)}|"
+        assert found.startswith(f"{nrefs}{SIGNATURES[name]}|lines:2|lightconv:")

@@ -8,16 +8,16 @@ import pytest
 import sacrebleu
 from numpy.typing import NDArray
 
-from lightconv.evaluate import (
-    METRICS,
+from lightconv.evaluate import METRICS, Signature
+from lightconv.evaluate import bootstrap as module
+from lightconv.evaluate.bootstrap import (
     Comparison,
     Interval,
-    Signature,
     confidence,
+    draw,
     paired_bootstrap,
+    resample,
 )
-from lightconv.evaluate import bootstrap as module
-from lightconv.evaluate.bootstrap import draw, resample
 from lightconv.evaluate.metrics import Summed
 from tests.evaluate.plain import multi_bleu, rouge_l
 
@@ -36,11 +36,8 @@ BLEU = summed("tokenized_bleu")
 
 def worse(texts: list[str], share: float, seed: int) -> list[str]:
     """Some words replaced."""
-    source = random.Random(seed)
-    return [
-        " ".join("x" if source.random() < share else word for word in text.split())
-        for text in texts
-    ]
+    chance = random.Random(seed).random
+    return [" ".join("x" if chance() < share else w for w in text.split()) for text in texts]
 
 
 SOURCE = random.Random(0)
@@ -93,12 +90,9 @@ def test_the_test_of_koehn(better: int) -> None:
     missed = sum(pair[better] <= pair[1 - better] for pair in values)
     assert 0 < missed < 100
     assert found.p_value == pytest.approx((missed + 1) / 201)
-    columns = [
-        (found.first, scores[0], [a for a, _ in values]),
-        (found.second, scores[1], [b for _, b in values]),
-        (found.difference, scores[0] - scores[1], [a - b for a, b in values]),
-    ]
-    for interval, score, sample in columns:
+    intervals = (found.first, found.second, found.difference)
+    columns = zip(*((a, b, a - b) for a, b in (scores, *values)), strict=True)
+    for interval, (score, *sample) in zip(intervals, columns, strict=True):
         assert interval.value == pytest.approx(score)
         ordered = sorted(sample)
         # The middle 95 % of 200: between the 5th and the 6th from either end.
@@ -138,10 +132,7 @@ def test_the_seed_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CELLS", 100)  # three samples at a time
     assert len(list(draw(30, 50, seed=1))) == 17
     assert (all_counts(30, 50, seed=1) == whole).all()
-
-
-def test_the_numbers_of_the_seed_stay() -> None:
-    """From numpy's frozen generator: a p-value printed once is printed again years later."""
+    # From numpy's frozen generator: a p-value printed once is printed again years later.
     picks = numpy.random.RandomState(12345).randint(0, 5, size=(1, 5), dtype=numpy.int64)
     assert picks.tolist() == [[2, 1, 4, 1, 2]]
     assert all_counts(5, 1, seed=12345).tolist() == [[0, 2, 2, 0, 1]]
@@ -157,15 +148,12 @@ def test_a_system_against_itself_and_against_a_worse_one(name: str) -> None:
     assert 0 < found.difference.low < found.difference.value < found.difference.high
 
 
-def test_the_other_way_round() -> None:
+def test_the_other_way_round_and_several_references() -> None:
     one = paired_bootstrap(BLEU, FIRST, SECOND, REFERENCES, samples=100)
     other = paired_bootstrap(BLEU, SECOND, FIRST, REFERENCES, samples=100)
     assert (one.first, one.second) == (other.second, other.first)
     assert one.difference.low == pytest.approx(-other.difference.high)
     assert one.p_value == other.p_value
-
-
-def test_several_references_and_one_line() -> None:
     found = paired_bootstrap(BLEU, ["a b c d"], ["a b c x"], ["a b c d"], ["x"], samples=10)
     assert found.first.low == pytest.approx(100.0)
     assert found.second.high == 0.0

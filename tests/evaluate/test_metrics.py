@@ -1,4 +1,4 @@
-"""Measures by name, inputs that none of them takes, and perplexity by hand."""
+"""Measures by name, inputs that none of them takes, perplexity by hand, scores as printed."""
 
 import math
 import subprocess
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from lightconv import __version__
 from lightconv.corpora.own import METRICS as DEFAULTS
-from lightconv.evaluate import compute_perplexity
+from lightconv.evaluate import Score, Signature, compute_perplexity
 from lightconv.evaluate.metrics import METRICS, PERPLEXITY, Metric, find_metric
 from lightconv.paper.recipes import RECIPES
 
@@ -102,16 +103,13 @@ def test_per_word_and_per_subword() -> None:
         }
     )
     assert score.value == score.parts["per_word"] == pytest.approx(8.0)
-
-
-def test_without_eos() -> None:
     score = compute_perplexity(-10 * math.log(4), lines=2, subwords=10, words=5, eos=False)
     assert score.parts["per_subword"] == pytest.approx(4.0)
     assert score.value == pytest.approx(16.0)
     assert "|eos:left-out|lines:2|" in str(score)
 
 
-def test_one_line() -> None:
+def test_perplexity_is_one_line() -> None:
     # A uniform model: 12 subwords and 3 EOS, each one of eight.
     line = str(compute_perplexity(-15 * math.log(8), lines=3, subwords=12, words=12))
     assert line.startswith("perplexity|unit:word|base:e|eos:counted|lines:3|lightconv:")
@@ -140,3 +138,36 @@ def test_impossible_texts_and_empty_ones() -> None:
 def test_bad_counts(log_prob: float, counts: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compute_perplexity(log_prob, **{"lines": 2, "subwords": 8, "words": 4, **counts})
+
+
+# --- signatures
+
+SIGNATURE = Signature("bleu", {"case": "mixed", "lines": 3})
+
+
+def test_a_score_is_one_line() -> None:
+    score = Score(27.318, {"bp": 0.98765, "ref_len": 12}, SIGNATURE)
+    signature = f"bleu|case:mixed|lines:3|lightconv:{__version__}"
+    assert str(score) == f"{signature} = 27.32 (bp 0.988, ref_len 12)"
+    assert str(Score(1.0, {}, SIGNATURE)) == f"{signature} = 1.00"
+    assert score.plain() == {
+        "metric": "bleu",
+        "value": 27.318,
+        "parts": {"bp": 0.98765, "ref_len": 12},
+        "signature": signature,
+    }
+
+
+def test_a_longer_signature() -> None:
+    longer = SIGNATURE.extend({"beam": 4})
+    assert str(longer) == f"bleu|case:mixed|lines:3|beam:4|lightconv:{__version__}"
+    assert str(SIGNATURE) == f"bleu|case:mixed|lines:3|lightconv:{__version__}"
+    with pytest.raises(ValueError, match="beam is already in the signature"):
+        longer.extend({"beam": 5})
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a|b", "a\nb"])
+def test_what_would_break_a_signature(text: str) -> None:
+    for name, fields in ((text, {"a": "b"}), ("a", {text: "b"}), ("a", {"b": text})):
+        with pytest.raises(ValueError, match="in a signature"):
+            Signature(name, fields)

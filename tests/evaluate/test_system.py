@@ -66,10 +66,7 @@ def outputs(prepared: Prepared) -> Forms:
     return of_ids(prepared.pipeline, ids)
 
 
-PLAIN = ["Hello, World!", "A small-house isn't big."]
-SPLIT = ["Hello , World !", "A small-house isn &apos;t big ."]
-
-
+PLAIN, SPLIT = ([target for _, target in pairs] for pairs in (EXAMPLES, WORDS))
 LOWER = Forms([text.lower() for text in SPLIT], [text.lower() for text in PLAIN])
 
 

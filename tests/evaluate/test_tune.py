@@ -52,12 +52,8 @@ def test_one_search_serves_every_penalty(noisy: Seq2Seq) -> None:
 
 def test_the_grid_is_a_product() -> None:
     tuner = Tuner(PAIRS, DATA, grid=GRID)
-    assert [(each.min_len, each.length_penalty) for each in tuner.configs] == [
-        (1, "power"),
-        (1, "stepwise"),
-        (9, "power"),
-        (9, "stepwise"),
-    ]
+    wanted = [(1, "power"), (1, "stepwise"), (9, "power"), (9, "stepwise")]
+    assert [(each.min_len, each.length_penalty) for each in tuner.configs] == wanted
     assert {each.alpha for each in tuner.configs} == {0.7}
     assert Tuner(PAIRS, DATA).configs == [tuner.decode]
 
@@ -86,5 +82,3 @@ def test_the_measure() -> None:
     prepared = Prepared.open(DATA)
     assert choose_metric(prepared, None).name == "sacrebleu"
     assert choose_metric(prepared, "tokenized_bleu").name == "tokenized_bleu"
-    with pytest.raises(ValueError, match="chrf is not a sum over lines"):
-        choose_metric(prepared, "chrf")

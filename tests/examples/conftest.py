@@ -1,7 +1,6 @@
 """The scripts of examples/ as modules."""
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,16 +9,15 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="session")
-def load_example() -> Callable[[str], ModuleType]:
-    """Imports one by its name."""
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
 
-    return load
+@pytest.fixture(scope="module")
+def example(request: pytest.FixtureRequest) -> ModuleType:
+    """NAME of a file test_NAME."""
+    return load_example(request.module.__name__.rpartition("test_")[2])

@@ -1,6 +1,5 @@
 """Rows, then columns; and the image models run and learn."""
 
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -12,11 +11,6 @@ from lightconv import DynamicConv
 pytest.importorskip("sklearn", reason="scikit-learn carries the images")
 
 
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("images")
-
-
 class Cumulative(nn.Module):
     """A mixer whose result is known: running sums along time."""
 
@@ -24,32 +18,22 @@ class Cumulative(nn.Module):
         return x.cumsum(1)
 
 
-def test_axial_runs_along_rows_then_columns(example: ModuleType) -> None:
+def test_axial_runs_along_rows_then_columns_and_flat_over_all(example: ModuleType) -> None:
     image = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     torch.testing.assert_close(example.Axial(Cumulative)(image), image.cumsum(2).cumsum(1))
+    flat = image.view(2, 15, 4).cumsum(1).cumsum(1).view(image.shape)
+    torch.testing.assert_close(example.Flat(Cumulative)(image), flat)
 
 
 def test_axial_with_dynamicconv(example: ModuleType) -> None:
     """One row and one column at a time, image by image."""
     torch.manual_seed(0)
     layer = example.Axial(lambda: DynamicConv(8, kernel=5, heads=2)).double()
-    image = torch.randn(2, 3, 6, 8, dtype=torch.float64)
-    want = torch.stack(
-        [torch.cat([layer.rows(picture[y, None]) for y in range(3)]) for picture in image]
-    )
-    want = torch.stack(
-        [
-            torch.cat([layer.columns(picture[None, :, x]) for x in range(6)]).transpose(0, 1)
-            for picture in want
-        ]
-    )
-    torch.testing.assert_close(layer(image), want)
-
-
-def test_flat_runs_over_all_pixels(example: ModuleType) -> None:
-    image = torch.randn(2, 3, 5, 4, dtype=torch.float64)
-    want = image.view(2, 15, 4).cumsum(1).cumsum(1).view(image.shape)
-    torch.testing.assert_close(example.Flat(Cumulative)(image), want)
+    images = torch.randn(2, 3, 6, 8, dtype=torch.float64)
+    for image, found in zip(images, layer(images), strict=True):
+        rows = torch.cat([layer.rows(image[y, None]) for y in range(3)])
+        want = torch.cat([layer.columns(rows[None, :, x]) for x in range(6)]).transpose(0, 1)
+        torch.testing.assert_close(found, want)
 
 
 def test_nothing_tested_was_trained_on(example: ModuleType) -> None:

@@ -1,16 +1,11 @@
 """The task is what it says, the layers reach as far as it says, and the script runs."""
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
 import torch
-
-
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("long")
 
 
 def test_every_position_asks_for_the_last_mark(example: ModuleType) -> None:

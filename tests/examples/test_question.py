@@ -1,15 +1,9 @@
 """The task is what it says, and the script runs."""
 
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 import torch
-
-
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("question")
 
 
 def test_answers_stand_beside_their_keys(example: ModuleType) -> None:

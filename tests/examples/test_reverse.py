@@ -1,17 +1,11 @@
 """The example learns its task, from op to search."""
 
-from collections.abc import Callable
 from itertools import islice
 from types import ModuleType
 
 import pytest
 
 from lightconv.mixers import MIXERS
-
-
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("reverse")
 
 
 def test_every_mixer_can_be_chosen(example: ModuleType) -> None:
@@ -25,16 +19,13 @@ def test_nothing_held_out_was_trained_on(example: ModuleType) -> None:
     assert not trained & {tuple(row) for row in example.HELD_OUT.batch(0).inputs[0].tolist()}
 
 
-def test_dynamicconv_learns_to_reverse(
+def test_dynamicconv_and_conv_learn_to_reverse(
     example: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert example.main(["--steps", "220"]) >= 0.9
     printed = capsys.readouterr().out
     assert "step  200  loss" in printed
     assert "of held-out sequences reversed exactly" in printed
-
-
-def test_conv_learns_to_reverse(example: ModuleType) -> None:
     assert example.main(["--steps", "220", "--mixer", "conv"]) >= 0.9
 
 

@@ -1,15 +1,9 @@
 """Streams equal the whole and keep what their kernels reach back to, no more."""
 
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 import torch
-
-
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("stream")
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 573])

@@ -3,7 +3,6 @@
 import inspect
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,11 +10,6 @@ import pytest
 import torch
 
 from lightconv import DynamicConv
-
-
-@pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("swap_attention")
 
 
 def test_the_swap_is_three_lines(example: ModuleType) -> None:

@@ -11,6 +11,11 @@ import time
 from pathlib import Path
 
 STEPS = 6
+ENDS = {
+    "diverge": (3, "error: gradients were not finite at step 3"),
+    "refuse": (2, "error: vocabulary (data): 3 ids, expected 4"),
+    "fail": (1, "error: disk is full"),
+}
 
 
 def note(text: str) -> None:
@@ -44,18 +49,11 @@ def train(arguments: list[str]) -> int:
     (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     if fate == "wait":
         return wait(run)
-    if fate == "diverge":
-        print("error: gradients were not finite at step 3", file=sys.stderr)
-        return 3
-    if fate == "refuse":
-        print("error: vocabulary (data): 3 ids, expected 4", file=sys.stderr)
-        return 2
-    if fate == "fail":
-        print("error: disk is full", file=sys.stderr)
-        return 1
     if fate == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    return 0
+    code, message = ENDS.get(fate, (0, ""))
+    print(message, file=sys.stderr)
+    return code
 
 
 def measure(arguments: list[str]) -> int:
@@ -70,21 +68,14 @@ def measure(arguments: list[str]) -> int:
         "parts": {},
         "signature": "sacrebleu|fake",
     }
+    sentences = 1 if "--one-by-one" in arguments else 64
+    speed = {"split": splits[-1], "lines": 20, "seconds": 4.0, "tokens": 100, "engine": "torch"}
     found = {
         "machine": {"processor": "an abacus"},
         "parameters": 1000 + len(recipe),
         "training": {"steps": STEPS, "tokens": 600, "seconds": {"updates": 3.0, "loading": 57.0}},
         "scores": {} if diverged else {split: [score] for split in splits},
-        "speed": None
-        if diverged
-        else {
-            "split": splits[-1],
-            "lines": 20,
-            "seconds": 4.0,
-            "tokens": 100,
-            "engine": "torch",
-            "sentences": 1 if "--one-by-one" in arguments else 64,
-        },
+        "speed": None if diverged else {**speed, "sentences": sentences},
     }
     Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(found))
     return 0

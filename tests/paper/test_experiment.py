@@ -25,6 +25,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def finish(process: "subprocess.Popen[str]") -> str:
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    return out
+
+
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     words = [*("table", "decoders", "--scale", "cpu", "--data", "data/copy", "--run"), *arguments]
     for setting in (*SMALL, *OFTEN):
@@ -46,9 +52,7 @@ def read(folder: Path) -> dict[str, dict[str, object]]:
 
 
 def test_a_row_is_trained_and_measured(folder: Path) -> None:
-    process = start(folder, "--rows", "decoder-1", "--seeds", "1", "--steps", "3")
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
+    out = finish(start(folder, "--rows", "decoder-1", "--seeds", "1", "--steps", "3"))
     ((name, result),) = read(folder).items()
     assert name == "wmt-en-de-decoder-1-small.seed1"
     assert result["status"] == "done"
@@ -76,14 +80,10 @@ def test_killed_and_gone_on_with(folder: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert list(read(folder)) == ["wmt-en-de-decoder-1-small.seed1"]
-    process = start(folder, *options)
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, out
+    finish(start(folder, *options))
     killed = read(folder)
     assert len(killed) == 4
-    process = start(folder, *options, "--results", "other", "--out", "others")
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, out
+    finish(start(folder, *options, "--results", "other", "--out", "others"))
     (folder / "results").rename(folder / "first")
     (folder / "other").rename(folder / "results")
     for name, result in read(folder).items():

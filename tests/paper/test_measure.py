@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lightconv import cli
 from lightconv.evaluate.signature import Score, Signature
@@ -30,7 +30,7 @@ def test_translations(copies: Trained, capfd: pytest.CaptureFixture[str]) -> Non
     for split in ("valid", "test"):
         scores = [vars(each) for each in found.scores[split]]
         assert scores == evaluated(copies, split, capfd)
-    size = sum(p.numel() for p in load_file(copies.model).values())
+    size = sum(p.numel() for p in load_file(copies.model / "model.safetensors").values())
     assert found.parameters == size
     assert found.training is not None
     log = [entry for entry in read_log(copies.run / "log.jsonl") if entry["kind"] == "train"]
@@ -40,12 +40,6 @@ def test_translations(copies: Trained, capfd: pytest.CaptureFixture[str]) -> Non
     assert found.speed is not None
     assert (found.speed.split, found.speed.lines, found.speed.sentences) == ("test", 30, 64)
     assert found.machine["torch"] == torch.__version__
-
-
-def load_file(model: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(model / "model.safetensors")
 
 
 def test_sentences_one_by_one(copies: Trained) -> None:

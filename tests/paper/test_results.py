@@ -87,17 +87,11 @@ def test_mean_and_deviation() -> None:
         ([result(1, 20.0)], TOKENS, "22.5"),
         ([result(1, 20.0)], Column(name="Rouge-1", part="rouge1"), "40.00"),
         ([result(1, 20.0)], Column(name="Rouge-9", part="rouge9"), "-"),
+        ([result(1, 20.0)], replace(BLEU, split="valid"), "-"),
     ],
 )
 def test_cells(results: list[Result], column: Column, shown: str) -> None:
     assert show_results(results, column) == shown
-
-
-def test_validation_is_no_test() -> None:
-    found = Measurement(machine={}, parameters=1, scores={"valid": score(5.0)})
-    mine = Result(row="r", recipe="x", seed=1, status="done", command="c", date="d", measured=found)
-    assert mine.figure(BLEU) is None
-    assert mine.figure(replace(BLEU, split="valid")) == 5.0
 
 
 def test_results_come_back(tmp_path: Path) -> None:
@@ -135,16 +129,6 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
         results.all()
 
 
-def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
-    """The table of language models has a column for either."""
-    said = "the data has no split test: validation is scored in its place"
-    lacking = ResultsFolder.create(tmp_path / "a", experiment(data={"train": "a", "valid": "b"}))
-    assert said in TableReport(lacking).notes()
-    whole = {"train": "a", "valid": "b", "test": "c"}
-    other = ResultsFolder.create(tmp_path / "b", experiment(data=whole))
-    assert said not in TableReport(other).notes()
-
-
 @pytest.mark.parametrize(
     ("table", "splits", "names"),
     [
@@ -154,12 +138,15 @@ def test_validation_in_the_place_of_a_test_is_said(tmp_path: Path) -> None:
         ("mt2", ("valid",), ["BLEU, validation"]),
     ],
 )
-def test_no_column_calls_validation_a_test(
+def test_validation_in_the_place_of_a_test_is_said(
     table: str, splits: tuple[str, ...], names: list[str], tmp_path: Path
 ) -> None:
     data = dict.fromkeys(("train", *splits), "digest")
     folder = ResultsFolder.create(tmp_path, experiment(table=table, data=data))
-    columns = TableReport(folder).columns
+    report = TableReport(folder)
+    said = "the data has no split test: validation is scored in its place"
+    assert (said in report.notes()) == ("test" not in splits)
+    columns = report.columns
     assert [column.name for column in columns] == names
     assert {column.split for column in columns} <= set(splits)
 

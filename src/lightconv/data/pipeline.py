@@ -11,6 +11,8 @@ from lightconv.config.text import read_plain
 from lightconv.data.config import PipelineConfig
 from lightconv.data.subword import (
     BYTE_LETTERS,
+    PAIR_CODES,
+    SHARED_CODES,
     BytePieces,
     Codes,
     WholeWords,
@@ -22,6 +24,8 @@ from lightconv.data.vocabulary import (
     BOS,
     EOS,
     PAD,
+    PAIR_FILES,
+    SHARED_FILE,
     SPECIALS,
     UNK,
     Vocabularies,
@@ -34,6 +38,8 @@ from lightconv.files import inside
 FORMAT = "lightconv-pipeline"
 VERSION = 1
 PIPELINE_FILE = "pipeline.json"
+# Steps, codes and vocabularies: copied into every model folder.
+PIPELINE_FILES = (PIPELINE_FILE, SHARED_CODES, *PAIR_CODES, SHARED_FILE, *PAIR_FILES)
 # Units kept with their ids, about 40 MB.
 MOST_CACHED = 1 << 18
 LONGEST_CACHED = 64

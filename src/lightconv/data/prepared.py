@@ -10,18 +10,14 @@ from typing import Any, Self
 from lightconv import __version__, files
 from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.data.config import FilterConfig, PipelineConfig, TaskConfig
-from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
+from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline
 from lightconv.data.store import PAIR, TEXT, Store, damaged
-from lightconv.data.subword import PAIR_CODES, SHARED_CODES
-from lightconv.data.vocabulary import PAIR_FILES, SHARED_FILE
 from lightconv.files import MANIFEST_FILE, inside, read_manifest, verify_manifest
 
 FORMAT = "lightconv-prepared"
 VERSION = 1
 PREPARED_FILE = "prepared.json"
 STATISTICS_FILE = "statistics.json"
-# Steps, codes and vocabularies: copied into every model folder.
-PIPELINE_FILES = (PIPELINE_FILE, SHARED_CODES, *PAIR_CODES, SHARED_FILE, *PAIR_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)

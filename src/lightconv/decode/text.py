@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsConfig
-from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
-from lightconv.data.prepared import PIPELINE_FILES
+from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline
 from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import load_vocabularies
 from lightconv.decode.alignment import align

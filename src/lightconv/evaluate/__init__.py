@@ -1,13 +1,8 @@
 """Measures of outputs, each with a signature of everything that influenced it."""
 
-from typing import TYPE_CHECKING
-
-from lightconv.lazy import lazy
-
-if TYPE_CHECKING:
-    from lightconv.evaluate.bootstrap import Comparison, Interval, confidence, paired_bootstrap
-    from lightconv.evaluate.metrics import METRICS, Metric, compute_perplexity, find_metric
-    from lightconv.evaluate.signature import Score, Signature
+from lightconv.evaluate.bootstrap import Comparison, Interval, confidence, paired_bootstrap
+from lightconv.evaluate.metrics import METRICS, Metric, compute_perplexity, find_metric
+from lightconv.evaluate.signature import Score, Signature
 
 __all__ = [
     "METRICS",
@@ -21,12 +16,3 @@ __all__ = [
     "find_metric",
     "paired_bootstrap",
 ]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        "bootstrap": ["Comparison", "Interval", "confidence", "paired_bootstrap"],
-        "metrics": ["METRICS", "Metric", "compute_perplexity", "find_metric"],
-        "signature": ["Score", "Signature"],
-    },
-)

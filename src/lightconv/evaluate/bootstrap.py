@@ -55,14 +55,8 @@ class Comparison:
 
     def plain(self) -> dict[str, Any]:
         """A JSON object with unrounded numbers."""
-        return {
-            "metric": self.signature.name,
-            "first": asdict(self.first),
-            "second": asdict(self.second),
-            "difference": asdict(self.difference),
-            "p_value": self.p_value,
-            "signature": str(self.signature),
-        }
+        name, text = self.signature.name, str(self.signature)
+        return {"metric": name} | asdict(self) | {"signature": text}
 
 
 def confidence(

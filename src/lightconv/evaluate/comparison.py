@@ -78,22 +78,19 @@ def find_nearest(known: Sequence[Ids], asked: Sequence[Ids]) -> list[int]:
         for token in set(ids.tolist()):
             found_in[token].append(row)
     most = max(1.0, COMMON * len(known))
-    postings = {
-        token: np.array(rows, dtype=np.int64)
-        for token, rows in found_in.items()
-        if len(rows) <= most
-    }
-    weights = {
-        token: float(np.log(1.0 + len(known) / len(rows)) ** 2) for token, rows in postings.items()
-    }
+    postings: dict[int, tuple[Ids, float]] = {}
     norms = np.full(len(known), 1e-9)
-    for token, rows in postings.items():
-        norms[rows] += weights[token]
+    for token, rows in found_in.items():
+        if len(rows) <= most:
+            weight = float(np.log(1.0 + len(known) / len(rows)) ** 2)
+            postings[token] = np.array(rows, dtype=np.int64), weight
+            norms[rows] += weight
 
     def nearest(tokens: set[int]) -> int:
         sums = np.zeros(len(norms))
         for token in sorted(tokens & postings.keys()):
-            sums[postings[token]] += weights[token]
+            rows, weight = postings[token]
+            sums[rows] += weight
         return int((sums / np.sqrt(norms)).argmax())
 
     return [nearest(set(ids.tolist())) for ids in asked]
@@ -229,13 +226,10 @@ class Evaluation:
     def _search(
         self, name: str, models: Sequence[Seq2Seq], decode: DecodeConfig, text: TextOptions
     ) -> tuple[Outputs, Forms, list[Score]]:
-        model, *others = models
-        where = (self.prepared, self.split, decode, self._metrics)
+        where = (models[0], self.prepared, self.split, decode, self._metrics)
         with Display() as display:
-            show = self._shown(display, name)
-            return evaluate_pairs(
-                model, *where, others=others, most=self.limit, show=show, options=text
-            )
+            show, others = self._shown(display, name), models[1:]
+            return evaluate_pairs(*where, others=others, most=self.limit, show=show, options=text)
 
     def _shown(self, display: Display, name: str) -> Show:
         return lambda done: display.show(f"{name}: lines", done, self.count)

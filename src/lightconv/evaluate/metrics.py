@@ -107,10 +107,9 @@ class CorpusBLEU(Summed):
         check_texts(hypotheses, references)
         scorer = self._scorer()
         rows = []
-        for hypothesis, *others in zip(hypotheses, *references, strict=True):
-            found = scorer.corpus_score(
-                [self.prepare(hypothesis)], [[self.prepare(other)] for other in others]
-            )
+        for texts in zip(hypotheses, *references, strict=True):
+            line, *others = ([self.prepare(text)] for text in texts)
+            found = scorer.corpus_score(line, others)
             rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
         return numpy.array(rows, dtype=numpy.float64)
 
@@ -119,12 +118,9 @@ class CorpusBLEU(Summed):
 
     def parts(self, totals: "Array") -> dict[str, float]:
         found = self._compute(totals)
-        return {f"p{n}": found.precisions[n - 1] for n in range(1, ORDER + 1)} | {
-            "bp": found.bp,
-            "ratio": found.ratio,
-            "hyp_len": found.sys_len,
-            "ref_len": found.ref_len,
-        }
+        precisions = {f"p{n}": share for n, share in enumerate(found.precisions, 1)}
+        lengths = {"hyp_len": found.sys_len, "ref_len": found.ref_len}
+        return precisions | {"bp": found.bp, "ratio": found.ratio} | lengths
 
     def signature(self, lines: int, references: int) -> Signature:
         scorer = self._scorer()

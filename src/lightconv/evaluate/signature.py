@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightconv import __version__
@@ -51,9 +51,5 @@ class Score:
 
     def plain(self) -> dict[str, Any]:
         """A JSON object with unrounded numbers."""
-        return {
-            "metric": self.signature.name,
-            "value": self.value,
-            "parts": dict(self.parts),
-            "signature": str(self.signature),
-        }
+        name, text = self.signature.name, str(self.signature)
+        return {"metric": name} | asdict(self) | {"signature": text}

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from lightconv.config import to_dict
 from lightconv.console import tell
-from lightconv.data.pipeline import Pipeline
-from lightconv.data.prepared import PIPELINE_FILES, Prepared
+from lightconv.data.pipeline import PIPELINE_FILES, Pipeline
+from lightconv.data.prepared import Prepared
 from lightconv.data.words import Steps
 from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.backend import choose_backend

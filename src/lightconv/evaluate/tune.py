@@ -150,14 +150,8 @@ class Tuner:
             if found.decoder not in self._told:
                 self._told.add(found.decoder)
                 tell(f"note: {found.decoder}")
-            yield from try_alphas(
-                found.hypotheses,
-                config,
-                self.alphas,
-                self.metric,
-                self.prepared.pipeline,
-                references,
-            )
+            how = (self.alphas, self.metric, self.prepared.pipeline, references)
+            yield from try_alphas(found.hypotheses, config, *how)
 
 
 def choose_metric(prepared: Prepared, name: str | None) -> Summed:
@@ -189,9 +183,7 @@ def try_alphas(
     for alpha in alphas:
         new = replace(config, alpha=alpha)
         best = [rank(each, config, new)[0].tokens for each in hypotheses]
-        chosen = [
-            [one.tokens for one in each].index(tokens)
-            for each, tokens in zip(hypotheses, best, strict=True)
-        ]
+        pairs = zip(hypotheses, best, strict=True)
+        chosen = [[one.tokens for one in each].index(tokens) for each, tokens in pairs]
         totals = statistics[chosen, numpy.arange(len(chosen))].sum(axis=0)
         yield Trial(new, metric.value(totals))

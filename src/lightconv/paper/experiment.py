@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 
 import lightconv
@@ -90,11 +89,10 @@ class Series(TablePlan):
     def run(self) -> int:
         """Runs the jobs that have no result yet; returns the exit code."""
         code = 0
-        with (
-            Stop(self.options.max_seconds) as self._stop,
-            Display() as self._display,
-            _alone(self.runs, self._display) as self._lock,
-        ):
+        with ExitStack() as stack:
+            self._stop = stack.enter_context(Stop(self.options.max_seconds))
+            self._display = stack.enter_context(Display())
+            self._lock = _wait_for_lock(stack, self.runs, self._display)
             for place, job in enumerate(self.jobs, 1):
                 old = self.results.find(job.recipe, job.seed)
                 if old is not None and old.status != "failed":
@@ -194,26 +192,23 @@ class Series(TablePlan):
         return None if self._stop.code else process.returncode
 
 
-@contextmanager
-def _alone(folder: Path, display: Display) -> Iterator[int]:
-    """Lock of a folder of runs; the processes of a killed run hold it until they end."""
+def _wait_for_lock(stack: ExitStack, folder: Path, display: Display) -> int:
+    """Locks a folder of runs; the processes of a killed run hold it until they end."""
     busy = (
         f"--out ({folder}): another `lightconv table` is running there, expected none. Wait for "
         "it, or choose another folder"
     )
-    deadline = time.monotonic() + PATIENCE
-    with ExitStack() as stack:
-        for attempt in count():
-            try:
-                handle = stack.enter_context(lock(folder / LOCK_FILE, busy, inherited=True))
-                break
-            except ValueError:
-                if time.monotonic() > deadline:
-                    raise
-            if attempt == 0:
-                display.note(f"waiting for another process that is at work in {folder}")
-            time.sleep(PAUSE)
-        yield handle
+    begin, told = time.monotonic(), False
+    while True:
+        try:
+            return stack.enter_context(lock(folder / LOCK_FILE, busy, inherited=True))
+        except ValueError:
+            if time.monotonic() > begin + PATIENCE:
+                raise
+        if not told:
+            display.note(f"waiting for another process that is at work in {folder}")
+        told = True
+        time.sleep(PAUSE)
 
 
 def find_commit() -> str | None:

@@ -221,20 +221,17 @@ def set_width(recipe: str, width: int | None) -> list[str]:
     if width is None:
         return []
     model = RECIPES[recipe].model
-    pairs = isinstance(model, Seq2SeqConfig)
-    layers = {
-        f"model.{stack}.{place}": vars(layer)
-        for stack in (("encoder", "decoder") if pairs else ("layers",))
-        for place, layer in enumerate(getattr(model, stack))
-    }
-    heads = {f"{path}.heads": each["heads"] for path, each in layers.items() if "heads" in each}
-    inner = {f"{p}.ffn_dim": each["ffn_dim"] for p, each in layers.items() if "ffn_dim" in each}
-    if isinstance(model, Seq2SeqConfig):
-        heads["model.source_heads"] = model.source_heads
-    head = max(model.dim // size for size in heads.values())
+    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim}
+    for name in ("heads", "ffn_dim"):
+        for stack in ("encoder", "decoder", "layers"):
+            for place, layer in enumerate(getattr(model, stack, ())):
+                if name in vars(layer):
+                    sizes[f"model.{stack}.{place}.{name}"] = vars(layer)[name]
+        if name == "heads" and isinstance(model, Seq2SeqConfig):
+            sizes["model.source_heads"] = model.source_heads
+    head = max(model.dim // size for path, size in sizes.items() if path.endswith("heads"))
     if width % head:
         raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
-    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim, **heads, **inner}
     return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, Store
-from lightconv.data.prepared import PIPELINE_FILES, Prepared, is_prepared
+from lightconv.data.pipeline import PIPELINE_FILES
+from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.data.store import PAIR
 from lightconv.files import digest, inside
 from lightconv.models.config import ModelConfig, Seq2SeqConfig

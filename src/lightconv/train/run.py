@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_dict, to_json
 from lightconv.console import Display, tell
-from lightconv.data.prepared import PIPELINE_FILES
+from lightconv.data.pipeline import PIPELINE_FILES
 from lightconv.files import digest, inside, replace_file
 from lightconv.models.config import ModelConfig
 from lightconv.models.folder import (
