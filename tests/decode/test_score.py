@@ -100,10 +100,3 @@ def test_streams_of_any_length() -> None:
     endless = ([("a b",), ("c",)] for _ in count())
     assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
     assert found.score([]) == []
-
-
-def test_wrong_numbers_of_texts() -> None:
-    model = build(text_config(VOCAB)).eval()
-    found = Scorer(model, words_pipeline(sides=1))
-    with pytest.raises(ValueError, match="line 2: 2 texts, expected one"):
-        list(found.score_windows([[("a",), ("a", "b")]]))

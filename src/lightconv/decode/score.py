@@ -69,11 +69,6 @@ class Scorer:
             done += len(window)
 
     def _score(self, window: Sequence[tuple[str, ...]], first: int) -> Iterator[ScoredText]:
-        count = self._target + 1
-        for line, texts in enumerate(window, first):
-            if len(texts) != count:
-                wanted = "source and target" if count == 2 else "one"
-                raise ValueError(f"line {line}: {len(texts)} texts, expected {wanted}")
         sides = [
             [encode_line(self.pipeline, side, text, line) for line, text in enumerate(texts, first)]
             for side, texts in enumerate(zip(*window, strict=True))
