@@ -6,6 +6,7 @@ best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis o
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -28,12 +29,12 @@ Found = list[list[Hypothesis]]
 Search = Callable[[Rows, Sequence[int], Rows | None], Found]
 
 
+@dataclass(eq=False)
 class ModelSearch:
     """Search with a model: targets of sources, or continuations of prompts."""
 
-    def __init__(self, backend: Backend, options: Options) -> None:
-        self.backend = backend
-        self.options = options
+    backend: Backend
+    options: Options
 
     def __call__(
         self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from io import UnsupportedOperation
 from itertools import chain, islice, repeat
@@ -45,6 +46,7 @@ class Reading(NamedTuple):
     prefix: Ids = ()
 
 
+@dataclass(eq=False)
 class Translator:
     """A search and the pipeline around it.
 
@@ -54,28 +56,20 @@ class Translator:
     show       called with the number of texts answered so far
     """
 
-    def __init__(
-        self,
-        search: Search,
-        pipeline: Pipeline,
-        options: TextOptions | None = None,
-        *,
-        continues: bool = False,
-        align: Align | None = None,
-        warn: Callable[[str], None] = warnings.warn,
-        show: Callable[[int], None] = lambda done: None,
-    ) -> None:
-        self.search = search
-        self.pipeline = pipeline
-        self.options = options or TextOptions()
-        self.continues = continues
-        self.align = align
-        self.warn = warn
-        self.show = show
-        self._encode = partial(encode_line, pipeline)
-        self._target = len(pipeline.config.sides) - 1
-        self._read_tokens, self._tokens = pipeline.vocabularies()
-        language = pipeline.config.sides[self._target].lang
+    search: Search
+    pipeline: Pipeline
+    options: TextOptions = field(default_factory=TextOptions)
+    _: KW_ONLY
+    continues: bool = False
+    align: Align | None = None
+    warn: Callable[[str], None] = warnings.warn
+    show: Callable[[int], None] = lambda done: None
+
+    def __post_init__(self) -> None:
+        self._encode = partial(encode_line, self.pipeline)
+        self._target = len(self.pipeline.config.sides) - 1
+        self._read_tokens, self._tokens = self.pipeline.vocabularies()
+        language = self.pipeline.config.sides[self._target].lang
         self._between = "" if language.partition("_")[0] in UNSPACED else " "
 
     def answers(
