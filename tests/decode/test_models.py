@@ -1,4 +1,4 @@
-"""The search over tiny models of every mixer: against enumeration and against teacher forcing."""
+"""The search over tiny models: against enumeration, with attention, over a shared source."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.decode import Hypothesis, beam_search, sample
+from lightconv.decode import Hypothesis, beam_search
 from lightconv.mixers import reorder
 from lightconv.models import Seq2Seq
 from lightconv.models.seq2seq import Seq2SeqState
@@ -22,7 +22,6 @@ from ..models.examples import (
     SOURCE_VOCAB,
     VOCAB,
     every_kind,
-    language_model,
     seq2seq,
     tokens,
 )
@@ -58,16 +57,6 @@ def eager(
     return step
 
 
-def forced(model: Seq2Seq, source: Tensor, output: list[int]) -> list[float]:
-    """The log-probability of each token, by forward."""
-    target = torch.tensor([output])
-    target_in = torch.tensor([[EOS, *output[:-1]]])
-    with torch.inference_mode():
-        logprobs = model(source[None, source != PAD], target_in).log_softmax(-1)
-    found: list[float] = logprobs.gather(2, target[..., None]).flatten().tolist()
-    return found
-
-
 def texts(found: Found) -> list[list[list[int]]]:
     return [[h.tokens for h in hypotheses] for hypotheses in found]
 
@@ -91,65 +80,6 @@ def test_a_beam_wide_enough_finds_everything(kind: str) -> None:
             expected.sort(reverse=True)
             assert [h.tokens for h in hypotheses] == [output for _, output in expected]
             assert [h.score for h in hypotheses] == pytest.approx([s for s, _ in expected])
-
-
-@every_kind
-@pytest.mark.parametrize("beam", [1, 4])
-def test_scores_are_those_of_teacher_forcing(kind: str, beam: int) -> None:
-    model, source = seq2seq(kind, torch.float32), sources(9)
-    for row, hypotheses in zip(source, search(model, source, beam=beam), strict=True):
-        assert len(hypotheses) == beam
-        for h in hypotheses:
-            expected = forced(model, row, h.tokens)
-            assert h.logprobs == pytest.approx(expected, abs=1e-5)
-            assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
-
-
-@every_kind
-def test_a_sentence_does_not_know_its_batch(kind: str) -> None:
-    model, source = seq2seq(kind, torch.float32), sources(64)
-    run = partial(search, model, step=eager(model), beam=3)
-    together = run(source)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
-    assert texts(run(source[order])) == [texts(together)[b] for b in order.tolist()]
-    for b in range(0, 64, 9):
-        assert texts(run(source[b : b + 1])) == [texts(together)[b]]
-    assert len({len(h.tokens) for each in together for h in each}) > 2
-
-
-@every_kind
-def test_language_models(kind: str) -> None:
-    model = language_model(kind, torch.float32)
-    prompts = tokens(5, 3)
-    with torch.inference_mode():
-        _, state = model.step(prompts[:, :-1], model.start(5, 12))
-        found = beam_search(
-            model.step, state, prompts[:, -1], beam=3, max_len=8, eos=EOS, pad=PAD, block_ngrams=2
-        )
-        for prompt, (best, *_) in zip(prompts.tolist(), found, strict=True):
-            logprobs = model(torch.tensor([[*prompt, *best.tokens[:-1]]])).log_softmax(-1)
-            chosen = torch.tensor([best.tokens])[..., None]
-            expected = logprobs[:, len(prompt) - 1 :].gather(2, chosen).flatten().tolist()
-            assert best.logprobs == pytest.approx(expected, abs=1e-5)
-
-
-def test_samples_of_a_model() -> None:
-    model, source = seq2seq("mixed", torch.float32), sources(6)
-
-    def draw(rows: list[int]) -> Found:
-        with torch.inference_mode():
-            state = model.start(model.encode(source[rows]), 8)
-        first = torch.full((len(rows),), EOS)
-        return sample(
-            model.step, state, first, seeds=rows, samples=3, max_len=8, eos=EOS, pad=PAD, top_k=9
-        )
-
-    together = draw([*range(6)])
-    assert texts(draw([4, 0])) == [texts(together)[4], texts(together)[0]]
-    for row, hypotheses in zip(source, together, strict=True):
-        assert len({tuple(h.tokens) for h in hypotheses}) == 3
-        for h in hypotheses:
-            assert h.logprobs == pytest.approx(forced(model, row, h.tokens), abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", [0, -1])
