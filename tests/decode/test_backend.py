@@ -1,17 +1,12 @@
 """Backends: the engine and PyTorch agree, the choice is told, an ensemble is a mean."""
 
-import io
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import lightconv
-from lightconv import cli
-from lightconv.data.vocabulary import Vocabulary
 from lightconv.decode import Ensemble, Hypothesis, beam_search, ensemble_steps
 from lightconv.decode.backend import Backend, TorchBackend, choose_backend
 from lightconv.decode.engine import Engine
@@ -82,18 +77,6 @@ def test_a_model_that_the_engine_does_not_support() -> None:
     for options, asked in (({"engine": "native"}, "engine='native'"), ({"quantize": "int8"}, "qu")):
         with pytest.raises(ValueError, match=f"^{asked}.* cannot run this model"):
             choose(model, told, **options)
-
-
-def test_the_command_tells_its_backend(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    banded().save(tmp_path / "model", vocabulary=Vocabulary.of("abcde"))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
-    command = ["generate", str(tmp_path / "model"), "--set", "max_len_plus=3"]
-    assert cli.main(command) == 0
-    assert capsys.readouterr().err.startswith("note: decoding in torch, not in the C++ engine")
-    assert cli.main([*command, "--engine", "native"]) == 2
-    assert "error: engine='native' cannot run this model" in capsys.readouterr().err
 
 
 def test_the_former_module_of_ensembles() -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,23 +37,8 @@ def sources(B: int, seed: int = 0) -> Tensor:
 
 def search(model: Seq2Seq, source: Tensor, *, max_len: int = 8, **options: Any) -> Found:
     state = model.start(model.encode(source), max_len)
-    first = torch.full((len(source),), EOS)
-    options = {"step": model.step, "eos": EOS, "pad": PAD, "max_len": max_len, **options}
-    step = options.pop("step")
-    return beam_search(step, state, first, **options)
-
-
-def eager(
-    model: Seq2Seq,
-) -> Callable[[Tensor, Seq2SeqState], tuple[Tensor, Seq2SeqState]]:
-    """Its step, but ever more willing to end: outputs get several lengths."""
-
-    def step(tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
-        logits, state = model.step(tokens, state)
-        logits[..., EOS] += 0.4 * state.position
-        return logits, state
-
-    return step
+    first, step = torch.full((len(source),), EOS), options.pop("step", model.step)
+    return beam_search(step, state, first, eos=EOS, pad=PAD, max_len=max_len, **options)
 
 
 def texts(found: Found) -> list[list[list[int]]]:
@@ -118,9 +102,11 @@ def test_the_source_is_there_once_for_all_hypotheses() -> None:
         keys = state.layers[0].source.keys
         assert len(keys) == len(state.padding)
         seen.append((len(tokens), len(keys), keys.data_ptr()))
-        return hurried(tokens, state)
+        logits, state = model.step(tokens, state)
+        # Ever more willing to end: outputs get several lengths.
+        logits[..., EOS] += 0.4 * state.position
+        return logits, state
 
-    hurried = eager(model)
     search(model, source, beam=4, max_len=9, step=step)
     assert seen[0][:2] == (6, 6)
     for (_, sentences, place), (rows, after, next_place) in itertools.pairwise(seen):
