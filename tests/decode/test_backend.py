@@ -12,11 +12,12 @@ from lightconv.decode.backend import Backend, TorchBackend, choose_backend
 from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options, TextOptions
 from lightconv.decode.text import TextModel
-from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
+from lightconv.models import LanguageModel
 from lightconv.ops.library import native
 from tests.trained import Trained
 
 from ..models.examples import PAD, SOURCE_VOCAB, language_model, seq2seq, tokens
+from .fakes import BANDS, words_model
 from .tables import EOS, Table, Told, define
 
 needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
@@ -25,14 +26,6 @@ needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kern
 @pytest.fixture
 def pairs(copies: Trained) -> TextModel:
     return lightconv.load(copies.model)
-
-
-def banded() -> LanguageModel:
-    """A model with an output that the engine does not support."""
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    bands = AdaptiveConfig(cutoffs=(6,), factor=2)
-    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=9, adaptive=bands)
-    return LanguageModel(config).eval()
 
 
 @needs_kernels
@@ -70,7 +63,7 @@ def choose(model: LanguageModel, told: list[str], **options: Any) -> Backend:
 
 
 def test_a_model_that_the_engine_does_not_support() -> None:
-    model, told = banded(), list[str]()
+    model, told = words_model(BANDS), list[str]()
     assert choose(model, told).name == "torch"
     assert len(told) == 1 and told[0].startswith("decoding in torch, not in the C++ engine: ")
     assert choose(model, told, engine="torch").name == "torch" and len(told) == 1

@@ -12,10 +12,10 @@ from lightconv.data import EOS
 from lightconv.decode import DecodeConfig, score
 from lightconv.decode.options import TextOptions
 from lightconv.decode.score import Scorer
-from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
+from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
-from tests.decode.fakes import words_pipeline
-from tests.trained import Trained, pair_config, text_config
+from tests.decode.fakes import BANDS, words_model, words_pipeline
+from tests.trained import Trained, pair_config
 
 VOCAB = 9  # four special tokens and five words
 
@@ -48,14 +48,11 @@ def test_pairs_follow_the_definition() -> None:
     assert found[4].tokens == ["d", "<unk>", "</s>"]
 
 
-@pytest.mark.parametrize("bands", [None, AdaptiveConfig(cutoffs=(6,), factor=2)])
+@pytest.mark.parametrize("bands", [None, BANDS])
 def test_texts_follow_the_definition(
     bands: AdaptiveConfig | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=VOCAB, adaptive=bands)
-    model = LanguageModel(config).eval()
+    model = words_model(bands)
     monkeypatch.setattr(score, "CHUNK", 3)  # several parts, the last one not full
     lines = ["a b c d", "", "d d", "b . a"]
     found = Scorer(model, words_pipeline(sides=1), options=TextOptions(window=3)).score(lines)
@@ -92,8 +89,7 @@ def test_perplexity_of_a_trained_model_is_that_of_its_training(texts: Trained) -
 
 
 def test_streams_of_any_length() -> None:
-    model = build(text_config(VOCAB)).eval()
-    found = Scorer(model, words_pipeline(sides=1))
+    found = Scorer(words_model(), words_pipeline(sides=1))
     endless = ([("a b",), ("c",)] for _ in count())
     assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
     assert found.score([]) == []

@@ -56,10 +56,10 @@ class Scorer:
 
     def score_windows(self, stream: Iterable[Sequence[tuple[str, ...]]]) -> Iterator[ScoredText]:
         """The same for windows of (text,) or (source, target), one in memory at a time."""
-        done = 0
+        first = 1
         for window in stream:
-            yield from self._score(window, done + 1)
-            done += len(window)
+            yield from self._score(window, first)
+            first += len(window)
 
     def _score(self, window: Sequence[tuple[str, ...]], first: int) -> Iterator[ScoredText]:
         target, tokens = len(self.pipeline.config.sides) - 1, self.pipeline.vocabularies().target
