@@ -260,7 +260,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_person_gets_an_answer_for_each_line(copies: Trained) -> None:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "lightconv", "translate", str(copies.model)]
     process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **pipes)
     assert process.stdin is not None and process.stdout is not None

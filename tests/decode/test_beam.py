@@ -278,7 +278,7 @@ def test_sums_keep_the_digits_of_each_token(T: int, dtype: torch.dtype, abs: flo
 
 
 def test_the_logits_of_a_step_are_not_written_to() -> None:
-    logits = torch.randn(6, 8, dtype=torch.float64)
+    logits = Table(1, 8, 6).logits[0, :, 0]
     before = logits.clone()
     search_positions(logits, 2, pad=1, min_len=2, block_ngrams=1, prefix=[[4], []])
     assert torch.equal(logits, before)

@@ -1,4 +1,4 @@
-"""The search over tiny models: attention, and a source shared by its hypotheses."""
+"""The search over tiny models: attention, alignments, a source shared by its hypotheses."""
 
 import itertools
 import re
@@ -11,17 +11,12 @@ import torch
 from torch import Tensor
 
 from lightconv.decode import Hypothesis, beam_search
+from lightconv.decode.alignment import align
 from lightconv.mixers import reorder
 from lightconv.models import Seq2Seq
 from lightconv.models.seq2seq import Seq2SeqState
 
-from ..models.examples import (
-    EOS,
-    PAD,
-    SOURCE_VOCAB,
-    seq2seq,
-    tokens,
-)
+from ..models.examples import EOS, PAD, SOURCE_VOCAB, seq2seq, tokens
 
 Found = list[list[Hypothesis]]
 
@@ -69,6 +64,47 @@ def test_attention_of_a_layer(layer: int) -> None:
             S = real.shape[1]
             torch.testing.assert_close(h.attention[:, :S], expected.float(), atol=1e-5, rtol=0)
             assert h.attention[:, S:].eq(0).all()
+
+
+# --- Alignments
+
+READ = [[4, 5, 6], [7], [], [5, 4, 4, 6, 7, 5]]
+
+
+def attend(model: Seq2Seq, source: list[int], target: list[int], layer: int) -> torch.Tensor:
+    """[T, S] without EOS: the target is forced, one token at a time."""
+    options = {"step": partial(model.step_attending, layer=layer), "prefix": [target]}
+    read = torch.tensor([[*source, EOS]])
+    ((found,),) = search(model, read, beam=1, max_len=len(target) + 1, **options)
+    assert found.tokens == [*target, EOS] and found.attention is not None
+    return found.attention[:-1, :-1]
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_a_token_comes_from_where_the_layer_looks(layer: int) -> None:
+    model = seq2seq("dynamicconv")
+    targets = [[5, 4], [4, 4, 6, 7, 5], [4, 5], []]
+    found = align([model], READ, targets, layer)
+    for source, target, pairs in zip(READ, targets, found, strict=True):
+        if not source or not target:
+            assert pairs == []
+            continue
+        best = attend(model, source, target, layer).argmax(1).tolist()
+        assert pairs == [(s, t) for t, s in enumerate(best)]
+    assert {s for pairs in found for s, _ in pairs} - {0}, "not always the first"
+
+
+def test_models_are_asked_together() -> None:
+    models = [seq2seq("dynamicconv"), seq2seq("attention")]
+    source, target = READ[3], [4, 7, 6, 6, 5]
+    looks = sum(attend(model, source, target, -1) for model in models)
+    assert isinstance(looks, torch.Tensor)
+    (pairs,) = align(models, [source], [target])
+    assert pairs == [(s, t) for t, s in enumerate(looks.argmax(1).tolist())]
+    assert align(models, [], []) == []
+
+
+# --- The source
 
 
 def test_the_source_is_there_once_for_all_hypotheses() -> None:
