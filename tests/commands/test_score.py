@@ -33,12 +33,7 @@ def test_scores_of_pairs(run: Run, copies: Trained, tmp_path: Path) -> None:
     assert bad < good < 0.0
 
 
-def test_wrong_pairs(
-    run: Run,
-    copies: Trained,
-    texts: Trained,
-    tmp_path: Path,
-) -> None:
+def test_wrong_pairs(run: Run, copies: Trained, texts: Trained, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("w1\nw2\n")
     (tmp_path / "out").write_text("w1\n")
     both = ("--source", tmp_path / "in", "--target", tmp_path / "out")

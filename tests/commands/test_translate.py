@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lightconv
 from lightconv.commands.translate import _format
+from lightconv.data.vocabulary import Vocabulary
 from lightconv.decode.answer import Answer, Output
 from lightconv.decode.options import TextOptions
+from tests.decode.fakes import BANDS, words_model
 from tests.trained import Trained
 
 from .conftest import Run
@@ -61,11 +64,8 @@ def test_alignments(run: Run, copies: Trained) -> None:
     assert [row[0] for row in rows] == plain and rows[1] == ["", ""]
     found = [[tuple(map(int, pair.split("-"))) for pair in row[1].split()] for row in rows]
     assert [t for _, t in found[0]] == [0, 1, 2] and {s for s, _ in found[0]} <= {0, 1, 2}
-    first = json.loads(
-        run("translate", copies.model, "--alignments", "--format", "jsonl", stdin=lines).out.split(
-            "\n"
-        )[0]
-    )
+    jsonl = run("translate", copies.model, "--alignments", "--format", "jsonl", stdin=lines)
+    first = json.loads(jsonl.out.split("\n")[0])
     assert [tuple(pair) for pair in first["alignment"]] == found[0]
     assert first["source_tokens"] == ["w1", "w2", "w3"]
     ranked = run("translate", copies.model, "--alignments", "--n-best", "2", stdin="w1\n\n")
@@ -116,16 +116,12 @@ def test_prompts_go_on(run: Run, texts: Trained) -> None:
     model = lightconv.load(texts.model)
     done = run("generate", texts.model, "--prompt", "the", "--prompt", "")
     assert done.out.splitlines() == model.generate(["the", ""])
-    both = ("--prompt", "the", "--input", texts.data / "test.text.txt")
-    assert run("generate", texts.model, *both).refused("--prompt and --input, expected one")
-    assert run("generate", texts.model, stdin="the\n\n").out.splitlines() == [
-        *model.generate(["the"]),
-        "",
-    ]
-    drawn = ("generate", texts.model, "--prompt", "the", "--sample", "--n-best", "3")
-    first = run(*drawn, "--seed", "5", "--top-k", "9", "--temperature", "0.8")
+    lines = run("generate", texts.model, stdin="the\n\n").out.splitlines()
+    assert lines == [*model.generate(["the"]), ""]
+    drawn = f"generate {texts.model} --prompt the --sample --n-best 3 --seed 5 --top-k 9".split()
+    first = run(*drawn, "--temperature", "0.8")
     assert [line.split("\t")[2][:3] for line in first.out.splitlines()] == ["the"] * 3
-    assert first == run(*drawn, "--seed", "5", "--top-k", "9", "--temperature", "0.8")
+    assert first == run(*drawn, "--temperature", "0.8")
 
 
 def test_interactive(run: Run, copies: Trained, texts: Trained) -> None:
@@ -142,85 +138,92 @@ def test_files(run: Run, copies: Trained, tmp_path: Path) -> None:
     done = run("translate", copies.model, "--input", packed)
     assert done.out == "w1 w2\nw3 w4\n"
     assert done.err.startswith("warning: dropped the byte order mark of 1 file and the carriage")
-    (tmp_path / "empty").touch()
-    for name, words in (("no", "no does not exist"), (".", "is a folder"), ("empty", "is empty")):
-        assert run("translate", copies.model, "--input", tmp_path / name).refused(words)
 
 
-def test_ensembles(run: Run, copies: Trained, texts: Trained, tmp_path: Path) -> None:
+def test_ensembles(run: Run, copies: Trained) -> None:
     lines = "w1 w2\n\nw3 w4 w5\n"
     alone = run("translate", copies.model, "--format", "jsonl", stdin=lines)
-    ensemble = ("translate", copies.model, "--ensemble")
-    same = run(*ensemble, copies.run, "--format", "jsonl", stdin=lines)
+    same = run(
+        "translate", copies.model, "--ensemble", copies.run, "--format", "jsonl", stdin=lines
+    )
     answers = (map(json.loads, done.out.splitlines()) for done in (alone, same))
     for one, other in zip(*answers, strict=True):
         assert one["text"] == other["text"]
         assert one.get("score", 0.0) == pytest.approx(other.get("score", 0.0), abs=1e-5)
-    assert run(*ensemble, texts.model, stdin=lines).refused("another kind of model")
-    assert run(*ensemble, tmp_path / "no", stdin=lines).refused("does not exist")
-    twin = tmp_path / "twin"
-    shutil.copytree(copies.model, twin)
-    vocabulary = min(twin.glob("vocab*"))
+
+
+def test_the_lines_before_a_bad_one_are_answered(run: Run, copies: Trained) -> None:
+    done = run("translate", copies.model, stdin=b"w1\nw\xe4\n")
+    assert done.code == 2 and done.out == "w1\n"
+    assert "standard input, line 2: byte 0xe4 is not UTF-8 (byte 2 of the line)" in done.err
+
+
+@pytest.fixture(scope="module")
+def places(
+    copies: Trained, texts: Trained, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Models, and `tmp`, a folder of things that are none."""
+    tmp = tmp_path_factory.mktemp("places")
+    (tmp / "folder").mkdir()
+    (tmp / "blank").touch()
+    (tmp / "model.pt").write_bytes(b"\x80\x04K\x01.")
+    shutil.copytree(copies.model, tmp / "beam")
+    config = json.loads((tmp / "beam" / "config.json").read_text())
+    config["decode"]["beam"] = 0
+    (tmp / "beam" / "config.json").write_text(json.dumps(config))
+    shutil.copytree(copies.model, tmp / "twin")
+    vocabulary = min((tmp / "twin").glob("vocab*"))
     vocabulary.write_text(vocabulary.read_text().replace("w1\n", "w11\n"))
     # Else the manifest, not the ensemble, is the reason.
-    (twin / "manifest.json").unlink()
-    assert run(*ensemble, twin, stdin=lines).refused("ensemble (", vocabulary.name, "same prepared")
+    (tmp / "twin" / "manifest.json").unlink()
+    return {"copies": copies.model, "texts": texts.model, "tmp": tmp}
 
 
 @pytest.mark.parametrize(
-    "data, words",
+    "command, words",
     [
-        (b"w1\nw\xe4\n", "standard input, line 2: byte 0xe4 is not UTF-8 (byte 2 of the line)"),
-        (b"w1\n\0\n", "standard input, line 2: a NUL character (byte 1 of the line)"),
-        ("w1\n".encode("utf-16"), "standard input is UTF-16"),
+        ("translate {copies} --beam 0", "beam=0 must be at least 1"),
+        ("translate {copies} --n-best 4", "n_best=4 must not be above beam=3"),
+        ("translate {copies} --n-best 0", "n_best=0 must be at least 1"),
+        ("translate {copies} --set max_len_ratio=0 --set min_len=9", "min_len=9 must not be above"),
+        ("translate {copies} --set alfa=1", "did you mean 'alpha'"),
+        ("translate {copies} --max-source 0", "max_source=0 must be at least 1"),
+        ("translate {copies} --set min_len=90", "line 1: at least 90 tokens, and at most 7"),
+        ("translate {copies} --set min_len_ratio=9", "line 1: at least 18 tokens, and at most 7"),
+        ("translate {copies} --engine torch --quantize int8", "the C++ engine, got engine='torch'"),
+        ("translate {copies} --set coverage=1 --quantize int8", "coverage=1 runs in torch only"),
+        ("translate {copies} --set coverage=1 --engine native", "coverage=1 runs in torch only"),
+        ("translate {copies} --top-k 3", "top_k is for random outputs, expected sample (--sample)"),
+        ("translate {copies} --sample --top-p 0", "top_p=0.0 must be in (0, 1]"),
+        ("translate {copies} --beams 3", "did you mean '--beam'?"),
+        ("translate {copies} --alignment", "did you mean '--alignments'?"),
+        ("translate {copies} --input {tmp}/no", "no does not exist"),
+        ("translate {copies} --input {tmp}", "is a folder"),
+        ("translate {copies} --input {tmp}/blank", "is empty"),
+        ("generate {texts} --prompt the --input {tmp}/blank", "--prompt and --input, expected one"),
+        ("translate {copies} --ensemble {texts}", "another kind of model"),
+        ("translate {copies} --ensemble {tmp}/no", "does not exist"),
+        ("translate {copies} --ensemble {tmp}/twin", "ensemble (|vocab|same prepared"),
+        ("translate {tmp}/no", "no does not exist|RUN/model"),
+        ("translate {tmp}/folder", "has no config.json"),
+        ("translate {texts}", "is a language model|lightconv generate"),
+        ("generate {copies}", "`lightconv translate` or `lightconv summarize`"),
+        ("translate {tmp}/model.pt", "is a pickle|lightconv import"),
+        ("translate {tmp}/beam", "config.json: decode.beam=0"),
     ],
 )
-def test_bytes_that_are_not_text(run: Run, copies: Trained, data: bytes, words: str) -> None:
-    done = run("translate", copies.model, stdin=data)
-    assert done.code == 2 and words in done.err
-    assert done.out == ("w1\n" if b"w1\n" in data else ""), "the lines before are answered"
+def test_wrong_calls(run: Run, places: dict[str, Path], command: str, words: str) -> None:
+    done = run(*command.format(**places).split(), stdin="w1\n")
+    assert done.refused(*words.split("|")), done.err
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ("--beam 0", "beam=0 must be at least 1"),
-        ("--n-best 4", "n_best=4 must not be above beam=3"),
-        ("--n-best 0", "n_best=0 must be at least 1"),
-        ("--set max_len_ratio=0 --set min_len=9", "min_len=9 must not be above"),
-        ("--set alfa=1", "did you mean 'alpha'"),
-        ("--max-source 0", "max_source=0 must be at least 1"),
-        ("--set min_len=90", "line 1: at least 90 tokens, and at most 7"),
-        ("--set min_len_ratio=9", "line 1: at least 18 tokens, and at most 7"),
-        ("--engine torch --quantize int8", "needs the C++ engine, got engine='torch'"),
-        ("--set coverage=1 --quantize int8", "coverage=1 runs in torch only"),
-        ("--set coverage=1 --engine native", "coverage=1 runs in torch only"),
-        ("--top-k 3", "top_k is for random outputs, expected sample (--sample)"),
-        ("--sample --top-p 0", "top_p=0.0 must be in (0, 1]"),
-        ("--beams 3", "did you mean '--beam'?"),
-        ("--alignment", "did you mean '--alignments'?"),
-    ],
-)
-def test_wrong_options(run: Run, copies: Trained, arguments: str, words: str) -> None:
-    assert run("translate", copies.model, *arguments.split(), stdin="w1\n").refused(words)
-
-
-def test_wrong_models(run: Run, copies: Trained, texts: Trained, tmp_path: Path) -> None:
-    shutil.copytree(copies.model, tmp_path / "beam")
-    config = json.loads((tmp_path / "beam" / "config.json").read_text())
-    config["decode"]["beam"] = 0
-    (tmp_path / "beam" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "model.pt").write_bytes(b"\x80\x04K\x01.")
-    for command, model, words in (
-        ("translate", tmp_path / "no", ("no does not exist", "RUN/model")),
-        ("translate", tmp_path / "empty", ("has no config.json",)),
-        ("translate", texts.model, ("is a language model", "lightconv generate")),
-        ("generate", copies.model, ("`lightconv translate` or `lightconv summarize`",)),
-        ("translate", tmp_path / "model.pt", ("is a pickle", "lightconv import")),
-        ("translate", tmp_path / "beam", ("config.json: decode.beam=0",)),
-    ):
-        assert run(command, model).refused(*words)
+def test_the_backend_is_told(run: Run, tmp_path: Path) -> None:
+    words_model(BANDS).save(tmp_path / "model", vocabulary=Vocabulary.of("abcde"))
+    command = ("generate", tmp_path / "model", "--set", "max_len_plus=3")
+    done = run(*command, stdin="a b\n")
+    assert done.code == 0 and done.err.startswith("note: decoding in torch, not in the C++ engine")
+    native = run(*command, "--engine", "native", stdin="a b\n")
+    assert native.refused("engine='native' cannot run this model")
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -257,14 +260,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_person_gets_an_answer_for_each_line(copies: Trained) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lightconv", "translate", str(copies.model)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-    )
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "lightconv", "translate", str(copies.model)]
+    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **pipes)
     assert process.stdin is not None and process.stdout is not None
     for line in (b"w1 w2\n", b"w3\n", b"\n", b"w4 w5\n"):
         process.stdin.write(line)
@@ -279,14 +277,8 @@ def test_a_closed_pipe_is_quiet(copies: Trained) -> None:
         f"yes w1 | head -5000 | {sys.executable} -m lightconv translate "
         f"{copies.model} --beam 1 --window 50 | head -2; exit ${{PIPESTATUS[2]}}"
     )
-    done = subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-    )
+    options: Any = {"capture_output": True, "text": True, "cwd": ROOT, "env": ENVIRONMENT}
+    done = subprocess.run(["bash", "-c", command], check=False, **options)
     assert (done.returncode, done.stdout, done.stderr) == (0, "w1\nw1\n", "")
 
 

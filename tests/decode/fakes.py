@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from lightconv.data import EOS
 from lightconv.data.config import PipelineConfig, SideConfig, WordsConfig
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.vocabulary import Vocabularies, Vocabulary
 from lightconv.decode.beam import Hypothesis
+from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
 
 WORDS = ("a", "b", "c", "d", ".")
 
@@ -16,6 +19,18 @@ def words_pipeline(sides: int = 2, lang: str = "en") -> Pipeline:
     vocabulary = Vocabulary.of(WORDS)
     config = PipelineConfig(sides=(SideConfig(lang=lang),) * sides, subword=WordsConfig())
     return Pipeline(config, [], Vocabularies(vocabulary, vocabulary))
+
+
+# The engine does not support an output in bands.
+BANDS = AdaptiveConfig(cutoffs=(6,), factor=2)
+
+
+def words_model(bands: AdaptiveConfig | None = None) -> LanguageModel:
+    """A language model of the five words, untrained."""
+    torch.manual_seed(0)
+    layers = (DynamicConvConfig(kernel=3, heads=2),)
+    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=9, adaptive=bands)
+    return LanguageModel(config).eval()
 
 
 class Reverse:

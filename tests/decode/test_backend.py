@@ -1,27 +1,23 @@
 """Backends: the engine and PyTorch agree, the choice is told, an ensemble is a mean."""
 
-import io
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import lightconv
-from lightconv import cli
-from lightconv.data.vocabulary import Vocabulary
-from lightconv.decode import Ensemble, beam_search, ensemble_steps
+from lightconv.decode import Ensemble, Hypothesis, beam_search, ensemble_steps
 from lightconv.decode.backend import Backend, TorchBackend, choose_backend
 from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options, TextOptions
 from lightconv.decode.text import TextModel
-from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
+from lightconv.models import LanguageModel
 from lightconv.ops.library import native
 from tests.trained import Trained
 
 from ..models.examples import PAD, SOURCE_VOCAB, language_model, seq2seq, tokens
+from .fakes import BANDS, words_model
 from .tables import EOS, Table, Told, define
 
 needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
@@ -30,14 +26,6 @@ needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kern
 @pytest.fixture
 def pairs(copies: Trained) -> TextModel:
     return lightconv.load(copies.model)
-
-
-def banded() -> LanguageModel:
-    """A model with an output that the engine does not support."""
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    bands = AdaptiveConfig(cutoffs=(6,), factor=2)
-    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=9, adaptive=bands)
-    return LanguageModel(config).eval()
 
 
 @needs_kernels
@@ -75,25 +63,13 @@ def choose(model: LanguageModel, told: list[str], **options: Any) -> Backend:
 
 
 def test_a_model_that_the_engine_does_not_support() -> None:
-    model, told = banded(), list[str]()
+    model, told = words_model(BANDS), list[str]()
     assert choose(model, told).name == "torch"
     assert len(told) == 1 and told[0].startswith("decoding in torch, not in the C++ engine: ")
     assert choose(model, told, engine="torch").name == "torch" and len(told) == 1
     for options, asked in (({"engine": "native"}, "engine='native'"), ({"quantize": "int8"}, "qu")):
         with pytest.raises(ValueError, match=f"^{asked}.* cannot run this model"):
             choose(model, told, **options)
-
-
-def test_the_command_tells_its_backend(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    banded().save(tmp_path / "model", vocabulary=Vocabulary.of("abcde"))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
-    command = ["generate", str(tmp_path / "model"), "--set", "max_len_plus=3"]
-    assert cli.main(command) == 0
-    assert capsys.readouterr().err.startswith("note: decoding in torch, not in the C++ engine")
-    assert cli.main([*command, "--engine", "native"]) == 2
-    assert "error: engine='native' cannot run this model" in capsys.readouterr().err
 
 
 def test_the_former_module_of_ensembles() -> None:
@@ -105,8 +81,9 @@ def test_the_former_module_of_ensembles() -> None:
 # --- Ensembles
 
 
-def test_probabilities_are_averaged() -> None:
-    tables = [Table(4, 9, 8, seed) for seed in (1, 2, 3)]
+@pytest.mark.parametrize("seeds", [(1, 2, 3), (1,)])
+def test_probabilities_are_averaged(seeds: tuple[int, ...]) -> None:
+    tables = [Table(4, 9, 8, seed) for seed in seeds]
     mean = Table(4, 9, 8)
     mean.logits = torch.stack([table.logits.softmax(-1) for table in tables]).mean(0).log()
     steps = ensemble_steps([table.step for table in tables])
@@ -118,31 +95,18 @@ def test_probabilities_are_averaged() -> None:
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected])
 
 
-def test_one_model_is_itself() -> None:
-    table = Table(4, 9, 8)
-    found = beam_search(
-        ensemble_steps([table.step]), (table.start(),), torch.full((4,), EOS),
-        beam=3, max_len=8, eos=EOS,
-    )  # fmt: skip
-    for ours, alone in zip(found, table.search(beam=3, max_len=8), strict=True):
-        assert [h.tokens for h in ours] == [h.tokens for h in alone]
-        assert [h.score for h in ours] == pytest.approx([h.score for h in alone])
-
-
 def test_attention_is_averaged_if_all_give_it() -> None:
     a, b = Table(3, 9, 8, 1), Table(3, 9, 8, 2)
-    first = torch.full((3,), EOS)
-    states = (a.start(), b.start())
-    steps = ensemble_steps([a.step_attending, b.step_attending])
-    for sentence, (best, *_) in enumerate(
-        beam_search(steps, states, first, beam=2, max_len=8, eos=EOS)
-    ):
+
+    def search(*steps: Any) -> list[list[Hypothesis]]:
+        states, first = (a.start(), b.start()), torch.full((3,), EOS)
+        return beam_search(ensemble_steps(steps), states, first, beam=2, max_len=8, eos=EOS)
+
+    for sentence, (best, *_) in enumerate(search(a.step_attending, b.step_attending)):
         looks = [torch.tensor(table.look(sentence, best.tokens)) for table in (a, b)]
         assert best.attention is not None
         torch.testing.assert_close(best.attention, (looks[0] + looks[1]) / 2)
-    steps = ensemble_steps([a.step_attending, b.step])
-    found = beam_search(steps, (a.start(), b.start()), first, beam=2, max_len=8, eos=EOS)
-    assert found[0][0].attention is None
+    assert search(a.step_attending, b.step)[0][0].attention is None
 
 
 def test_impossible_words_stay_impossible_only_for_all() -> None:

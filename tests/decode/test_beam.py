@@ -1,7 +1,6 @@
 """The search over tables of numbers: against enumeration, and against its definition in Python."""
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lightconv.decode import DecodeConfig, Hypothesis, beam_options, beam_search
-from lightconv.decode.rules import stepwise
 
 from .tables import EOS, SOURCE, Scored, Table, TableState, Told, define, enumerate_all
 
@@ -21,40 +19,41 @@ def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-12)
 
 
-def power(alpha: float) -> Any:
-    return lambda length: length**alpha
+def check(
+    table: Table, beam: int, told: list[Told], expect: Any = define, penalty: Any = 1.0
+) -> list[list[Hypothesis]]:
+    """Each sentence has the outputs that its rules leave."""
+    found = table.search(
+        beam=beam,
+        max_len=[each.max_len for each in told],
+        min_len=torch.tensor([each.min_len for each in told]),
+        prefix=[each.prefix for each in told],
+        forbidden=told[0].forbidden,
+        block_ngrams=told[0].block,
+        length_penalty=penalty,
+    )
+    exact = penalty if callable(penalty) else lambda length: length**penalty
+    how = (beam,) if expect is define else ()
+    for sentence, rules in enumerate(told):
+        assert_same(found[sentence], expect(table, sentence, *how, rules, exact))
+    return found
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("V, max_len, beam", [(4, 4, 40), (3, 5, 31), (6, 2, 6), (5, 1, 3)])
 def test_a_beam_wide_enough_finds_everything(V: int, max_len: int, beam: int, alpha: float) -> None:
-    table = Table(3, V, max_len, seed=V)
-    found = table.search(beam=beam, max_len=max_len, length_penalty=alpha)
-    for sentence in range(3):
-        assert_same(found[sentence], enumerate_all(table, sentence, Told(max_len), power(alpha)))
+    check(Table(3, V, max_len, seed=V), beam, [Told(max_len)] * 3, enumerate_all, alpha)
 
 
 def test_a_beam_wide_enough_finds_everything_that_the_rules_allow() -> None:
-    table = Table(4, 5, 6, seed=8)
     told = [
         Told(6, 2, (1,), 2, ()),
         Told(4, 1, (1,), 2, (3,)),
         Told(5, 5, (1,), 2, (1, 4)),
         Told(3, 1, (1,), 2, (0, EOS)),
     ]
-    found = table.search(
-        beam=250,
-        max_len=[each.max_len for each in told],
-        min_len=torch.tensor([each.min_len for each in told]),
-        prefix=[each.prefix for each in told],
-        pad=1,
-        block_ngrams=2,
-        length_penalty=partial(stepwise, alpha=0.7),
-    )
-    for sentence, rules in enumerate(told):
-        expected = enumerate_all(table, sentence, rules, lambda n: ((5 + n) / 6) ** 0.7)
-        assert len(expected) > 0
-        assert_same(found[sentence], expected)
+    found = check(Table(4, 5, 6, seed=8), 250, told, enumerate_all, lambda n: ((5 + n) / 6) ** 0.7)
+    assert all(found)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -64,20 +63,16 @@ def test_blocked_ngrams_change_what_is_found(n: int) -> None:
     table.logits[..., 3] += 6.0
     table.logits[..., EOS] -= 6.0
     free = table.search(beam=130, max_len=7, pad=1, nbest=1)
-    wide = table.search(beam=130, max_len=7, pad=1, block_ngrams=n)
-    narrow = table.search(beam=3, max_len=7, pad=1, block_ngrams=n)
-    rules = Told(7, 1, (1,), n)
-    for sentence in range(3):
-        assert grams(free[sentence][0].tokens, n)[1], "there was something to block"
-        assert_same(wide[sentence], enumerate_all(table, sentence, rules, power(1.0)))
-        assert_same(narrow[sentence], define(table, sentence, 3, rules, power(1.0)))
-        assert not any(grams(h.tokens, n)[1] for h in wide[sentence])
+    told = [Told(7, 1, (1,), n)] * 3
+    for hypotheses in check(table, 130, told, enumerate_all):
+        assert not any(repeats(h.tokens, n) for h in hypotheses)
+    check(table, 3, told)
+    assert all(repeats(best.tokens, n) for (best,) in free), "there was something to block"
 
 
-def grams(tokens: list[int], n: int) -> tuple[set[tuple[int, ...]], bool]:
-    """The n-grams, and whether one comes twice."""
-    found = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return set(found), len(set(found)) < len(found)
+def repeats(tokens: list[int], n: int) -> bool:
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(set(grams)) < len(grams)
 
 
 def test_blocking_that_is_off_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +95,7 @@ def test_blocking_that_is_off_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("V, max_len", [(3, 6), (5, 9), (11, 12), (40, 15)])
 def test_narrow_beams_follow_the_definition(V: int, max_len: int, beam: int, seed: int) -> None:
-    table = Table(5, V, max_len, seed=seed)
-    found = table.search(beam=beam, max_len=max_len, length_penalty=0.8)
-    for sentence in range(5):
-        assert_same(found[sentence], define(table, sentence, beam, Told(max_len), power(0.8)))
+    check(Table(5, V, max_len, seed=seed), beam, [Told(max_len)] * 5, penalty=0.8)
 
 
 @st.composite
@@ -126,18 +118,7 @@ def problems(draw: st.DrawFn) -> tuple[Table, int, list[Told]]:
 @settings(max_examples=150, deadline=None)
 @given(problems())
 def test_all_rules_follow_the_definition(problem: tuple[Table, int, list[Told]]) -> None:
-    table, beam, told = problem
-    found = table.search(
-        beam=beam,
-        max_len=[each.max_len for each in told],
-        min_len=[each.min_len for each in told],
-        prefix=[each.prefix for each in told],
-        forbidden=told[0].forbidden,
-        block_ngrams=told[0].block,
-        length_penalty=0.9,
-    )
-    for sentence, rules in enumerate(told):
-        assert_same(found[sentence], define(table, sentence, beam, rules, power(0.9)))
+    check(*problem, penalty=0.9)
 
 
 @settings(max_examples=50, deadline=None)
@@ -146,9 +127,7 @@ def test_equal_sums_follow_the_definition(seed: int, beam: int, levels: int) -> 
     # Logits of few values: most words are equally good. The lower one, of the better past, wins.
     table = Table(2, 6, 5, seed)
     table.logits = (table.logits * levels / 4).round()
-    found = table.search(beam=beam, max_len=5)
-    for sentence in range(2):
-        assert_same(found[sentence], define(table, sentence, beam, Told(5), power(1.0)))
+    check(table, beam, [Told(5)] * 2)
 
 
 def test_logprobs_are_those_of_each_token() -> None:
@@ -203,7 +182,37 @@ def test_nbest_are_the_first() -> None:
     assert table.search(beam=4, max_len=6, nbest=2) == [each[:2] for each in whole]
 
 
-def test_the_first_step_reads_one_row_per_sentence_and_finished_sentences_leave() -> None:
+@pytest.mark.parametrize(
+    "options, calls",
+    [
+        ({"beam": 1, "max_len": 8}, [3] * 8),
+        # At its own limit a sentence leaves.
+        ({"beam": 2, "max_len": [2, 8, 5]}, [3, 6, 4, 4, 4, 2, 2, 2]),
+        # A prefix of all is stepped once per sentence.
+        ({"beam": 3, "max_len": 6, "prefix": [[4, 5, 6], [5, 5], [7, 8]]}, [3, 3, 3, 9, 9, 9]),
+        # A prefix with EOS is all there is.
+        ({"beam": 3, "max_len": 6, "prefix": [[4, 5, EOS], [], [7]]}, [3, 9, 9, 6, 6, 6]),
+    ],
+)
+def test_rows_of_each_step(options: dict[str, Any], calls: list[int]) -> None:
+    """One for each sentence at first; no sentence ends of itself."""
+    table = Table(3, 9, 8, seed=2)
+    table.logits[..., EOS] = -50.0
+    found = table.search(**options)
+    assert table.calls == calls
+    lengths, prefix = options["max_len"], options.get("prefix", [[]] * 3)
+    for b, hypotheses in enumerate(found):
+        if EOS in prefix[b]:
+            assert [h.tokens for h in hypotheses] == [prefix[b]]
+            assert hypotheses[0].score == pytest.approx(table.logprob(b, prefix[b]) / 3, abs=1e-12)
+            continue
+        assert len(hypotheses) == options["beam"]
+        limit = lengths if isinstance(lengths, int) else lengths[b]
+        for h in hypotheses:
+            assert len(h.tokens) == limit and h.tokens[: len(prefix[b])] == prefix[b]
+
+
+def test_finished_sentences_leave() -> None:
     table = Table(3, 6, 10, seed=2)
     # Sentence 1 ends at once and for good, the others never want to.
     table.logits[..., EOS] = -50.0
@@ -214,34 +223,6 @@ def test_the_first_step_reads_one_row_per_sentence_and_finished_sentences_leave(
     table.search(beam=2, max_len=10)
     assert table.calls[:2] == [3, 6]
     assert set(table.calls[2:]) == {4}
-
-
-def test_a_sentence_leaves_at_its_own_limit() -> None:
-    table = Table(3, 9, 8, seed=2)
-    table.logits[..., EOS] = -50.0
-    found = table.search(beam=2, max_len=[2, 8, 5])
-    assert [{len(h.tokens) for h in each} for each in found] == [{2}, {8}, {5}]
-    assert table.calls == [3, 6, 4, 4, 4, 2, 2, 2]
-
-
-def test_a_prefix_of_all_is_stepped_once_per_sentence() -> None:
-    table = Table(2, 9, 8, seed=2)
-    table.logits[..., EOS] = -50.0
-    found = table.search(beam=3, max_len=6, prefix=[[4, 5, 6], [5, 5]])
-    assert table.calls == [2, 2, 2, 6, 6, 6]
-    assert all(h.tokens[:3] == [4, 5, 6] for h in found[0])
-    assert all(h.tokens[:2] == [5, 5] for h in found[1])
-    assert [len(each) for each in found] == [3, 3]
-
-
-def test_a_prefix_with_eos_is_all_there_is() -> None:
-    table = Table(2, 9, 8, seed=2)
-    table.logits[1, ..., EOS] = -50.0
-    found = table.search(beam=3, max_len=6, prefix=[[4, 5, EOS], []])
-    assert table.calls == [2, 6, 6, 3, 3, 3]
-    assert [h.tokens for h in found[0]] == [[4, 5, EOS]]
-    assert found[0][0].score == pytest.approx(table.logprob(0, [4, 5, EOS]) / 3, abs=1e-12)
-    assert len(found[1]) == 3
 
 
 def test_nothing_is_moved_while_every_row_stays() -> None:
@@ -276,45 +257,31 @@ def test_an_eos_below_the_first_beam_candidates_does_not_count() -> None:
     assert [EOS] in [h.tokens for h in table.search(beam=3, max_len=2)[0]]
 
 
-def test_half_precision_logits_are_summed_in_float32() -> None:
-    logits = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-
-    def step(tokens: Tensor, state: TableState) -> tuple[Tensor, TableState]:
-        return logits[state.sentence, state.position][:, None], state._replace(
-            position=state.position + 1
-        )
-
-    start = TableState(torch.arange(2), torch.zeros(2, dtype=torch.int64), 0)
-    best = beam_search(step, start, torch.tensor([EOS, EOS]), beam=2, max_len=5, eos=EOS)[0][0]
-    exact = logits.double().log_softmax(-1)[0, range(len(best.tokens)), best.tokens]
-    assert math.isclose(best.score, exact.mean().item(), abs_tol=1e-6)
-
-
-def test_long_sums_keep_the_digits_of_each_token() -> None:
-    # In single precision a sum of 300 log-probabilities has lost the last digits of each.
-    logits = torch.randn(300, 50, generator=torch.Generator().manual_seed(0))
+def search_positions(logits: Tensor, B: int = 1, **options: Any) -> list[list[Hypothesis]]:
+    """The hypotheses of sentences whose scores [T, V] depend on the position alone."""
 
     def step(tokens: Tensor, position: int) -> tuple[Tensor, int]:
-        return logits[position].expand(len(tokens), 1, 50), position + 1
+        return logits[position].expand(len(tokens), 1, -1), position + 1
 
-    found = beam_search(step, 0, torch.tensor([EOS]), beam=2, min_len=300, max_len=300, eos=EOS)
-    for hypothesis in found[0]:
-        exact = logits.double().log_softmax(-1)[range(300), hypothesis.tokens]
-        assert hypothesis.logprobs == pytest.approx(exact.tolist(), abs=2e-6)
+    options |= {"beam": 2, "max_len": len(logits), "eos": EOS}
+    return beam_search(step, 0, torch.full((B,), EOS), **options)
+
+
+@pytest.mark.parametrize("T, dtype, abs", [(5, torch.bfloat16, 1e-6), (300, torch.float32, 2e-6)])
+def test_sums_keep_the_digits_of_each_token(T: int, dtype: torch.dtype, abs: float) -> None:
+    # In single precision a sum of 300 log-probabilities has lost the last digits of each.
+    logits = torch.randn(T, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for hypothesis in search_positions(logits, min_len=T)[0]:
+        exact = logits.double().log_softmax(-1)[range(T), hypothesis.tokens]
+        assert hypothesis.logprobs == pytest.approx(exact.tolist(), abs=abs)
+        assert hypothesis.score == pytest.approx(exact.mean().item(), abs=1e-6)
 
 
 def test_the_logits_of_a_step_are_not_written_to() -> None:
-    table = Table(2, 8, 6)
-    shared = table.logits[0, 0, 0].clone()
-
-    def step(tokens: Tensor, position: int) -> tuple[Tensor, int]:
-        return shared.expand(len(tokens), 1, 8), position + 1
-
-    beam_search(
-        step, 0, torch.tensor([EOS, EOS]), beam=2, max_len=5, eos=EOS, pad=1, min_len=2,
-        block_ngrams=1, prefix=[[4], []],
-    )  # fmt: skip
-    assert torch.equal(shared, table.logits[0, 0, 0])
+    logits = Table(1, 8, 6).logits[0, :, 0]
+    before = logits.clone()
+    search_positions(logits, 2, pad=1, min_len=2, block_ngrams=1, prefix=[[4], []])
+    assert torch.equal(logits, before)
 
 
 def test_an_empty_batch_gives_no_sentences() -> None:

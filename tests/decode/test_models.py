@@ -1,8 +1,7 @@
-"""The search over tiny models of every mixer: against enumeration and against teacher forcing."""
+"""The search over tiny models: attention, alignments, a source shared by its hypotheses."""
 
 import itertools
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.decode import Hypothesis, beam_search, sample
+from lightconv.decode import Hypothesis, beam_search
+from lightconv.decode.alignment import align
 from lightconv.mixers import reorder
 from lightconv.models import Seq2Seq
 from lightconv.models.seq2seq import Seq2SeqState
 
-from ..models.examples import (
-    EOS,
-    PAD,
-    SOURCE_VOCAB,
-    VOCAB,
-    every_kind,
-    language_model,
-    seq2seq,
-    tokens,
-)
+from ..models.examples import EOS, PAD, SOURCE_VOCAB, seq2seq, tokens
 
 Found = list[list[Hypothesis]]
 
@@ -39,117 +30,12 @@ def sources(B: int, seed: int = 0) -> Tensor:
 
 def search(model: Seq2Seq, source: Tensor, *, max_len: int = 8, **options: Any) -> Found:
     state = model.start(model.encode(source), max_len)
-    first = torch.full((len(source),), EOS)
-    options = {"step": model.step, "eos": EOS, "pad": PAD, "max_len": max_len, **options}
-    step = options.pop("step")
-    return beam_search(step, state, first, **options)
-
-
-def eager(
-    model: Seq2Seq,
-) -> Callable[[Tensor, Seq2SeqState], tuple[Tensor, Seq2SeqState]]:
-    """Its step, but ever more willing to end: outputs get several lengths."""
-
-    def step(tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
-        logits, state = model.step(tokens, state)
-        logits[..., EOS] += 0.4 * state.position
-        return logits, state
-
-    return step
-
-
-def forced(model: Seq2Seq, source: Tensor, output: list[int]) -> list[float]:
-    """The log-probability of each token, by forward."""
-    target = torch.tensor([output])
-    target_in = torch.tensor([[EOS, *output[:-1]]])
-    with torch.inference_mode():
-        logprobs = model(source[None, source != PAD], target_in).log_softmax(-1)
-    found: list[float] = logprobs.gather(2, target[..., None]).flatten().tolist()
-    return found
+    first, step = torch.full((len(source),), EOS), options.pop("step", model.step)
+    return beam_search(step, state, first, eos=EOS, pad=PAD, max_len=max_len, **options)
 
 
 def texts(found: Found) -> list[list[list[int]]]:
     return [[h.tokens for h in hypotheses] for hypotheses in found]
-
-
-@every_kind
-def test_a_beam_wide_enough_finds_everything(kind: str) -> None:
-    model, source = seq2seq(kind), sources(2)
-    words = [v for v in range(VOCAB) if v not in (EOS, PAD)]
-    outputs = [[*p, EOS] for n in range(3) for p in itertools.product(words, repeat=n)]
-    with torch.inference_mode():
-        found = search(model, source, max_len=3, beam=300, length_penalty=0.7)
-        for row, hypotheses in zip(source, found, strict=True):
-            expected: list[tuple[float, list[int]]] = []
-            for n in range(3):
-                same = torch.tensor([output for output in outputs if len(output) == n + 1])
-                target_in = torch.cat([torch.full((len(same), 1), EOS), same[:, :-1]], dim=1)
-                real = row[row != PAD].expand(len(same), -1)
-                logprobs = model(real, target_in).log_softmax(-1)
-                scores = logprobs.gather(2, same[..., None]).sum((1, 2)) / (n + 1) ** 0.7
-                expected += zip(scores.tolist(), same.tolist(), strict=True)
-            expected.sort(reverse=True)
-            assert [h.tokens for h in hypotheses] == [output for _, output in expected]
-            assert [h.score for h in hypotheses] == pytest.approx([s for s, _ in expected])
-
-
-@every_kind
-@pytest.mark.parametrize("beam", [1, 4])
-def test_scores_are_those_of_teacher_forcing(kind: str, beam: int) -> None:
-    model, source = seq2seq(kind, torch.float32), sources(9)
-    for row, hypotheses in zip(source, search(model, source, beam=beam), strict=True):
-        assert len(hypotheses) == beam
-        for h in hypotheses:
-            expected = forced(model, row, h.tokens)
-            assert h.logprobs == pytest.approx(expected, abs=1e-5)
-            assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
-
-
-@every_kind
-def test_a_sentence_does_not_know_its_batch(kind: str) -> None:
-    model, source = seq2seq(kind, torch.float32), sources(64)
-    run = partial(search, model, step=eager(model), beam=3)
-    together = run(source)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
-    assert texts(run(source[order])) == [texts(together)[b] for b in order.tolist()]
-    for b in range(0, 64, 9):
-        assert texts(run(source[b : b + 1])) == [texts(together)[b]]
-    assert len({len(h.tokens) for each in together for h in each}) > 2
-
-
-@every_kind
-def test_language_models(kind: str) -> None:
-    model = language_model(kind, torch.float32)
-    prompts = tokens(5, 3)
-    with torch.inference_mode():
-        _, state = model.step(prompts[:, :-1], model.start(5, 12))
-        found = beam_search(
-            model.step, state, prompts[:, -1], beam=3, max_len=8, eos=EOS, pad=PAD, block_ngrams=2
-        )
-        for prompt, (best, *_) in zip(prompts.tolist(), found, strict=True):
-            logprobs = model(torch.tensor([[*prompt, *best.tokens[:-1]]])).log_softmax(-1)
-            chosen = torch.tensor([best.tokens])[..., None]
-            expected = logprobs[:, len(prompt) - 1 :].gather(2, chosen).flatten().tolist()
-            assert best.logprobs == pytest.approx(expected, abs=1e-5)
-
-
-def test_samples_of_a_model() -> None:
-    model, source = seq2seq("mixed", torch.float32), sources(6)
-
-    def draw(rows: list[int]) -> Found:
-        with torch.inference_mode():
-            state = model.start(model.encode(source[rows]), 8)
-        first = torch.full((len(rows),), EOS)
-        return sample(
-            model.step, state, first, seeds=rows, samples=3, max_len=8, eos=EOS, pad=PAD, top_k=9
-        )
-
-    together = draw([*range(6)])
-    assert texts(draw([4, 0])) == [texts(together)[4], texts(together)[0]]
-    for row, hypotheses in zip(source, together, strict=True):
-        assert len({tuple(h.tokens) for h in hypotheses}) == 3
-        for h in hypotheses:
-            assert h.logprobs == pytest.approx(forced(model, row, h.tokens), abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", [0, -1])
@@ -180,6 +66,47 @@ def test_attention_of_a_layer(layer: int) -> None:
             assert h.attention[:, S:].eq(0).all()
 
 
+# --- Alignments
+
+READ = [[4, 5, 6], [7], [], [5, 4, 4, 6, 7, 5]]
+
+
+def attend(model: Seq2Seq, source: list[int], target: list[int], layer: int) -> torch.Tensor:
+    """[T, S] without EOS: the target is forced, one token at a time."""
+    options = {"step": partial(model.step_attending, layer=layer), "prefix": [target]}
+    read = torch.tensor([[*source, EOS]])
+    ((found,),) = search(model, read, beam=1, max_len=len(target) + 1, **options)
+    assert found.tokens == [*target, EOS] and found.attention is not None
+    return found.attention[:-1, :-1]
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_a_token_comes_from_where_the_layer_looks(layer: int) -> None:
+    model = seq2seq("dynamicconv")
+    targets = [[5, 4], [4, 4, 6, 7, 5], [4, 5], []]
+    found = align([model], READ, targets, layer)
+    for source, target, pairs in zip(READ, targets, found, strict=True):
+        if not source or not target:
+            assert pairs == []
+            continue
+        best = attend(model, source, target, layer).argmax(1).tolist()
+        assert pairs == [(s, t) for t, s in enumerate(best)]
+    assert {s for pairs in found for s, _ in pairs} - {0}, "not always the first"
+
+
+def test_models_are_asked_together() -> None:
+    models = [seq2seq("dynamicconv"), seq2seq("attention")]
+    source, target = READ[3], [4, 7, 6, 6, 5]
+    looks = sum(attend(model, source, target, -1) for model in models)
+    assert isinstance(looks, torch.Tensor)
+    (pairs,) = align(models, [source], [target])
+    assert pairs == [(s, t) for t, s in enumerate(looks.argmax(1).tolist())]
+    assert align(models, [], []) == []
+
+
+# --- The source
+
+
 def test_the_source_is_there_once_for_all_hypotheses() -> None:
     model, source = seq2seq("dynamicconv"), sources(6)
     seen: list[tuple[int, int, int]] = []
@@ -188,9 +115,11 @@ def test_the_source_is_there_once_for_all_hypotheses() -> None:
         keys = state.layers[0].source.keys
         assert len(keys) == len(state.padding)
         seen.append((len(tokens), len(keys), keys.data_ptr()))
-        return hurried(tokens, state)
+        logits, state = model.step(tokens, state)
+        # Ever more willing to end: outputs get several lengths.
+        logits[..., EOS] += 0.4 * state.position
+        return logits, state
 
-    hurried = eager(model)
     search(model, source, beam=4, max_len=9, step=step)
     assert seen[0][:2] == (6, 6)
     for (_, sentences, place), (rows, after, next_place) in itertools.pairwise(seen):

@@ -8,14 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightconv.decode.rules import (
-    PENALTIES,
-    Rules,
-    coverage_penalty,
-    power,
-    repeats,
-    stepwise,
-)
+from lightconv.decode.rules import PENALTIES, Rules, coverage_penalty, power, repeats, stepwise
 
 EOS = 2
 
@@ -83,18 +76,12 @@ def test_repeats_are_exact(n: int, rows: list[list[int]]) -> None:
         enough = len(tokens) >= n - 1
         expected = {w for w in range(3, 6) if n > 0 and enough and (*tail, w) in grams}
         assert banned[row] == expected
-
-
-def test_without_repeats_there_is_nothing_to_do() -> None:
-    assert repeats(torch.tensor([[3, 4, 5, 3]]), 3) is None
-    assert repeats(torch.tensor([[3, 4, 5, 3]]), 0) is None
+    assert any(banned) or found is None, "nothing to do"
 
 
 def test_forbidden_words() -> None:
     assert allowed(make(2), [[3], [4]]) == [[0, 1, 2, 3, 4, 5]] * 2
     assert allowed(make(2, forbidden=[1, 4, 1]), [[3], [4]]) == [[0, 2, 3, 5]] * 2
-    with pytest.raises(ValueError, match=r"forbidden must not have EOS \(2\)"):
-        make(1, forbidden=[EOS])
 
 
 def test_lengths_of_each_sentence() -> None:
@@ -121,14 +108,14 @@ def test_a_prefix_goes_before_all_other_rules() -> None:
     assert allowed(rules, [[], [], []]) == [[4], [0, 3, 4, 5], [5]]
     assert allowed(rules, [[4], [4], [5]]) == [[1], [0, 3, 4, 5], [2]]
     assert allowed(rules, [[4, 1], [4, 4], [5, 2]])[:2] == [[2], [0, 2, 3, 4, 5]]
+    # It may fill the length with EOS.
+    assert allowed(make(1, prefix=[[3, EOS]], max_len=2), [[3]]) == [[EOS]]
 
 
 def test_blocked_ngrams() -> None:
     rules = make(3, block_ngrams=2, forbidden=[0, 1])
     tokens = [[3, 4, 3, 5, 3], [3, 4, 5, 3, 4], [5, 5, 4, 3, 4]]
     assert allowed(rules, tokens) == [[2, 3], [2, 3, 4], [2, 4, 5]]
-    with pytest.raises(ValueError, match="block_ngrams must be at least 0, got -1"):
-        make(1, block_ngrams=-1)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +128,10 @@ def test_blocked_ngrams() -> None:
         ({"prefix": [[], [], [-1]]}, "prefix 2 must be words"),
         ({"prefix": [[3] * 9, [], []]}, "prefix 0 of 9 tokens leaves no room .* max_len=9"),
         ({"prefix": [[3] * 9 + [EOS], [], []]}, "prefix 0 of 10 tokens leaves no room"),
+        ({"forbidden": [EOS]}, r"forbidden must not have EOS \(2\)"),
+        ({"block_ngrams": -1}, "block_ngrams must be at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(3, **options)
-
-
-def test_a_prefix_may_fill_the_length_with_eos() -> None:
-    rules = make(1, prefix=[[3, EOS]], max_len=2)
-    assert allowed(rules, [[3]]) == [[EOS]]

@@ -1,5 +1,6 @@
 """Scores against the model's own logits, and against what a search says of the same pairs."""
 
+import json
 import math
 from itertools import count, islice
 
@@ -11,19 +12,20 @@ from lightconv.data import EOS
 from lightconv.decode import DecodeConfig, score
 from lightconv.decode.options import TextOptions
 from lightconv.decode.score import Scorer
-from lightconv.models import AdaptiveConfig, DynamicConvConfig, LanguageModel, LanguageModelConfig
+from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
-from tests.decode.fakes import words_pipeline
-from tests.trained import Trained, pair_config, text_config
+from tests.decode.fakes import BANDS, words_model, words_pipeline
+from tests.trained import Trained, pair_config
 
 VOCAB = 9  # four special tokens and five words
 
 
-def define_pair(model: torch.nn.Module, source: list[int], target: list[int]) -> list[float]:
-    """Of one pair alone: the logits, their softmax, the words that are there."""
-    read = torch.tensor([[EOS, *target]])
+def define(model: torch.nn.Module, *ids: list[int]) -> list[float]:
+    """Of one text or pair alone: the logits, their softmax, the words that are there."""
+    *sources, target = ids
+    inputs = [*([*source, EOS] for source in sources), [EOS, *target]]
     with torch.no_grad():
-        logits = model(torch.tensor([[*source, EOS]]), read)[0].double()
+        logits = model(*(torch.tensor([each]) for each in inputs))[0].double()
     return [logits.log_softmax(-1)[t, w].item() for t, w in enumerate([*target, EOS])]
 
 
@@ -37,7 +39,7 @@ def test_pairs_follow_the_definition() -> None:
     for number, scored in enumerate(found, 1):
         source = pipeline.encode(0, [sources[number - 1]])[0]
         target = pipeline.encode(1, [targets[number - 1]])[0]
-        expected = define_pair(model, source, target)
+        expected = define(model, source, target)
         assert scored.logprobs == pytest.approx(expected, abs=1e-5)
         assert scored.line == number and scored.ids == [*target, EOS]
         assert scored.words == len(target)
@@ -46,22 +48,16 @@ def test_pairs_follow_the_definition() -> None:
     assert found[4].tokens == ["d", "<unk>", "</s>"]
 
 
-@pytest.mark.parametrize("bands", [None, AdaptiveConfig(cutoffs=(6,), factor=2)])
+@pytest.mark.parametrize("bands", [None, BANDS])
 def test_texts_follow_the_definition(
     bands: AdaptiveConfig | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    config = LanguageModelConfig(dim=8, ffn_dim=8, layers=layers, vocab=VOCAB, adaptive=bands)
-    model = LanguageModel(config).eval()
+    model = words_model(bands)
     monkeypatch.setattr(score, "CHUNK", 3)  # several parts, the last one not full
     lines = ["a b c d", "", "d d", "b . a"]
     found = Scorer(model, words_pipeline(sides=1), options=TextOptions(window=3)).score(lines)
     for line, scored in zip(lines, found, strict=True):
-        ids = words_pipeline().encode(0, [line])[0]
-        with torch.no_grad():
-            logprobs = model(torch.tensor([[EOS, *ids]]))[0].double().log_softmax(-1)
-        expected = [logprobs[t, w].item() for t, w in enumerate([*ids, EOS])]
+        expected = define(model, words_pipeline().encode(0, [line])[0])
         assert scored.logprobs == pytest.approx(expected, abs=1e-5)
 
 
@@ -84,8 +80,6 @@ def test_translate_and_score_agree(copies: Trained) -> None:
 
 def test_perplexity_of_a_trained_model_is_that_of_its_training(texts: Trained) -> None:
     """The loop measured the same validation data by another way."""
-    import json
-
     last = json.loads((texts.run / "log.jsonl").read_text().splitlines()[-1])
     lines = list(texts.prepared.texts("valid", "text"))
     found = lightconv.load(texts.model).score(lines)
@@ -95,15 +89,7 @@ def test_perplexity_of_a_trained_model_is_that_of_its_training(texts: Trained) -
 
 
 def test_streams_of_any_length() -> None:
-    model = build(text_config(VOCAB)).eval()
-    found = Scorer(model, words_pipeline(sides=1))
+    found = Scorer(words_model(), words_pipeline(sides=1))
     endless = ([("a b",), ("c",)] for _ in count())
     assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
     assert found.score([]) == []
-
-
-def test_wrong_numbers_of_texts() -> None:
-    model = build(text_config(VOCAB)).eval()
-    found = Scorer(model, words_pipeline(sides=1))
-    with pytest.raises(ValueError, match="line 2: 2 texts, expected one"):
-        list(found.score_windows([[("a",), ("a", "b")]]))

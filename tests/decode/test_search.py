@@ -1,6 +1,8 @@
-"""What a search is told, and what it says of a model, against whole passes through it."""
+"""Searches of models: against whole passes through them, alone and in batches, on every backend."""
 
 import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightconv.data import EOS, PAD, BatchPlan
-from lightconv.decode import DecodeConfig
-from lightconv.decode.backend import TorchBackend
+from lightconv.data import BatchPlan
+from lightconv.decode import DecodeConfig, Hypothesis
+from lightconv.decode.backend import Backend, TorchBackend
+from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options, SampleConfig, TextOptions
 from lightconv.decode.score import token_logprobs
 from lightconv.decode.search import (
@@ -22,54 +25,62 @@ from lightconv.decode.search import (
     pad_right,
     search_batches,
 )
-from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.ops.library import native
 from tests.decode.fakes import Reverse
-from tests.models.examples import language_model
-from tests.trained import pair_config, text_config
+from tests.models.examples import (
+    EOS,
+    LAYERS,
+    PAD,
+    SOURCE_VOCAB,
+    VOCAB,
+    every_kind,
+    language_model,
+    seq2seq,
+)
 
-VOCAB = 12
-
-
-@pytest.fixture
-def pairs() -> Seq2Seq:
-    torch.manual_seed(1)
-    model = Seq2Seq(pair_config((VOCAB, VOCAB))).eval()
-    return _spread(model)
-
-
-@pytest.fixture
-def texts() -> LanguageModel:
-    torch.manual_seed(1)
-    return _spread(LanguageModel(text_config(VOCAB)).eval())
-
-
-def _spread(model):  # type: ignore[no-untyped-def]
-    """Larger weights: probabilities far from equal, so that what is read matters."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.5)
-    return model
+CPU = torch.device("cpu")
+SOURCES = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], []]
+needs_kernels = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
+BACKENDS: dict[str, Callable[[Any], Backend]] = {
+    "torch": TorchBackend,
+    "float32": Engine,
+    "int8": lambda model: Engine(model, "int8"),
+}
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+# What the engine runs.
+KINDS = [kind for kind in LAYERS if kind not in ("conv", "mixed")]
 
 
-def make(model: Seq2Seq | LanguageModel, **config: Any) -> ModelSearch:
+def make(model: Any, **config: Any) -> ModelSearch:
     return ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(**config)))
 
 
-SOURCES = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], []]
+def tokens(hypotheses: list[Hypothesis]) -> list[list[int]]:
+    return [each.tokens for each in hypotheses]
 
 
-@pytest.mark.parametrize("kind", ["pairs", "texts"])
+@every_kind
+@pytest.mark.parametrize(
+    "family, beam, block, options",
+    [
+        (seq2seq, 1, 0, {}),
+        (seq2seq, 4, 0, {}),
+        (seq2seq, 3, 0, {"sampling": SampleConfig(top_k=9), "text": TextOptions(n_best=3)}),
+        (language_model, 3, 0, {}),
+        (language_model, 3, 2, {}),
+    ],
+)
 def test_outputs_have_the_probabilities_of_whole_passes(
-    kind: str, request: pytest.FixtureRequest
+    kind: str, family: Any, beam: int, block: int, options: dict[str, Any]
 ) -> None:
-    model = request.getfixturevalue(kind)
-    found = make(model, beam=3, max_len_plus=7)(SOURCES, range(4))
+    model, pairs = family(kind, torch.float32), family is seq2seq
+    decode = DecodeConfig(beam=beam, max_len_plus=7, block_ngrams=block)
+    found = ModelSearch(TorchBackend(model), Options(decode=decode, **options))(SOURCES, range(4))
     for source, hypotheses in zip(SOURCES, found, strict=True):
-        assert len(hypotheses) == 3
+        assert len(hypotheses) == beam
         for h in hypotheses:
-            read = [EOS, *h.tokens[:-1]] if kind == "pairs" else [EOS, *source, *h.tokens[:-1]]
-            before = [torch.tensor([[*source, EOS]])] if kind == "pairs" else []
+            read = [EOS, *h.tokens[:-1]] if pairs else [EOS, *source, *h.tokens[:-1]]
+            before = [torch.tensor([[*source, EOS]])] if pairs else []
             with torch.no_grad():
                 logprobs = model(*before, torch.tensor([read]))[0].double().log_softmax(-1)
             logprobs = logprobs[-len(h.tokens) :]
@@ -78,35 +89,102 @@ def test_outputs_have_the_probabilities_of_whole_passes(
             assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
-def test_every_source_has_its_own_limit(pairs: Seq2Seq) -> None:
-    """Half of the length with EOS, and one more."""
-    forbid = 1e4 * torch.nn.functional.one_hot(torch.tensor(EOS), VOCAB)
-    step = pairs.step
+# --- A sentence alone, among 64, and in another order
 
-    def never_ends(tokens, state):  # type: ignore[no-untyped-def]
-        scores, state = step(tokens, state)
-        return scores - forbid, state
-
-    pairs.step = never_ends  # type: ignore[method-assign]
-    search = make(pairs, beam=2, max_len_ratio=0.5, max_len_plus=1, min_len=1)
-    found = search(SOURCES, range(4))
-    assert [len(each[0].tokens) for each in found] == [3, 2, 4, 1]
+CONFIG = Options(decode=DecodeConfig(beam=4, alpha=0.7, max_len_ratio=1.0, max_len_plus=4))
 
 
-def test_draws_are_the_numbers_affair(texts: LanguageModel) -> None:
+def sentences() -> list[list[int]]:
+    """64 of 1 to 12 tokens."""
+    generator = torch.Generator().manual_seed(4)
+    lengths = [1 + place % 12 for place in range(64)]
+    return [torch.randint(4, SOURCE_VOCAB, (n,), generator=generator).tolist() for n in lengths]
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "kind, backend",
+    [(kind, name) for kind in LAYERS for name in BACKENDS if kind in KINDS or name == "torch"],
+)
+def test_the_batch_changes_no_output(kind: str, backend: str) -> None:
+    search = ModelSearch(BACKENDS[backend](seq2seq(kind, torch.float32)), CONFIG)
+    sources = sentences()
+    together = search(sources, range(64))
+    assert len({len(h.tokens) for each in together for h in each}) > 2
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(1)).tolist()
+    turned = search([sources[place] for place in order], order)
+    others = dict(zip(order, turned, strict=True))
+    for place in range(0, 64, 5):
+        (alone,) = search([sources[place]], [place])
+        for found in (together[place], others[place]):
+            assert tokens(found) == tokens(alone)
+            scores = [h.score for h in alone]
+            assert [h.score for h in found] == pytest.approx(scores, abs=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_row_of_the_engine_has_the_same_bits_anywhere(kind: str, quantize: str | None) -> None:
+    engine = Engine(seq2seq(kind, torch.float32), quantize)
+    source = pad_right([[*ids, EOS] for ids in sentences()], CPU)
+    words = torch.randint(4, VOCAB, (6, 64, 1), generator=torch.Generator().manual_seed(2))
+    together = engine.start(engine.encode(source), 6)
+    every = torch.stack([engine.step(each, together)[0] for each in words])
+    for place in range(0, 64, 9):
+        one = source[place : place + 1]
+        alone = engine.start(engine.encode(one[:, one[0] != PAD]), 6)
+        own = torch.stack([engine.step(each[place : place + 1], alone)[0] for each in words])
+        assert torch.equal(own[:, 0], every[:, place])
+
+
+@needs_kernels
+@every_backend
+def test_equally_good_outputs_keep_their_order(backend: str) -> None:
+    """All words alike: n-best lists are ties from end to end, in any batch."""
+    model = seq2seq("lightconv", torch.float32)
+    with torch.no_grad():
+        model.output.weight.zero_()  # type: ignore[union-attr, operator]
+    search = ModelSearch(BACKENDS[backend](model), CONFIG)
+    together = search([[5, 6, 7]] * 9 + [[4]], range(10))
+    (alone,) = search([[5, 6, 7]], [0])
+    assert all(tokens(found) == tokens(alone) for found in together[:9])
+    for h in alone:
+        assert h.logprobs == pytest.approx([-math.log(VOCAB)] * len(h.tokens), abs=1e-6)
+
+
+def test_draws_are_the_numbers_affair() -> None:
     options = Options(
         decode=DecodeConfig(max_len_plus=9),
         text=TextOptions(n_best=2),
         sampling=SampleConfig(seed=3, temperature=9.0),
     )
-    search = ModelSearch(TorchBackend(texts), options)
+    search = ModelSearch(TorchBackend(language_model("lightconv", torch.float32)), options)
     together = search([[4], [4], [5, 6]], [1, 2, 3])
     assert together[0] != together[1]
     assert all(len(each) == 2 for each in together)
     for prompt, number, found in zip([[4], [4], [5, 6]], [1, 2, 3], together, strict=True):
         (alone,) = search([prompt], [number])
-        assert [each.tokens for each in alone] == [each.tokens for each in found]
+        assert tokens(alone) == tokens(found)
     assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
+
+
+# --- Lengths and batches
+
+
+def test_every_source_has_its_own_limit() -> None:
+    """Half of the length with EOS, and one more."""
+    model = seq2seq("dynamicconv")
+    step = model.step
+
+    def never_ends(tokens, state):  # type: ignore[no-untyped-def]
+        scores, state = step(tokens, state)
+        return scores - 1e4 * torch.nn.functional.one_hot(torch.tensor(EOS), VOCAB), state
+
+    model.step = never_ends  # type: ignore[method-assign]
+    found = make(model, beam=2, max_len_ratio=0.5, max_len_plus=1, min_len=1)(SOURCES, range(4))
+    assert [len(each[0].tokens) for each in found] == [3, 2, 4, 1]
 
 
 def test_the_prompt_does_not_count_as_output() -> None:
@@ -114,11 +192,8 @@ def test_the_prompt_does_not_count_as_output() -> None:
     search = make(language_model("attention", torch.float32), beam=2, max_len_plus=3)
     (found,) = search([[4, 5, 6, 7, 8]], [0])
     assert max(len(h.tokens) for h in found) == 3
-
-
-def test_a_language_model_takes_no_prefix(texts: LanguageModel) -> None:
     with pytest.raises(ValueError, match="no prefix"):
-        make(texts)([[4]], [1], [[5]])
+        search([[4]], [1], [[5]])
 
 
 @given(
@@ -138,21 +213,13 @@ def test_batches_are_those_of_the_plan(
     assert found == [plan[index].tolist() for index in range(len(plan))]
     bounded = batch_by_length(sides, max_tokens, max_sentences)
     # In the same order, cut sooner: a batch ends where one more would pass a bound.
-    assert [row for batch in bounded[::-1] for row in batch] == [
-        row for batch in found[::-1] for row in batch
-    ]
+    assert [*itertools.chain(*bounded[::-1])] == [*itertools.chain(*found[::-1])]
     longest = np.maximum.reduce(lengths)
     for batch, after in itertools.pairwise([*bounded[::-1], [0]]):
         fits = max(1, min(max_sentences, max_tokens // longest[batch].max()))
         assert len(batch) <= fits
         room = max(1, min(max_sentences, max_tokens // longest[after[0]]))
         assert len(batch) >= room or batch == bounded[0]
-
-
-def test_scores_by_hand() -> None:
-    assert normalize(-6.0, 4, DecodeConfig(alpha=0.5)) == -3.0
-    assert normalize(-6.0, 4, DecodeConfig(alpha=0.0)) == -6.0
-    assert normalize(-6.0, 7, DecodeConfig(length_penalty="stepwise", alpha=1.0)) == -3.0
 
 
 def test_batches_know_their_rows() -> None:
@@ -163,10 +230,16 @@ def test_batches_know_their_rows() -> None:
     assert list(search_batches(Reverse(), [], TextOptions())) == []
 
 
-def test_padding_stands_on_the_right_and_has_no_probability(pairs: Seq2Seq) -> None:
-    rows = pad_right([[4], [5, 6, 7]], torch.device("cpu"))
+def test_scores_by_hand() -> None:
+    assert normalize(-6.0, 4, DecodeConfig(alpha=0.5)) == -3.0
+    assert normalize(-6.0, 4, DecodeConfig(alpha=0.0)) == -6.0
+    assert normalize(-6.0, 7, DecodeConfig(length_penalty="stepwise", alpha=1.0)) == -3.0
+
+
+def test_padding_stands_on_the_right_and_has_no_probability() -> None:
+    rows = pad_right([[4], [5, 6, 7]], CPU)
     assert rows.tolist() == [[4, PAD, PAD], [5, 6, 7]]
-    target = pad_right([[4, EOS], [5, 6, EOS]], torch.device("cpu"))
-    read = pad_right([[EOS, 4], [EOS, 5, 6]], torch.device("cpu"))
-    found = token_logprobs(pairs, (rows, read), target)
+    target = pad_right([[4, EOS], [5, 6, EOS]], CPU)
+    read = pad_right([[EOS, 4], [EOS, 5, 6]], CPU)
+    found = token_logprobs(seq2seq("dynamicconv"), (rows, read), target)
     assert found[0, 2] == 0.0 and (found[target != PAD] < 0.0).all()

@@ -68,31 +68,38 @@ def test_windows_hold_what_is_there(ends: Ends) -> None:
     assert list(found) == [["no newline"]]
 
 
-def test_an_empty_stream_has_no_windows(ends: Ends) -> None:
-    ends.end()
-    assert list(read_stream(ends.pipe, "stdin", Notes(), 3)) == []
-
-
-def test_lines_longer_than_a_block(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks shorter than lines."""
+    assert LONGEST_LINE > 1 << 20
+    monkeypatch.setattr("lightconv.data.text.LONGEST_LINE", 100)
     monkeypatch.setattr(translator, "BLOCK", 7)
-    ends.send(b"a" * 100 + b"\n\n" + b"b" * 20)
-    ends.end()
-    assert list(read_stream(ends.pipe, "stdin", Notes(), 9)) == [["a" * 100, "", "b" * 20]]
 
 
-@pytest.mark.parametrize("data", [b"a\r\nb\r\n", b"\xef\xbb\xbfa\r\nb\n"])
-def test_returns_and_marks_are_dropped_and_counted(data: bytes) -> None:
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "data, lines",
+    [
+        (b"", []),
+        (b"a" * 99 + b"\n\n" + b"b" * 20, ["a" * 99, "", "b" * 20]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\xef\xbb\xbfa\r\nb\n", ["a", "b"]),
+    ],
+)
+def test_returns_and_marks_are_dropped_and_counted(data: bytes, lines: list[str]) -> None:
     notes = Notes()
-    assert list(read_stream(LineReader(io.BytesIO(data).read), "x", notes, 9)) == [["a", "b"]]
-    assert notes.returns == data.count(b"\r")
-    assert notes.marks == data.startswith(b"\xef")
+    found = list(read_stream(LineReader(io.BytesIO(data).read), "x", notes, 9))
+    assert found == ([lines] if lines else [])
+    assert notes.returns == data.count(b"\r") and notes.marks == data.startswith(b"\xef")
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "data, message",
     [
         (b"good\nb\xe4d\n", r"x, line 2: byte 0xe4 is not UTF-8 \(byte 2 of the line\)"),
         (b"good\n\0\n", r"x, line 2: a NUL character"),
+        (b"good\n" + b"x" * 200, "x, line 2: longer than"),
         (b"\xff\xfea\0", "x is UTF-16"),
     ],
 )
@@ -102,15 +109,6 @@ def test_what_is_no_text_is_named_after_the_lines_before_it(data: bytes, message
         assert next(found) == ["good"]
     with pytest.raises(ValueError, match=message):
         next(found)
-
-
-def test_a_line_without_end_is_refused(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightconv.data.text.LONGEST_LINE", 50)
-    ends.send(b"x" * 200)
-    ends.end()
-    with pytest.raises(ValueError, match="line 1: longer than"):
-        list(read_stream(ends.pipe, "stdin", Notes(), 3))
-    assert LONGEST_LINE > 1 << 20
 
 
 def test_windows_of_an_endless_stream() -> None:

@@ -24,13 +24,10 @@ def test_it_translates(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     assert model.translate(["w1 w2 w3", "", "w4 w4"]) == ["w1 w2 w3", "", "w4 w4"]
     assert model.translate([]) == []
+    with pytest.warns(UserWarning, match="only the first 2 are read"):
+        assert model.summarize(["w1 w2 w3"], max_source=2) == ["w1 w2"]
     assert "model.translate([" in (copies.model / "README.md").read_text()
     assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
-
-
-def test_a_summary_is_of_the_start(copies: Trained) -> None:
-    with pytest.warns(UserWarning, match="only the first 2 are read"):
-        assert lightconv.load(copies.model).summarize(["w1 w2 w3"], max_source=2) == ["w1 w2"]
 
 
 def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
@@ -44,13 +41,14 @@ def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
     model = lightconv.load(copies.model)
     expected = DecodeConfig(beam=3, alpha=0.7, max_len_ratio=1.0, max_len_plus=5)
     assert model.options({}).decode == expected
-    # Two tokens and EOS, one token and EOS; the limit counts EOS of both.
-    short = model.translate(["w1 w2 w3 w4"], max_len_ratio=0.0, max_len_plus=3)
-    assert [len(text.split()) for text in short] == [2]
-    ratio = model.translate(["w1 w2 w3 w4"], max_len_ratio=0.4, max_len_plus=0)
-    assert [len(text.split()) for text in ratio] == [1]
-    long = model.translate(["w1"], min_len=4)
-    assert [len(text.split()) for text in long] == [3]
+    # Lengths count EOS, of source and target.
+    for source, limits, words in (
+        ("w1 w2 w3 w4", {"max_len_ratio": 0.0, "max_len_plus": 3}, 2),
+        ("w1 w2 w3 w4", {"max_len_ratio": 0.4, "max_len_plus": 0}, 1),
+        ("w1", {"min_len": 4}, 3),
+    ):
+        (text,) = model.translate([source], **limits)
+        assert len(text.split()) == words
 
 
 def test_it_generates(texts: Trained) -> None:
@@ -138,22 +136,23 @@ def test_an_ensemble_is_the_mean_of_its_models(copies: Trained) -> None:
     assert [answer.text for answer in looking] == targets
 
 
+def untrained(path: Path, words: Vocabulary | None, config: Any = None) -> TextModel:
+    build(config or pair_config((9, 9))).save(path, vocabulary=words)
+    return lightconv.load(path)
+
+
 def test_a_model_with_a_vocabulary_only_reads_words(tmp_path: Path) -> None:
     """Such as imported ones."""
     words = Vocabulary.of("abcde")
-    build(pair_config((9, 9))).save(tmp_path / "pairs", vocabulary=words)
-    model = lightconv.load(tmp_path / "pairs")
+    model = untrained(tmp_path / "pairs", words)
     (text,) = model.translate(["a b zebra"], max_len_plus=4)
     assert set(text.split()) <= {*"abcde", "<unk>", "<s>"}
-    build(text_config(9)).save(tmp_path / "texts", vocabulary=words)
-    assert lightconv.load(tmp_path / "texts").score(["a b"])[0].ids == [4, 5, 2]
+    assert untrained(tmp_path / "texts", words, text_config(9)).score(["a b"])[0].ids == [4, 5, 2]
 
 
 def test_pieces_are_put_together_without_codes(tmp_path: Path) -> None:
     """The codes of an imported model may be lost: its texts come cut, `un@@ able`."""
-    words = Vocabulary.of(("un@@", "able", "a", "b", "c"))
-    build(pair_config((9, 9))).save(tmp_path / "pairs", vocabulary=words)
-    model = lightconv.load(tmp_path / "pairs")
+    model = untrained(tmp_path / "pairs", Vocabulary.of(("un@@", "able", "a", "b", "c")))
     assert model.pipeline.encode(0, ["un@@ able a"]) == [[4, 5, 6]]
     ids = [6, 4, 4, 5, 7, 4, 2]
     assert model.pipeline.decode(1, ids) == "a ununable b un"
@@ -165,8 +164,7 @@ def test_pieces_are_put_together_without_codes(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_vocabulary_says_so(tmp_path: Path) -> None:
-    build(pair_config((9, 9))).save(tmp_path / "model")
-    model = lightconv.load(tmp_path / "model")
+    model = untrained(tmp_path / "model", None)
     assert model(torch.tensor([[4, 2]]), torch.tensor([[2]])).shape == (1, 1, 9)
     with pytest.raises(ValueError, match=r"has no vocabulary.*reads ids only"):
         model.translate(["a"])

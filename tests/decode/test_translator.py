@@ -20,8 +20,10 @@ from lightconv.decode.translator import Translator
 from tests.decode.fakes import WORDS, Reverse, words_pipeline
 
 
-def translator(search: Reverse | None = None, **options: Any) -> Translator:
-    return Translator(search or Reverse(), words_pipeline(), TextOptions(**options))
+def translator(
+    search: Reverse | None = None, hooks: dict[str, Any] | None = None, **options: Any
+) -> Translator:
+    return Translator(search or Reverse(), words_pipeline(), TextOptions(**options), **hooks or {})
 
 
 def translate(texts: list[str], **options: Any) -> list[str]:
@@ -29,8 +31,8 @@ def translate(texts: list[str], **options: Any) -> list[str]:
 
 
 def test_answers_come_in_the_order_of_the_texts() -> None:
-    lines = ["a b c", "", "d", "  ", "a b c d a", "b a"]
-    assert translate(lines) == ["c b a", "", "d", "", "a d c b a", "a b"]
+    lines = ["a b c", "", "d", "  ", "a b c d a", "a zebra"]
+    assert translate(lines) == ["c b a", "", "d", "", "a d c b a", "<unk> a"]
 
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), max_size=30))
@@ -83,17 +85,10 @@ def test_what_an_answer_holds() -> None:
     assert empty.outputs == [] and empty.plain()["text"] == "" and empty.parts == 0
 
 
-def test_words_that_are_not_known_are_shown() -> None:
-    assert translate(["a zebra"]) == ["<unk> a"]
-
-
 def test_ends_of_lines_are_no_part_of_a_text() -> None:
-    answers = list(translator().answers(["a b\n", "c\r\n", "\n"]))
-    assert [(answer.source, answer.text) for answer in answers] == [
-        ("a b", "b a"),
-        ("c", "c"),
-        ("", ""),
-    ]
+    answers = translator().answers(["a b\n", "c\r\n", "\n"])
+    found = [(answer.source, answer.text) for answer in answers]
+    assert found == [("a b", "b a"), ("c", "c"), ("", "")]
 
 
 # --- Too long
@@ -101,9 +96,7 @@ def test_ends_of_lines_are_no_part_of_a_text() -> None:
 
 def test_a_long_text_is_answered_in_parts_with_a_warning() -> None:
     warned: list[str] = []
-    found = Translator(
-        Reverse(), words_pipeline(), TextOptions(max_source=3, n_best=2), warn=warned.append
-    )
+    found = translator(hooks={"warn": warned.append}, max_source=3, n_best=2)
     answers = list(found.answers(["a", "a b . c d .", "b c d"]))
     assert [answer.text for answer in answers] == ["a", ". b a . d c", "d c b"]
     assert warned == ["line 2: 6 tokens, expected at most 3; answered in 2 parts"]
@@ -128,26 +121,16 @@ def test_a_long_text_is_cut(too_long: str, said: str, kept: str) -> None:
         assert translate(["a b c d"], max_source=2, too_long=too_long) == [kept]
 
 
-def test_strict_refuses_a_long_text() -> None:
-    with pytest.raises(ValueError, match=r"line 2: 4 tokens, expected at most 3\. .*--strict"):
-        translate(["a", "a b c d"], max_source=3, strict=True)
-
-
 # --- Prefixes, alignments, subwords
 
 
 def test_outputs_begin_with_their_prefixes() -> None:
-    options = TextOptions(max_source=3)
-    found = Translator(Reverse(), words_pipeline(), options, warn=lambda text: None)
+    found = translator(hooks={"warn": lambda text: None}, max_source=3)
     texts, prefixes = ["a b", "", "a b . c d .", "c"], ["d d", "d", "c", ""]
     answers = list(found.answers(texts, prefixes))
     # Only the first part of a long text begins so; an empty text has no answer.
     assert [answer.text for answer in answers] == ["d d b a", "", "c . b a . d c", "c"]
     assert [answer.source for answer in answers] == texts
-    with pytest.raises(ValueError, match="2 texts and 1 prefixes"):
-        found.answers(["a", "b"], ["c"])
-    with pytest.raises(ValueError, match="expected a list of prefixes"):
-        found.answers(["a"], "c")
 
 
 def mirror(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Alignment]:
@@ -159,9 +142,7 @@ def mirror(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -
 
 
 def test_alignments_count_the_tokens_of_all_parts() -> None:
-    found = Translator(
-        Reverse(), words_pipeline(), TextOptions(max_source=3), align=mirror, warn=lambda text: None
-    )
+    found = translator(hooks={"align": mirror, "warn": lambda text: None}, max_source=3)
     short, empty, long = found.answers(["a c", "", "a b . c d ."])
     assert short.outputs[0].alignment == [(1, 0), (0, 1)] and short.outputs[0].pairs() == "1-0 0-1"
     assert short.plain()["alignment"] == [(1, 0), (0, 1)]
@@ -198,12 +179,19 @@ def test_no_output_breaks_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "texts, message",
-    [("a b", "one text"), (b"a b", "one text"), (["a", 3], r"texts\[1\] is int")],
+    "texts, prefixes, message",
+    [
+        ("a b", None, "one text, expected a list of texts"),
+        (b"a b", None, "one text, expected a list of texts"),
+        (["a", 3], None, r"texts\[1\] is int"),
+        (["a"], "c", "expected a list of prefixes"),
+        (["a", "b"], ["c"], "2 texts and 1 prefixes"),
+        (["a", "a b c d e"], None, r"line 2: 5 tokens, expected at most 4\. .*--strict"),
+    ],
 )
-def test_texts_must_be_a_list_of_texts(texts: Any, message: str) -> None:
+def test_wrong_texts(texts: Any, prefixes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(translator().answers(texts))
+        list(translator(max_source=4, strict=True).answers(texts, prefixes))
 
 
 def test_a_prompt_is_part_of_its_answer() -> None:
@@ -225,6 +213,6 @@ def test_draws_depend_on_the_line_only() -> None:
 
 def test_progress_counts_lines() -> None:
     shown: list[int] = []
-    found = Translator(Reverse(), words_pipeline(), TextOptions(window=3), show=shown.append)
+    found = translator(hooks={"show": shown.append}, window=3)
     list(found.answers(["a", "", "b c", "d"]))
     assert shown == [2, 3, 4], "the empty line is answered first"

@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,7 +13,7 @@ from lightconv.commands.parser import Parser
 from lightconv.config import override
 from lightconv.console import tell
 from lightconv.data.text import Notes, check_file
-from lightconv.decode.answer import Answer, join_sentences
+from lightconv.decode.answer import Answer, Output, join_sentences
 from lightconv.decode.options import (
     NAMES,
     EngineName,
@@ -54,9 +55,8 @@ def summarize(argv: Sequence[str]) -> int:
         "lightconv summarize my-model < articles.txt > summaries.txt",
         "lightconv summarize my-model --sentences --input articles.txt",
     )
-    parser.add_argument(
-        "--sentences", action="store_true", help="keep the mark ¶ between the sentences"
-    )
+    about = "keep the mark ¶ between the sentences"
+    parser.add_argument("--sentences", action="store_true", help=about)
     _add_pairs(parser)
     arguments = parser.parse(argv)
     finish = str if arguments.sentences else join_sentences
@@ -73,12 +73,8 @@ def generate(argv: Sequence[str]) -> int:
         "lightconv generate my-lm --prompt '' --sample --n-best 5 --top-k 20",
         "lightconv generate my-lm --beam 1 --set max_len_plus=50 < beginnings.txt",
     )
-    parser.add_argument(
-        "--prompt",
-        metavar="TEXT",
-        action="append",
-        help="go on with this; may be given several times",
-    )
+    about = "go on with this; may be given several times"
+    parser.add_argument("--prompt", metavar="TEXT", action="append", help=about)
     arguments = parser.parse(argv)
     if arguments.prompt is not None and arguments.input is not None:
         raise ValueError("--prompt and --input, expected one of them")
@@ -99,14 +95,12 @@ def interactive(argv: Sequence[str]) -> int:
     translator = _load(arguments, _read_options(arguments, pairs=None))
     with suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines when it is there
-    number = 0
-    while True:
+    for number in count(1):
         try:
             line = input("> ")
         except EOFError:
             print()
-            return 0
-        number += 1
+            break
         try:
             (answer,) = translator.answer([(line, "")], number)
         except ValueError as error:
@@ -114,16 +108,13 @@ def interactive(argv: Sequence[str]) -> int:
             continue
         for output in answer.outputs:
             print(output.text)
-            count, seconds = len(output.tokens), answer.seconds
-            print(f"  ({seconds:.2f} s, {count} tokens, score {output.score:.3f})", flush=True)
+            tokens, seconds = len(output.tokens), answer.seconds
+            print(f"  ({seconds:.2f} s, {tokens} tokens, score {output.score:.3f})", flush=True)
+    return 0
 
 
 def _answer_lines(
-    arguments: Namespace,
-    *,
-    pairs: bool,
-    finish: Callable[[str], str] = str,
-    **defaults: Any,
+    arguments: Namespace, *, pairs: bool, finish: Callable[[str], str] = str, **defaults: Any
 ) -> int:
     """Answers lines window by window, as they arrive."""
     options = _read_options(arguments, pairs=pairs, **defaults)
@@ -183,17 +174,14 @@ def _format(
         for each in (plain, *plain.get("outputs", ())):
             each["text"] = finish(each["text"])
         return [json.dumps(plain, ensure_ascii=False)]
-    rows = [
-        (f"{output.score:.4f}", finish(output.text), output.pairs() if text.alignments else "")
-        for output in answer.outputs[: text.n_best]
-    ]
     lines = []
-    for score, output, pairs in rows or [("0.0000", "", "")]:
-        columns = [str(answer.line), score] if text.n_best > 1 else []
-        columns += [output, pairs] if text.alignments else [output]
-        # A model of bytes can produce tabs too.
-        one = len(columns) == 1
-        lines.append(output if one else TAB.join(each.replace(TAB, " ") for each in columns))
+    for output in answer.outputs[: text.n_best] or [Output("", 0.0, [], [], [])]:
+        columns = [str(answer.line), f"{output.score:.4f}"] if text.n_best > 1 else []
+        columns += [finish(output.text), *([output.pairs()] if text.alignments else [])]
+        if len(columns) > 1:
+            # A model of bytes can produce tabs too.
+            columns = [each.replace(TAB, " ") for each in columns]
+        lines.append(TAB.join(columns))
     return lines
 
 
@@ -252,12 +240,8 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     _add_search(parser)
     usual = TextOptions()
     add = parser.add_argument
-    add(
-        "--input",
-        metavar="FILE",
-        type=Path,
-        help="read this instead of standard input; .gz, .bz2, .xz are unpacked",
-    )
+    about = "read this instead of standard input; .gz, .bz2, .xz are unpacked"
+    add("--input", metavar="FILE", type=Path, help=about)
     about = "jsonl: scores, tokens, all outputs and times; default: text"
     add("--format", choices=["text", "jsonl"], default="text", help=about)
     about = f"the most tokens of a line that are read at once (default: {usual.max_source})"

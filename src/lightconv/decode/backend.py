@@ -83,7 +83,6 @@ class Ensemble:
         self.step_attending: Any = ensemble_steps([each.step_attending for each in self.backends])
 
     def encode(self, source: Tensor) -> tuple[Any, ...]:
-        """Encodes source [B, S] int64, padded."""
         return tuple(each.encode(source) for each in self.backends)
 
     def start(self, sources: tuple[Any, ...] | int, max_len: int) -> tuple[Any, ...]:
@@ -92,7 +91,6 @@ class Ensemble:
         return tuple(backend.start(source, max_len) for backend, source in pairs)
 
     def reorder(self, states: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-        """The states of those rows [N'] int64."""
         pairs = zip(self.backends, states, strict=True)
         return tuple(backend.reorder(state, rows) for backend, state in pairs)
 
@@ -106,16 +104,11 @@ def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any
     if not steps:
         raise ValueError("an ensemble needs at least one step")
 
-    def step(
-        tokens: Tensor, states: tuple[Any, ...]
-    ) -> tuple[Tensor, tuple[Any, ...]] | tuple[Tensor, tuple[Any, ...], Tensor]:
+    def step(tokens: Tensor, states: tuple[Any, ...]) -> Any:
         results = [each(tokens, state) for each, state in zip(steps, states, strict=True)]
-        scores = _mean_logprobs([result[0] for result in results])
-        after = tuple(result[1] for result in results)
-        looks = [result[2] for result in results if len(result) == 3]
-        if len(looks) < len(results):
-            return scores, after
-        return scores, after, torch.stack(looks).mean(0)
+        # Attention is the third column, unless a step returns none.
+        scores, after, *attention = zip(*results, strict=False)
+        return _mean_logprobs(scores), after, *(torch.stack(looks).mean(0) for looks in attention)
 
     return step
 
@@ -132,10 +125,7 @@ def _mean_logprobs(scores: Sequence[Tensor]) -> Tensor:
 
 
 def choose_backend(
-    models: Sequence[Model],
-    options: Options,
-    *,
-    tell: Callable[[str], None] = lambda text: None,
+    models: Sequence[Model], options: Options, *, tell: Callable[[str], None] = lambda text: None
 ) -> Backend:
     """The C++ engine if it supports the models and the search, else PyTorch.
 

@@ -7,7 +7,7 @@ finished hypotheses leaves the batch. Of equal sums the one whose past was bette
 the lower word.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -243,8 +243,8 @@ class Trace:
     ) -> list[list[Hypothesis]]:
         """For each sentence its hypotheses in the order they ended; ValueError if it has none."""
         found: list[list[Hypothesis]] = [[] for _ in range(self.B)]
-        if self._ends:
-            self._read(found, length_penalty, coverage, padding)
+        for b, hypothesis in self._read(length_penalty, coverage, padding) if self._ends else ():
+            found[b].append(hypothesis)
         for b, hypotheses in enumerate(found):
             if not hypotheses:
                 raise ValueError(
@@ -255,13 +255,9 @@ class Trace:
         return found
 
     def _read(
-        self,
-        found: list[list[Hypothesis]],
-        length_penalty: Penalty,
-        coverage: float,
-        padding: Tensor | None,
-    ) -> None:
-        """Appends the hypotheses of each sentence to `found`."""
+        self, length_penalty: Penalty, coverage: float, padding: Tensor | None
+    ) -> Iterator[tuple[int, Hypothesis]]:
+        """Sentences and their hypotheses."""
         if not callable(length_penalty):
             length_penalty = partial(power, alpha=length_penalty)
         columns = list(map(torch.cat, zip(*self._ends, strict=True)))
@@ -270,7 +266,11 @@ class Trace:
         words = _flat(self._words)[path]
         sums = np.pad(_flat(self._totals)[path], ((0, 0), (0, 1)))
         sums[np.arange(len(path)), lengths] = totals
-        attention = self._read_attention(path, columns[3])
+        attention = None
+        if self._attention:
+            places = torch.from_numpy(path).to(columns[3].device)
+            real = torch.arange(path.shape[1], device=places.device) < columns[3][:, None]
+            attention = torch.cat(self._attention)[places] * real[..., None]  # [M, T, S]
         extra = [0.0] * len(path)
         if coverage > 0.0:
             if attention is None or padding is None:
@@ -278,8 +278,7 @@ class Trace:
                     "coverage needs a step that returns the attention to the source, and the "
                     "source's padding; without them use coverage=0"
                 )
-            penalties = coverage_penalty(attention, padding[columns[0]])
-            extra = (coverage * penalties).tolist()
+            extra = (coverage * coverage_penalty(attention, padding[columns[0]])).tolist()
         table = sentences, lengths, totals, words, np.diff(sums, axis=1)
         each = zip(*(column.tolist() for column in table), strict=True)
         for i, (b, length, total, read, logprobs) in enumerate(each):
@@ -287,7 +286,7 @@ class Trace:
             tokens = [*read[1:length], self.eos]
             score = total / length_penalty(length) + extra[i]
             looks = None if attention is None else attention[i, :length]
-            found[b].append(Hypothesis(tokens, score, logprobs[:length], looks))
+            yield b, Hypothesis(tokens, score, logprobs[:length], looks)
 
     def _read_back(self, rows: Array, lengths: Array) -> Array:
         """The rows of M hypotheses, counted over all T steps: [M, T], 0 behind the end."""
@@ -305,14 +304,6 @@ class Trace:
             here[: counts[t]] = parents[at]
         path[order] = path.copy()
         return path
-
-    def _read_attention(self, path: Array, lengths: Tensor) -> Tensor | None:
-        """[M, T, S], zero behind the end."""
-        if not self._attention:
-            return None
-        places = torch.from_numpy(path).to(lengths.device)
-        real = torch.arange(len(self._words), device=lengths.device) < lengths[:, None]
-        return torch.cat(self._attention)[places] * real[..., None]
 
 
 def _flat(steps: Sequence[Tensor]) -> Array:

@@ -138,7 +138,6 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
     """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
-        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        return from_dict(DecodeConfig, tables.get("decode", {}), "decode")
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    return found

@@ -171,10 +171,10 @@ def _lengths(name: str, lengths: Lengths, B: int, device: torch.device) -> Tenso
 def _prefix(prefix: Sequence[Sequence[int]] | None, eos: int, max_len: Tensor) -> Tensor:
     """[B, P] int64, -1 after the end of each."""
     B = len(max_len)
-    if prefix is None:
-        return max_len.new_zeros(B, 0)
-    if len(prefix) != B:
+    if prefix is not None and len(prefix) != B:
         raise ValueError(f"prefix must be given for each of {B} sentences, got {len(prefix)}")
+    if not prefix:
+        return max_len.new_zeros(B, 0)
     for b, (words, limit) in enumerate(zip(prefix, max_len.tolist(), strict=True)):
         if eos in words[:-1] or any(word < 0 for word in words):
             raise ValueError(f"prefix {b} must be words, EOS only as the last, got {list(words)}")
@@ -183,8 +183,6 @@ def _prefix(prefix: Sequence[Sequence[int]] | None, eos: int, max_len: Tensor) -
                 f"prefix {b} of {len(words)} tokens leaves no room for EOS in max_len={limit}"
             )
     rows = [torch.tensor(words, dtype=torch.int64, device=max_len.device) for words in prefix]
-    if B == 0:
-        return max_len.new_zeros(0, 0)
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
 

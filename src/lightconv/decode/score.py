@@ -1,6 +1,7 @@
 """Log-probabilities of given texts, or of targets given their sources; no search."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -38,22 +39,14 @@ class ScoredText(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
+@dataclass(eq=False)
 class Scorer:
     """A model and the pipeline around it; `config` has the length penalty of scores."""
 
-    def __init__(
-        self,
-        model: Model,
-        pipeline: Pipeline,
-        config: DecodeConfig | None = None,
-        options: TextOptions | None = None,
-    ) -> None:
-        self.model = model
-        self.pipeline = pipeline
-        self.config = config or DecodeConfig()
-        self.options = options or TextOptions()
-        self._target = len(pipeline.config.sides) - 1
-        self._tokens = pipeline.vocabularies().target
+    model: Model
+    pipeline: Pipeline
+    config: DecodeConfig = field(default_factory=DecodeConfig)
+    options: TextOptions = field(default_factory=TextOptions)
 
     def score(self, *sides: Iterable[str]) -> list[ScoredText]:
         """The texts, or the targets, in their order."""
@@ -63,17 +56,13 @@ class Scorer:
 
     def score_windows(self, stream: Iterable[Sequence[tuple[str, ...]]]) -> Iterator[ScoredText]:
         """The same for windows of (text,) or (source, target), one in memory at a time."""
-        done = 0
+        first = 1
         for window in stream:
-            yield from self._score(window, done + 1)
-            done += len(window)
+            yield from self._score(window, first)
+            first += len(window)
 
     def _score(self, window: Sequence[tuple[str, ...]], first: int) -> Iterator[ScoredText]:
-        count = self._target + 1
-        for line, texts in enumerate(window, first):
-            if len(texts) != count:
-                wanted = "source and target" if count == 2 else "one"
-                raise ValueError(f"line {line}: {len(texts)} texts, expected {wanted}")
+        target, tokens = len(self.pipeline.config.sides) - 1, self.pipeline.vocabularies().target
         sides = [
             [encode_line(self.pipeline, side, text, line) for line, text in enumerate(texts, first)]
             for side, texts in enumerate(zip(*window, strict=True))
@@ -86,10 +75,10 @@ class Scorer:
                 line=first + place,
                 text=text,
                 ids=ids,
-                tokens=self._tokens.decode(ids),
+                tokens=tokens.decode(ids),
                 logprobs=values,
                 score=normalize(sum(values), len(values), self.config),
-                words=len(self.pipeline.words(self._target, text).split()),
+                words=len(self.pipeline.words(target, text).split()),
             )
 
 

@@ -6,12 +6,14 @@ best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis o
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightconv.config import to_dict
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
 from lightconv.decode.beam import Hypothesis, beam_options, beam_search
@@ -28,18 +30,18 @@ Found = list[list[Hypothesis]]
 Search = Callable[[Rows, Sequence[int], Rows | None], Found]
 
 
+@dataclass(eq=False)
 class ModelSearch:
     """Search with a model: targets of sources, or continuations of prompts."""
 
-    def __init__(self, backend: Backend, options: Options) -> None:
-        self.backend = backend
-        self.options = options
+    backend: Backend
+    options: Options
 
     def __call__(
         self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None
     ) -> Found:
         if self.backend.pairs:
-            return self._search_pairs(sources, numbers, prefixes)
+            return self._search(sources, numbers, prefixes)
         if prefixes is not None:
             raise ValueError("a language model continues its prompt, expected no prefix beside it")
         found: Found = [[] for _ in sources]
@@ -47,36 +49,35 @@ class ModelSearch:
         for length in sorted({len(prompt) for prompt in sources}):
             rows = [row for row, prompt in enumerate(sources) if len(prompt) == length]
             chosen = [sources[row] for row in rows], [numbers[row] for row in rows]
-            for row, hypotheses in zip(rows, self._search_prompts(*chosen), strict=True):
+            for row, hypotheses in zip(rows, self._search(*chosen), strict=True):
                 found[row] = hypotheses
         return found
 
-    def _search_pairs(self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None) -> Found:
-        backend = self.backend
+    def _search(self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None) -> Found:
+        backend, sampling = self.backend, self.options.sampling
         keywords = self._keywords(sources, numbers, prefixes)
+        longest, step = max(keywords["max_len"]), backend.step
         with torch.inference_mode():
-            source = pad_right([[*source, EOS] for source in sources], backend.device)
-            state = backend.start(backend.encode(source), max(keywords["max_len"]))
-            first = source.new_full((len(sources),), EOS)
-            if self.options.decode.coverage > 0.0 and self.options.sampling is None:
-                keywords["padding"] = source == PAD
-                return beam_search(backend.step_attending, state, first, **keywords)
-            return self._run(state, first, numbers, keywords)
-
-    def _search_prompts(self, prompts: Rows, numbers: Sequence[int]) -> Found:
-        backend = self.backend
-        keywords = self._keywords(prompts, numbers, None)
-        with torch.inference_mode():
-            tokens = pad_right([[EOS, *prompt] for prompt in prompts], backend.device)
-            state = backend.start(len(prompts), tokens.shape[1] + max(keywords["max_len"]))
-            if tokens.shape[1] > 1:
-                _, state = backend.step(tokens[:, :-1], state)
-            return self._run(state, tokens[:, -1], numbers, keywords)
+            if backend.pairs:
+                source = pad_right([[*source, EOS] for source in sources], backend.device)
+                state = backend.start(backend.encode(source), longest)
+                first = source.new_full((len(sources),), EOS)
+                if self.options.decode.coverage > 0.0 and sampling is None:
+                    keywords["padding"] = source == PAD
+                    return beam_search(backend.step_attending, state, first, **keywords)
+            else:
+                tokens = pad_right([[EOS, *prompt] for prompt in sources], backend.device)
+                state = backend.start(len(sources), tokens.shape[1] + longest)
+                first = tokens[:, -1]
+                if tokens.shape[1] > 1:
+                    _, state = step(tokens[:, :-1], state)
+            search = beam_search if sampling is None else sample
+            return search(step, state, first, **keywords)
 
     def _keywords(
         self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None
     ) -> dict[str, Any]:
-        """Keywords of `beam_search`; ValueError, with the line, if no output has a valid length."""
+        """Keywords of the search; ValueError, with the line, if no output has a valid length."""
         lengths = [len(source) + 1 for source in sources]
         found = beam_options(self.options.decode, lengths, eos=EOS, pad=PAD, unknown=UNK)
         limits = zip(numbers, found["min_len"], found["max_len"], strict=True)
@@ -91,26 +92,13 @@ class ModelSearch:
                     f"line {number}: a prefix of {len(prefixes[row])} tokens, expected fewer than "
                     f"the {most} an output may have. Raise max_len_plus"
                 )
-        return found | {"prefix": prefixes, "reorder": self.backend.reorder}
-
-    def _run(
-        self, state: Any, first: Tensor, numbers: Sequence[int], keywords: dict[str, Any]
-    ) -> Found:
-        sampling = self.options.sampling
-        if sampling is None:
-            return beam_search(self.backend.step, state, first, **keywords)
-        del keywords["beam"], keywords["coverage"]
-        return sample(
-            self.backend.step,
-            state,
-            first,
-            seeds=[derive_seed(sampling.seed, number) for number in numbers],
-            samples=self.options.text.n_best,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            **keywords,
-        )
+        found |= {"prefix": prefixes, "reorder": self.backend.reorder}
+        if self.options.sampling is not None:
+            del found["beam"], found["coverage"]
+            found |= to_dict(self.options.sampling) | {"samples": self.options.text.n_best}
+            seed = found.pop("seed")
+            found["seeds"] = [derive_seed(seed, number) for number in numbers]
+        return found
 
 
 def derive_seed(seed: int, number: int) -> int:

@@ -206,11 +206,8 @@ class MarkedPipeline(Pipeline):
     """Pipeline of texts that were split by codes that are lost: `un@@ believ@@ able`."""
 
     def decode_words(self, side: int, ids: Iterable[int]) -> str:
-        return _join(super().decode_words(side, ids))
-
-
-def _join(text: str) -> str:
-    return f"{text} ".replace(f"{CONTINUES} ", "").removesuffix(" ")
+        text = super().decode_words(side, ids)
+        return f"{text} ".replace(f"{CONTINUES} ", "").removesuffix(" ")
 
 
 def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model]:

@@ -8,10 +8,12 @@ import os
 import select
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from io import UnsupportedOperation
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -44,6 +46,7 @@ class Reading(NamedTuple):
     prefix: Ids = ()
 
 
+@dataclass(eq=False)
 class Translator:
     """A search and the pipeline around it.
 
@@ -53,28 +56,20 @@ class Translator:
     show       called with the number of texts answered so far
     """
 
-    def __init__(
-        self,
-        search: Search,
-        pipeline: Pipeline,
-        options: TextOptions | None = None,
-        *,
-        continues: bool = False,
-        align: Align | None = None,
-        warn: Callable[[str], None] = warnings.warn,
-        show: Callable[[int], None] = lambda done: None,
-    ) -> None:
-        self.search = search
-        self.pipeline = pipeline
-        self.options = options or TextOptions()
-        self.continues = continues
-        self.align = align
-        self.warn = warn
-        self.show = show
-        self._encode = partial(encode_line, pipeline)
-        self._target = len(pipeline.config.sides) - 1
-        self._read_tokens, self._tokens = pipeline.vocabularies()
-        language = pipeline.config.sides[self._target].lang
+    search: Search
+    pipeline: Pipeline
+    options: TextOptions = field(default_factory=TextOptions)
+    _: KW_ONLY
+    continues: bool = False
+    align: Align | None = None
+    warn: Callable[[str], None] = warnings.warn
+    show: Callable[[int], None] = lambda done: None
+
+    def __post_init__(self) -> None:
+        self._encode = partial(encode_line, self.pipeline)
+        self._target = len(self.pipeline.config.sides) - 1
+        self._read_tokens, self._tokens = self.pipeline.vocabularies()
+        language = self.pipeline.config.sides[self._target].lang
         self._between = "" if language.partition("_")[0] in UNSPACED else " "
 
     def answers(
@@ -108,31 +103,26 @@ class Translator:
             self.read(text, line, prefix) for line, (text, prefix) in enumerate(window, first)
         ]
         queue = [(reading, part) for reading in readings for part in range(len(reading.parts))]
+        sources = [reading.parts[part] for reading, part in queue]
+        lines = [reading.line for reading, _ in queue]
         # Only the first part of a text begins as its answer does.
-        prefixes = [reading.prefix if part == 0 else () for reading, part in queue]
-        found: dict[int, dict[int, Searched]] = {reading.line: {} for reading in readings}
+        begins = [reading.prefix if part == 0 else () for reading, part in queue]
+        prefixes = begins if any(begins) else None
+        found: dict[int, Searched] = {}
+        waiting = Counter(lines)
         # Empty texts have their answers already.
-        done = first - 1 + sum(not reading.parts for reading in readings)
-        for searched in search_batches(
-            self.search,
-            [reading.parts[part] for reading, part in queue],
-            self.options,
-            [reading.line for reading, _ in queue],
-            prefixes if any(prefixes) else None,
-        ):
-            reading, part = queue[searched.row]
-            found[reading.line][part] = searched
-            if len(found[reading.line]) == len(reading.parts):
+        done = first - 1 + len(window) - len(waiting)
+        for searched in search_batches(self.search, sources, self.options, lines, prefixes):
+            found[searched.row] = searched
+            waiting[lines[searched.row]] -= 1
+            if waiting[lines[searched.row]] == 0:
                 done += 1
                 self.show(done)
-        complete = [
-            [found[reading.line][part] for part in range(len(reading.parts))]
-            for reading in readings
-        ]
-        alignments = self._alignments(readings, complete)
+        parts = [found[row] for row in range(len(queue))]
+        alignments, rest = self._alignments(sources, parts), iter(parts)
         return [
-            self._answer(reading, parts, alignments)
-            for reading, parts in zip(readings, complete, strict=True)
+            self._answer(reading, list(islice(rest, len(reading.parts))), alignments)
+            for reading in readings
         ]
 
     def read(self, text: str, line: int = 1, prefix: str = "") -> Reading:
@@ -167,24 +157,20 @@ class Translator:
         return parts
 
     def _alignments(
-        self, readings: Sequence[Reading], found: Sequence[Sequence[Searched]]
+        self, sources: Sequence[Ids], found: Sequence[Searched]
     ) -> Iterator[Alignment | None]:
         """One for each output, in the order in which `_answer` takes them."""
         if self.align is None:
             return repeat(None)
         pairs = [
             (ids, hypothesis.tokens[:-1])
-            for reading, parts in zip(readings, found, strict=True)
-            for ids, searched in zip(reading.parts, parts, strict=True)
+            for ids, searched in zip(sources, found, strict=True)
             for hypothesis in searched.hypotheses[: self.options.n_best]
         ]
         return iter(self.align([ids for ids, _ in pairs], [tokens for _, tokens in pairs]))
 
     def _answer(
-        self,
-        reading: Reading,
-        found: Sequence[Searched],
-        alignments: Iterator[Alignment | None],
+        self, reading: Reading, found: Sequence[Searched], alignments: Iterator[Alignment | None]
     ) -> Answer:
         if not found:
             return Answer(reading.line, reading.text, [], parts=0)
@@ -253,14 +239,13 @@ class LineReader:
     def __init__(
         self, read: Callable[[int], bytes], arrived: Callable[[], bool] = lambda: True
     ) -> None:
-        self._read = read
-        self._arrived = arrived
+        self._read, self._arrived = read, arrived
         self._bytes = bytearray()
         self._ended = False
 
     def is_empty(self) -> bool:
         """Waits for the first bytes or the end; True if nothing follows."""
-        while not self._bytes and not self._ended:
+        if not self._bytes and not self._ended:
             self._fill()
         return not self._bytes
 

@@ -32,13 +32,6 @@ class Buffer(NamedTuple):
 _NOWHERE = Buffer(-1, 0, 0, 0)
 
 
-class History(NamedTuple):
-    """The past of a layer: `ring` positions of `width` numbers; None: all positions."""
-
-    ring: int | None
-    width: int
-
-
 @dataclass
 class Program:
     """Instructions, and the buffers and weights they use; `int8` makes linear layers int8."""
@@ -51,7 +44,8 @@ class Program:
     buffers: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     instructions: list[program.Instruction] = field(default_factory=list)
     code: Any = None  # the array of instructions, once finished
-    memories: list[History] = field(default_factory=list)
+    # The past of a layer: (ring, width), of `ring` positions, or all of them if None.
+    memories: list[tuple[int | None, int]] = field(default_factory=list)
     weights: list[tuple[program.Instruction, str, Tensor]] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)  # the instructions point to these
     quantized: tuple[Buffer, Buffer] | None = None  # the last buffer quantised, and its result
@@ -65,7 +59,7 @@ class Program:
         return self.buffers[name, size]
 
     def memory(self, ring: int | None, width: int) -> int:
-        self.memories.append(History(ring, width))
+        self.memories.append((ring, width))
         return len(self.memories) - 1
 
     def emit(
@@ -174,31 +168,28 @@ def norm(b: Program, module: nn.LayerNorm, x: Buffer, to: Buffer) -> None:
 
 
 def linear(b: Program, module: nn.Linear, x: Buffer, to: Buffer, **options: Any) -> None:
-    """to = module(x), with the options of Builder.linear."""
-    bias = None if module.bias is None else module.bias.detach()
-    b.linear(x, module.weight.detach(), bias, to, **options)
-
-
-def block(b: Program, frame: Residual, x: Buffer, write: Callable[[Buffer, Buffer], None]) -> None:
-    """A sub-block in place: `write(inner, to)` writes to = x + module(inner)."""
-    if frame.pre_norm:
-        inner = b.buffer("inner", x.size)
-        norm(b, frame.norm, x, inner)
-        write(inner, x)
-        return
-    total = b.buffer("total", x.size)
-    write(x, total)
-    norm(b, frame.norm, total, x)
+    """to = module(x), with the options of `Program.linear`."""
+    b.linear(x, module.weight, module.bias, to, **options)
 
 
 def layer(b: Program, module: Layer, x: Buffer, number: int) -> None:
     """One layer in place; `number` is that of a decoder layer's keys and values."""
-    mixer = MIXERS[type(module.mixer)]
-    block(b, module.mixer_residual, x, lambda inner, to: mixer(b, module.mixer, inner, x, to))
+    _block(b, module.mixer_residual, x, partial(MIXERS[type(module.mixer)], b, module.mixer))
     if isinstance(module, DecoderLayer):
-        read, frame = partial(_source, b, module.source, number), module.source_residual
-        block(b, frame, x, lambda inner, to: read(inner, x, to))
-    block(b, module.ffn_residual, x, lambda inner, to: _feed_forward(b, module.ffn, inner, x, to))
+        _block(b, module.source_residual, x, partial(_source, b, module.source, number))
+    _block(b, module.ffn_residual, x, partial(_feed_forward, b, module.ffn))
+
+
+def _block(b: Program, frame: Residual, x: Buffer, write: Callable[..., None]) -> None:
+    """A sub-block in place: `write(inner, x, to)` writes to = x + module(inner)."""
+    if frame.pre_norm:
+        inner = b.buffer("inner", x.size)
+        norm(b, frame.norm, x, inner)
+        write(inner, x, x)
+    else:
+        total = b.buffer("total", x.size)
+        write(x, x, total)
+        norm(b, frame.norm, total, x)
 
 
 def _feed_forward(b: Program, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
@@ -239,21 +230,13 @@ def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
 
 def _convolve(b: Program, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
     mixed = b.buffer("mixed", x.size)
-    b.emit(
-        "convolve",
-        x,
-        mixed,
-        heads=mixer.heads,
-        kernel=mixer.kernel,
-        left=mixer.left,
-        memory=b.memory(mixer.kernel, x.size) if mixer.causal else 0,
-        **options,
-    )
+    options |= {"heads": mixer.heads, "kernel": mixer.kernel, "left": mixer.left}
+    memory = b.memory(mixer.kernel, x.size) if mixer.causal else 0
+    b.emit("convolve", x, mixed, memory=memory, **options)
     return mixed
 
 
-def _dynamicconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
-    assert isinstance(mixer, DynamicConv)
+def _dynamicconv(b: Program, mixer: DynamicConv, x: Buffer, add: Buffer, to: Buffer) -> None:
     x = _projected(b, mixer, x)
     kernels = b.buffer("kernels", mixer.heads * mixer.kernel)
     linear(b, mixer.kernel_proj, x, kernels)
@@ -262,15 +245,13 @@ def _dynamicconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _lightconv(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
-    assert isinstance(mixer, LightConv)
+def _lightconv(b: Program, mixer: LightConv, x: Buffer, add: Buffer, to: Buffer) -> None:
     kernels = NORMALIZATIONS[mixer.normalize](mixer.weight.detach())
     mixed = _convolve(b, mixer, _projected(b, mixer, x), weights={"weight": kernels})
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _attention(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
-    assert isinstance(mixer, Attention)
+def _attention(b: Program, mixer: Attention, x: Buffer, add: Buffer, to: Buffer) -> None:
     projected, mixed = b.buffer("projected", 3 * x.size), b.buffer("mixed", x.size)
     linear(b, mixer.in_proj, x, projected)
     window = mixer.window or 0
@@ -287,8 +268,7 @@ def _attention(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> 
     linear(b, mixer.out_proj, mixed, to, add=add)
 
 
-def _average(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> None:
-    assert isinstance(mixer, Average)
+def _average(b: Program, mixer: Average, x: Buffer, add: Buffer, to: Buffer) -> None:
     D = x.size
     mean, hidden = b.buffer("mean", D), b.buffer("hidden", mixer.ffn_dim)
     both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
@@ -302,7 +282,7 @@ def _average(b: Program, mixer: Mixer, x: Buffer, add: Buffer, to: Buffer) -> No
 
 
 # Other mixers (a plain convolution, one of a user's own) run in torch.
-MIXERS: dict[type[Mixer], Callable[[Program, Mixer, Buffer, Buffer, Buffer], None]] = {
+MIXERS: dict[type[Mixer], Callable[..., None]] = {
     DynamicConv: _dynamicconv,
     LightConv: _lightconv,
     Attention: _attention,

@@ -45,11 +45,10 @@ class EngineState:
         self.source = source
         self.max_len = max_len
         self.position = 0
-        self.rings = torch.tensor(
-            [max_len if memory.ring is None else memory.ring for memory in decoder.memories]
-        )
+        rings = [ring for ring, _ in decoder.memories]
+        self.rings = torch.tensor([max_len if ring is None else ring for ring in rings])
         self.span = max([1, *self.rings.tolist()])
-        self.is_bounded = any(memory.ring is None for memory in decoder.memories)
+        self.is_bounded = None in rings
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
         # [N, span]: the row each was at time t, in column t % span.
         self.ancestors = torch.zeros(batch, self.span, dtype=torch.int32)
@@ -65,14 +64,11 @@ class EngineState:
         if rows <= self.slots:
             return
         grown = []
-        for place, (memory, ring) in enumerate(
-            zip(self.decoder.memories, self.rings.tolist(), strict=True)
-        ):
-            new = POOL.empty(torch.Size([ring, rows, memory.width]), torch.float32)
-            if self.position:
-                filled = min(self.position, ring)
-                new[:filled, : self.slots] = self.histories[place][:filled]
-            grown.append(new)
+        for (_, width), ring in zip(self.decoder.memories, self.rings.tolist(), strict=True):
+            grown.append(POOL.empty(torch.Size([ring, rows, width]), torch.float32))
+        for new, old in zip(grown, self.histories, strict=False):
+            filled = min(self.position, len(old))
+            new[:filled, : self.slots] = old[:filled]
         self.histories, self.slots = grown, rows
 
     def nbytes(self) -> int:
@@ -117,7 +113,7 @@ class Engine:
             output: Any = model.output
             self._vocab = len(output.weight)
             to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
-            self._decoder.linear(x, output.weight.detach(), None, to, output=1)
+            self._decoder.linear(x, output.weight, None, to, output=1)
             self._decoder.finish()
         self._waves = torch.empty(0, model.config.dim)
         self._sinusoids(1)
@@ -163,9 +159,14 @@ class Engine:
             raise ValueError(f"source sentence {empty} is nothing but padding; leave it out")
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         tokens = source[real]
-        width, dtype = self._source_row()
-        shape = torch.Size([len(tokens), width])
         assert isinstance(self.config, Seq2SeqConfig)
+        width, dtype = 2 * self.config.dim, torch.float32
+        if self.quantize is not None:
+            # Bytes; the scales among them are float32 and must be aligned.
+            size = torch.float32.itemsize
+            width = 2 * self.config.source_heads * size + -(-width // size) * size
+            dtype = torch.int8
+        shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
         for first, last in _groups(offsets.tolist()):
             self._encode_group(tokens, offsets[first : last + 1], outputs)
@@ -194,7 +195,7 @@ class Engine:
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""
         if isinstance(source, int):
-            if self._encoder is not None:
+            if self.pairs:
                 raise ValueError("start() needs what encode() returned")
             return EngineState(self._decoder, None, source, max_len)
         return EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
@@ -251,12 +252,11 @@ class Engine:
         return state
 
     def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Task:
-        threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
         return program.Task(
             program=ctypes.addressof(compiled.code),
             count=len(compiled.instructions),
             rows=rows,
-            threads=threads,
+            threads=torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1,
             workspace=workspace.data_ptr(),
             pad=self.config.pad,
         )
@@ -265,22 +265,10 @@ class Engine:
         """Position encodings of at least `positions` tokens: [positions, D]."""
         waves = self._waves
         if len(waves) < positions:
-            first, count = self.config.pad + 1, max(256, 2 * positions)
-            waves = sinusoids(
-                torch.arange(first, first + count), self.config.dim, torch.float32
-            ).contiguous()
+            places = torch.arange(max(256, 2 * positions)) + self.config.pad + 1
+            waves = sinusoids(places, self.config.dim, torch.float32).contiguous()
             self._waves = waves  # in one assignment: another thread sees the old or the new
         return waves
-
-    def _source_row(self) -> tuple[int, torch.dtype]:
-        """Keys and values of one source token: number of values, and their type."""
-        assert isinstance(self.config, Seq2SeqConfig)
-        numbers, scales = 2 * self.config.dim, 2 * self.config.source_heads
-        if self.quantize is None:
-            return numbers, torch.float32
-        # Bytes; the scales among them are float32 and must be aligned.
-        size = torch.float32.itemsize
-        return scales * size + -(-numbers // size) * size, torch.int8
 
 
 def _groups(offsets: list[int]) -> list[tuple[int, int]]:
