@@ -12,8 +12,7 @@ from lightconv.console import Display
 from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
 from lightconv.data.learn import Learned, frequent, learn, learn_codes, read_blocks
 from lightconv.data.subword import BYTE_LETTERS, END, Codes
-from tests.data.examples import Notes
-from tests.data.samples import make_lines, make_words
+from tests.data.examples import Notes, make_lines, make_words
 from tests.data.test_subword import segment_plainly
 
 

@@ -17,7 +17,7 @@ from lightconv.data.pipeline import Pipeline
 from lightconv.data.subword import Codes
 from lightconv.data.vocabulary import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary
 from lightconv.data.words import Steps
-from tests.data.samples import make_lines, make_words
+from tests.data.examples import make_lines, make_words
 
 PLAIN = (SideConfig(lang="de"), SideConfig(lang="en"))
 SOURCE = make_lines(300, make_words(200), 1)
@@ -173,7 +173,9 @@ def test_an_imported_model_brings_codes_and_vocabulary(tmp_path: Path) -> None:
     assert pipeline.encode(0, words) == [[4], [5, 6], [UNK] * 6]
     assert pipeline.encode(1, ["lower"]) == [[UNK, 4]]
     (tmp_path / "codes.txt").unlink()
-    with pytest.raises(ValueError, match=r"has no codes, expected codes\.txt"):
+    with pytest.raises(
+        ValueError, match=r"has no codes: codes.source.txt and .* expected codes\.txt"
+    ):
         Pipeline.load(tmp_path, config)
     (tmp_path / "codes.source.txt").write_text("l o\nlo w\nlow </w>\n")
     (tmp_path / "codes.target.txt").write_text("l o 12\n")
@@ -221,10 +223,13 @@ def test_parts_that_do_not_belong_together() -> None:
     [
         ("", "not JSON|is empty"),
         ("{", "not JSON"),
-        ("[]", "not a pipeline of lightconv"),
-        ('{"format": "lightconv", "version": 1}', "not a pipeline of lightconv"),
-        ('{"format": "lightconv-pipeline", "version": 2}', "version 2, expected 1"),
-        ('{"format": "lightconv-pipeline", "version": true}', "version True, expected 1"),
+        ("[]", "not written by lightconv"),
+        ('{"format": "lightconv", "version": 1}', "not written by lightconv"),
+        ('{"format": "lightconv-pipeline", "version": 2}', "version 2 of the format, expected 1"),
+        (
+            '{"format": "lightconv-pipeline", "version": true}',
+            "version True of the format, expected 1",
+        ),
         ('{"format": "lightconv-pipeline", "version": 1}', "pipeline=none must be a table"),
         (
             '{"format": "lightconv-pipeline", "version": 1, "pipeline": '

@@ -19,8 +19,17 @@ from lightconv.data.config import (
 from lightconv.data.corpus import Example
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from tests.data.examples import BYTES, SIDES, TASK, WORDS, corpus, ids, sentences
-from tests.data.samples import make_lines, make_words
+from tests.data.examples import (
+    BYTES,
+    SIDES,
+    TASK,
+    WORDS,
+    corpus,
+    ids,
+    make_lines,
+    make_words,
+    sentences,
+)
 
 # --- What is stored
 

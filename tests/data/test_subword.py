@@ -20,7 +20,7 @@ from lightconv.data.subword import (
     WordPieces,
     to_letters,
 )
-from tests.data.samples import make_words
+from tests.data.examples import make_words
 
 Pair = tuple[str, str]
 Ranks = dict[Pair, int]
