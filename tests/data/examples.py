@@ -6,9 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
+from lightconv.console import Display
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    PipelineConfig,
+    SideConfig,
+    TaskConfig,
+    WordsConfig,
+)
 from lightconv.data.corpus import Corpus, Example
+from lightconv.data.learn import Learned, learn
 from lightconv.data.store import Store
+
+Subword = BPEConfig | BytesConfig | WordsConfig
 
 TASK = TaskConfig(kind="translation", corpus="own", source_lang="de", target_lang="en", metric="x")
 LM_TASK = TaskConfig(kind="language_model", corpus="own", metric="perplexity")
@@ -59,6 +70,11 @@ def sentences(count: int, seed: int = 0) -> list[Example]:
     words = make_words(200, seed)
     sides = (make_lines(count, words, each) for each in (seed, seed + 1))
     return list(zip(*sides, strict=True))
+
+
+def learn_lines(config: Subword, *sides: Sequence[str]) -> Learned:
+    block = tuple("".join(f"{line}\n" for line in lines).encode() for lines in sides)
+    return learn(config, [block], display=Display(quiet=True))
 
 
 def ids(store: Store) -> list[tuple[list[int], ...]]:

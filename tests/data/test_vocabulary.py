@@ -1,6 +1,7 @@
 """Words and ids: the special ones, both file formats, and files that are neither."""
 
 import random
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.data import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary, load_vocabularies
+from lightconv.models import Seq2SeqConfig
 
 SPECIAL_LINES = "<s>\n<pad>\n</s>\n<unk>\n"
 
@@ -19,6 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_special_tokens_have_the_ids_of_the_original() -> None:
     assert (BOS, PAD, EOS, UNK) == (0, 1, 2, 3)
+    assert {field.name: field.default for field in fields(Seq2SeqConfig)}["pad"] == PAD
     assert Vocabulary.of([]).tokens == ("<s>", "<pad>", "</s>", "<unk>")
 
 
