@@ -213,11 +213,8 @@ def test_a_batch_goes_to_a_device(pairs: Pairs) -> None:
     assert [part.device.type for part in (*moved.inputs, moved.target)] == ["meta"] * 3
     assert moved.rows is batch.rows
     assert Batch((), torch.tensor([[5, PAD], [EOS, 7]])).tokens == 3
-
-
-def test_writing_into_a_batch_leaves_the_file(pairs: Pairs) -> None:
-    pairs.make(np.arange(4)).inputs[0].zero_()
-    check_pairs(pairs.make(np.arange(1)), [0])
+    batch.inputs[0].zero_()
+    check_pairs(pairs.make(np.arange(1)), [0])  # the file is as it was
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -256,12 +253,9 @@ def test_language_models_say_every_token_once(
         assert batch.target.tolist() == pad([[*text[row], EOS] for row in rows])
 
 
-def test_empty_sentences(tmp_path: Path) -> None:
-    found = Pairs(write_pairs(tmp_path, [[[], []], [[], []]])).make(np.arange(2))
+def test_pairs_of_odd_stores(tmp_path: Path, pairs: Pairs) -> None:
+    found = Pairs(write_pairs(tmp_path, [[[], []], [[], []]], "test")).make(np.arange(2))
     assert [part.tolist() for part in (*found.inputs, found.target)] == [[[EOS], [EOS]]] * 3
-
-
-def test_pairs_need_two_sides_and_room(tmp_path: Path, pairs: Pairs) -> None:
     with pytest.raises(ValueError, match="has the sides text, no 'source'"):
         Pairs(write_text(tmp_path, [[5]], "valid"))
     with pytest.raises(ValueError, match="max_tokens=10"):

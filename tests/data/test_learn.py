@@ -12,7 +12,7 @@ from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
 from lightconv.data.learn import frequent, learn, learn_codes, read_blocks
 from lightconv.data.subword import BYTE_LETTERS, END, Codes
 from tests.data.examples import Notes, learn_lines, make_lines, make_words
-from tests.data.test_subword import segment_plainly
+from tests.data.test_subword import Pair, first_symbols, merge_everywhere, segment_plainly
 
 
 def count(lines: list[str]) -> Counter[str]:
@@ -23,21 +23,14 @@ def test_each_merge_is_the_most_frequent_pair_of_its_time() -> None:
     counts = count(make_lines(2000, make_words(300)))
     codes = learn_codes(counts, 150, END)
     assert len(codes.merges) == 150
-    words = {word: [*word[:-1], word[-1] + END] for word in counts}
-    for left, right in codes.merges:
-        pairs: Counter[tuple[str, str]] = Counter()
+    words = {word: first_symbols(word, end_apart=False) for word in counts}
+    for merge in codes.merges:
+        pairs: Counter[Pair] = Counter()
         for word, symbols in words.items():
             for pair in pairwise(symbols):
                 pairs[pair] += counts[word]
-        assert pairs[left, right] == max(pairs.values())
-        for word, symbols in words.items():
-            merged: list[str] = []
-            for symbol in symbols:
-                if merged and merged[-1] == left and symbol == right:
-                    merged[-1] = left + right
-                else:
-                    merged.append(symbol)
-            words[word] = merged
+        assert pairs[merge] == max(pairs.values())
+        words = {word: merge_everywhere(symbols, merge) for word, symbols in words.items()}
 
 
 def test_a_pair_that_stands_once_is_not_merged() -> None:
@@ -70,13 +63,14 @@ def test_of_equally_frequent_pairs_the_first_by_its_symbols_is_merged() -> None:
     assert codes.merges == tuple(("0", letter + END) for letter in sorted(letters))
 
 
-def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+@pytest.mark.parametrize("before", [None, "true"])
+def test_the_environment_stays_as_it_was(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "TOKENIZERS_PARALLELISM"
+    monkeypatch.setenv(name, before) if before else monkeypatch.delenv(name, raising=False)
     learn_codes(Counter({"ab": 5}), 10)
-    assert "TOKENIZERS_PARALLELISM" not in os.environ
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    learn_codes(Counter({"ab": 5}), 10)
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+    assert os.environ.get(name) == before
 
 
 def test_one_code_and_a_vocabulary_for_each_side() -> None:

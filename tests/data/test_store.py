@@ -55,6 +55,10 @@ def test_what_is_written_is_read(
         assert store.column(name).lengths().tolist() == [len(pair[side]) for pair in pairs]
     assert store.digest == writer.digest
     store.verify()
+    # The same files, written at once.
+    write_pairs(folder / "whole", [[list(pair[side]) for pair in pairs] for side in (0, 1)])
+    for name in NAMES:
+        assert (folder / "whole" / name).read_bytes() == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(("vocab", "dtype"), [(65536, "<u2"), (65537, "<u4")])
@@ -69,17 +73,6 @@ def test_the_files_are_what_the_layout_says(tmp_path: Path, vocab: int, dtype: s
     assert Store(tmp_path, "valid")[0][0].dtype == np.dtype(dtype)
 
 
-def test_the_same_examples_are_the_same_files(tmp_path: Path) -> None:
-    whole = write_pairs(tmp_path / "whole", PAIRS)
-    with StoreWriter(tmp_path / "parts", "train", VOCAB) as writer:
-        for begin in (0, 7, 14, 21, 28):
-            writer.append(*(side[begin : begin + 7] for side in PAIRS))
-    for name in NAMES:
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-    other = write_pairs(tmp_path / "other", [PAIRS[0], [*PAIRS[1][:-1], [5]]])
-    assert other.digest != whole.digest == writer.digest
-
-
 def test_an_example_by_its_number(tmp_path: Path) -> None:
     store = write_pairs(tmp_path, PAIRS)
     assert [side.tolist() for side in store[-1]] == [side[-1] for side in PAIRS]
@@ -87,6 +80,8 @@ def test_an_example_by_its_number(tmp_path: Path) -> None:
     for index in (30, -31):
         with pytest.raises(IndexError):
             store[index]
+    other = write_pairs(tmp_path / "other", [PAIRS[0], [*PAIRS[1][:-1], [5]]])
+    assert other.digest != store.digest
     with pytest.raises(ValueError, match="has the sides source, target, no 'text'"):
         store.column("text")
 
