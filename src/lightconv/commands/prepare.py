@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from lightconv.data.corpus import Corpus
     from lightconv.data.prepared import Prepared
 
-    # A task and its training files.
-    Own = tuple[TaskKind, Given]
-
 # Options for training files of one's own, all of which are needed, and their task.
 OWN: dict[tuple[str, ...], TaskKind] = {
     ("train",): "translation",
@@ -46,9 +43,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if options.out is None:
         parser.error("--out DIR is needed")
-    own = _find_own(parser, options)
-    if own is None:
-        find_entry(options.name)
+    training = _find_training(parser, options)
     if options.processes is not None and options.processes < 1:
         parser.error(f"--processes {options.processes} must be at least 1")
 
@@ -60,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):
-        corpus = _open(own, options, display)
+        corpus = _open(training, options, display)
         config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
         config = override(config, options.set)
         try:
@@ -187,14 +182,15 @@ def _recipe(corpus: str) -> str | None:
     return next(iter(small or names), None)
 
 
-def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
-    """The task and the training files of one's own; None if a corpus is named."""
+def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
+    """The options for training files of one's own; none if a corpus is named."""
     names = [*(name for group in OWN for name in group), *BESIDE_OWN]
     given = [name for name in names if getattr(options, name) is not None]
     if options.name is not None:
         if given:
             parser.error(f"{_option(given[0])} is for files of your own, not for {options.name}")
-        return None
+        find_entry(options.name)
+        return ()
     if options.source is not None:
         parser.error("--from needs the NAME of a corpus before it; --list shows them")
     training = tuple(name for name in given if name not in BESIDE_OWN)
@@ -204,24 +200,22 @@ def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
             f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: "
             "--train, --text, --jsonl, or --articles with --summaries"
         )
-    files = options.train or [getattr(options, name) for name in training]
-    return OWN[training], _pair(training[0], files)
+    return training
 
 
-def _open(own: "Own | None", options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Display") -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
-    if own is None:
+    if not training:
         return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
-    kind, train = own
     if options.jsonl is not None and not is_json(options.jsonl):
         raise ValueError(
             f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
             "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
         )
     return own_corpus(
-        kind,
-        train=train,
+        OWN[training],
+        train=_pair(training[0], options.train or [getattr(options, name) for name in training]),
         valid=_pair("valid", options.valid) if options.valid else None,
         test=_pair("test", options.test) if options.test else None,
         source_lang=options.source_lang,
