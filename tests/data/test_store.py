@@ -275,10 +275,8 @@ def test_damage_names_the_file_and_the_remedy(
     write_pairs(tmp_path, PAIRS)
     path = tmp_path / name
     path.write_bytes(change(bytearray(path.read_bytes())))
-    with pytest.raises(ValueError, match=match) as caught:
+    with pytest.raises(ValueError, match=rf"{name}.*{match}.*Run `lightconv prepare` again"):
         Store(tmp_path, "train")
-    assert name in str(caught.value)
-    assert "Run `lightconv prepare` again" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
