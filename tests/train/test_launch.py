@@ -30,7 +30,7 @@ from lightconv.train.launch import (
     rank_environment,
     spawn,
 )
-from tests.train.examples import prepare, small_config, write_recipe
+from tests.harness.examples import prepare, small_config, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
@@ -121,6 +121,15 @@ def scripts(*codes: str) -> Callable[[Any], subprocess.Popen[bytes]]:
         ),
         (["os.kill(os.getpid(), 11)", f"sys.exit({EXIT_LOST})"], 1, "process 0 of 2 was ended by"),
         ([f"sys.exit({EXIT_LOST})"] * 2, 1, "error: the processes lost contact"),
+        # A rank that is told to stop for that does not hide it.
+        (
+            [
+                "signal.signal(15, lambda *_: sys.exit(75)); time.sleep(60)",
+                "time.sleep(0.3); os.kill(os.getpid(), 9)",
+            ],
+            1,
+            "process 1 of 2 was ended by SIGKILL",
+        ),
         # One could still say it.
         ([f"time.sleep(0.2); sys.exit({EXIT_LOST})", "sys.exit(1)"], 1, ""),
     ],

@@ -30,7 +30,7 @@ from lightconv.train.loop import Loop
 from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Trainer
-from tests.train.examples import fingerprint, prepare, small_config, train_config
+from tests.harness.examples import fingerprint, prepare, small_config, train_config
 
 CPU = torch.device("cpu")
 
@@ -235,11 +235,12 @@ def test_patience_ends_the_run_and_stays_ended(
     tmp_path: Path, data: PreparedData, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metric, _ = scripted(1.0, 2.0, 2.0, 1.5, 9.0)
-    outcome = train(tmp_path, data, metric=metric, patience=2)
-    assert (outcome.code, outcome.step) == (0, 16)
+    outcome = train(tmp_path, data, metric=metric, patience=2, average_last=1)
+    # The mean of one is the end, not the last regular step.
+    assert (outcome.code, outcome.step, outcome.averaged) == (0, 16, [16])
     assert (tmp_path / "model").is_dir()
     assert "2 validations in a row without a better one" in capsys.readouterr().err
-    again = train(tmp_path, data, metric=metric, patience=2)
+    again = train(tmp_path, data, metric=metric, patience=2, average_last=1)
     assert (again.code, again.step) == (0, 16)
 
 
