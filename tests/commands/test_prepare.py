@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lightconv import cli
 from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
 from lightconv.corpora import CORPORA
+from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.config import (
     BPEConfig,
     BytesConfig,
@@ -64,6 +66,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 PAIR = "--source-lang de --target-lang en"
 SMALL = "--set pipeline.subword.vocab=280"
+TEXT = f"--text train.en --valid dev.en --out data {SMALL}"
 
 
 def test_parallel_files(ask: Ask, text: Path) -> None:
@@ -83,11 +86,8 @@ def test_parallel_files(ask: Ask, text: Path) -> None:
     assert ["valid", "2", "2", "0", "0"] in rows
     assert "lengths of train, in tokens" in out and "####" in out
     assert err.splitlines()[0].startswith("reading train: 4 in ")
-
-
-def test_two_files_by_name(ask: Ask, text: Path) -> None:
-    files = "--train train.de train.en --valid dev.de dev.en"
-    assert ask(f"{PAIR} {files} --out a {SMALL}")[0] == 0
+    by_name = "--train train.de train.en --valid dev.de dev.en"
+    assert ask(f"{PAIR} {by_name} --out a {SMALL}")[0] == 0
     assert Prepared.open("a").references("valid") == ["four", ""]
 
 
@@ -124,10 +124,6 @@ def test_a_corpus_by_name(ask: Ask, text: Path) -> None:
 def test_the_recipe_for_a_corpus_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
 ) -> None:
-    from dataclasses import replace
-
-    from lightconv.corpora.synthetic import Settings, make
-
     made = make("synthetic-lm", Settings(train=20, valid=5, test=5))
     corpus = replace(made, task=replace(made.task, corpus="debian-lm"))
     monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: corpus)
@@ -146,77 +142,63 @@ def test_list(ask: Ask) -> None:
 
 def test_torch_is_not_needed(text: Path) -> None:
     code = "import sys; from lightconv.cli import main; sys.exit(main() or 'torch' in sys.modules)"
-    arguments = f"prepare --text train.en --valid dev.en --out data {SMALL}"
-    done = subprocess.run([sys.executable, "-c", code, *arguments.split()], check=False)
+    command = [sys.executable, "-c", code, "prepare", *TEXT.split()]
+    done = subprocess.run(command, check=False)
     assert done.returncode == 0
 
 
 # --- Mistakes
 
 
-MISTAKES = [
-    ("", "--out DIR is needed"),
-    ("--out x", "nothing to prepare, expected the NAME of a corpus (--list shows them)"),
-    ("debian-en-dee --out x", "unknown corpus 'debian-en-dee'; did you mean 'debian-en-de'?"),
-    ("billion-word --out x", "billion-word needs --from PATH: 1-billion-word"),
-    ("synthetic-lm --from y --out x", "synthetic-lm takes no --from, got y"),
-    ("synthetic-lm --text y --out x", "--text is for files of your own, not for synthetic-lm"),
-    ("synthetic-lm --valid y --out x", "--valid is for files of your own, not for synthetic-lm"),
-    ("--from y --out x", "--from needs the NAME of a corpus before it"),
-    ("--text y --jsonl z --out x", "--text and --jsonl, expected the NAME of a corpus"),
-    ("--articles y --out x", "--articles, expected the NAME of a corpus"),
-    ("--train train --out x", "translation needs --source-lang and --target-lang"),
-    (f"{PAIR} --train a b c --out x", "--train has 3 files, expected one prefix or two files"),
-    (f"{PAIR} --train nope --out x", "nope.de does not exist, expected a text file"),
-    ("--text empty --out x", "empty is empty, expected lines of text"),
-    ("--jsonl train.en --out x", "--jsonl train.en: expected a file that ends with .jsonl"),
-    ("--text . --out x", ". is a folder, expected a text file"),
-    ("--text train.en --out x --processes 0", "--processes 0 must be at least 1"),
-    (
-        "--text train.en --out x --set pipeline.subword.vocab=9",
-        "pipeline.subword.vocab=9 must be at least 260",
-    ),
-    (
-        "--text train.en --out x --set filter.max_len=9",
-        "unknown field filter=9; did you mean 'filters'?",
-    ),
-    ("--text train.en --out dev.en/x", "dev.en/x cannot be made: "),
-    ("--text train.en --out dev.en", "dev.en exists. Choose another folder"),
-    ("--text train.en --out . --overwrite", ". exists and is not a prepared folder, so it is not"),
-]
+BAD_FILES = {
+    "empty": b"",
+    "short": b"one\ntwo\n",
+    "latin": b"one\ntw\xff\nx\ny\n",
+    "nul": b"one\ntw\0\nx\ny\n",
+    "wide": "1\n2\n3\n4".encode("utf-16"),
+    "blank": b"\n\n\n\n",
+}
+WITH = f"{PAIR} --valid dev --out x {SMALL} --train train.de"
+MISTAKES = {
+    "": "--out DIR is needed",
+    "--out x": "nothing to prepare, expected the NAME of a corpus (--list shows them)",
+    "debian-en-dee --out x": "unknown corpus 'debian-en-dee'; did you mean 'debian-en-de'?",
+    "billion-word --out x": "billion-word needs --from PATH: 1-billion-word",
+    "synthetic-lm --from y --out x": "synthetic-lm takes no --from, got y",
+    "synthetic-lm --text y --out x": "--text is for files of your own, not for synthetic-lm",
+    "synthetic-lm --valid y --out x": "--valid is for files of your own, not for synthetic-lm",
+    "--from y --out x": "--from needs the NAME of a corpus before it",
+    "--text y --jsonl z --out x": "--text and --jsonl, expected the NAME of a corpus",
+    "--articles y --out x": "--articles, expected the NAME of a corpus",
+    "--train train --out x": "translation needs --source-lang and --target-lang",
+    f"{PAIR} --train a b c --out x": "--train has 3 files, expected one prefix or two files",
+    f"{PAIR} --train nope --out x": "nope.de does not exist, expected a text file",
+    "--text empty --out x": "empty is empty, expected lines of text",
+    "--jsonl train.en --out x": "--jsonl train.en: expected a file that ends with .jsonl",
+    "--text . --out x": ". is a folder, expected a text file",
+    f"{TEXT} --processes 0": "--processes 0 must be at least 1",
+    f"{TEXT} --set pipeline.subword.vocab=9": "pipeline.subword.vocab=9 must be at least 260",
+    f"{TEXT} --set filter.max_len=9": "unknown field filter=9; did you mean 'filters'?",
+    "--text train.en --out dev.en/x": "dev.en/x cannot be made: ",
+    "--text train.en --out dev.en": "dev.en exists. Choose another folder, or use --overwrite",
+    "--text train.en --out . --overwrite": ". exists and is not a prepared folder, so it is not",
+    f"{WITH} short": "train.de has 4 lines and short has 2, expected the same number.",
+    f"{WITH} latin": "latin, line 2: byte 0xff is not UTF-8 (byte 3 of the line)",
+    f"{WITH} nul": "nul, line 2: a NUL character",
+    f"{WITH} wide": "wide is UTF-16, expected UTF-8. Convert it with iconv",
+    f"{WITH} blank": "nothing is left of split 'train' after filtering: 4 examples read, dropped: "
+    "empty 4. Change the filters",
+}
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[each[0] for each in MISTAKES])
-def test_mistakes_are_one_line(ask: Ask, text: Path, arguments: str, message: str) -> None:
-    (text / "empty").touch()
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_mistakes_are_one_line(ask: Ask, text: Path, arguments: str) -> None:
+    write_folder(text, BAD_FILES)
     before = sorted(text.iterdir())
     code, out, err = ask(arguments)
     assert (code, out) == (2, "")
-    assert f"error: {message}" in err.splitlines()[-1]
+    assert f"error: {MISTAKES[arguments]}" in err.splitlines()[-1]
     assert sorted(text.iterdir()) == before, "nothing is written"
-
-
-BAD_FILES = [
-    (b"one\ntwo\n", "train.de has 4 lines and train.en has 2, expected the same number."),
-    (b"one\ntw\xff\nx\ny\n", "train.en, line 2: byte 0xff is not UTF-8 (byte 3 of the line)"),
-    (b"one\ntw\0\nx\ny\n", "train.en, line 2: a NUL character"),
-    ("1\n2\n3\n4".encode("utf-16"), "train.en is UTF-16, expected UTF-8. Convert it with iconv"),
-    (
-        b"\n\n\n\n",
-        "nothing is left of split 'train' after filtering: 4 examples read, dropped: empty 4. "
-        "Change the filters",
-    ),
-]
-
-
-@pytest.mark.parametrize(("content", "message"), BAD_FILES)
-def test_bad_files(ask: Ask, text: Path, content: bytes, message: str) -> None:
-    (text / "train.en").write_bytes(content)
-    before = sorted(text.iterdir())
-    code, out, err = ask(f"{PAIR} --train train --valid dev --out data {SMALL}")
-    assert (code, out) == (2, "")
-    assert f"error: {message}" in err.splitlines()[-1]
-    assert sorted(text.iterdir()) == before
 
 
 def test_marks_of_other_systems_are_one_warning(ask: Ask, text: Path) -> None:
@@ -231,77 +213,59 @@ def test_marks_of_other_systems_are_one_warning(ask: Ask, text: Path) -> None:
     ]
 
 
-def test_the_output_exists(ask: Ask, text: Path) -> None:
-    options = f"--text train.en --valid dev.en --out data {SMALL}"
-    assert ask(options)[0] == 0
-    code, _, err = ask(options)
-    assert code == 2
-    assert err == "error: data exists. Choose another folder, or use --overwrite\n"
-    assert ask(f"{options} --overwrite")[0] == 0
-
-
-def test_nothing_is_fetched_for_an_output_that_exists(
+def test_what_exists_is_replaced_when_asked_for(
     ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert ask(TEXT)[0] == 0
     monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: pytest.fail("fetched"))
-    code, _, err = ask(f"debian-lm --out {text}")
-    assert (code, err) == (
-        2,
-        f"error: {text} exists. Choose another folder, or use --overwrite\n",
-    )
+    exists = "error: data exists. Choose another folder, or use --overwrite\n"
+    for arguments in (TEXT, "debian-lm --out data"):
+        assert ask(arguments) == (2, "", exists)
+    assert ask(f"{TEXT} --overwrite")[0] == 0
 
 
-def test_an_interrupt_says_how_to_go_on(
-    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    options = f"--text train.en --valid dev.en --out data {SMALL}"
-    with monkeypatch.context() as patched:
-        patched.setattr("lightconv.data.prepare.learn", interrupted)
-        code, _, err = ask(options)
-    assert code == 130
-    assert err.splitlines()[-1] == "not finished: the same command resumes from here"
-    code, _, err = ask(options)
-    assert code == 0
-    assert err.splitlines()[0] == "resuming after: text of train, text of valid"
+def interrupt(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
 
 
-def test_a_full_disk_is_a_failure_to_go_on_from(
-    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(*arguments: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("lightconv.data.prepare.StoreWriter", write)
-    code, _, err = ask(f"--text train.en --valid dev.en --out data {SMALL}")
-    assert code == 1
-    assert err.splitlines()[-2:] == [
-        "not finished: the same command resumes from here",
-        f"error: {text / '.data.prepare'}: No space left on device",
-    ]
+def fill_disk(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def vanish(*arguments: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_a_failure_to_go_on_from(
-    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "fault", "code", "errors", "done"),
+    [
+        ("learn", interrupt, 130, [], ""),
+        ("StoreWriter", fill_disk, 1, ["{}/.data.prepare: No space left on"], ", vocabulary"),
+        ("_make_ids", vanish, 1, ["a worker process died (SIGKILL), expected"], ", vocabulary"),
+    ],
+)
+def test_the_same_command_resumes_after_a_failure(
+    ask: Ask,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fault: Callable[..., None],
+    code: int,
+    errors: list[str],
+    done: str,
 ) -> None:
-    options = f"--text train.en --valid dev.en --out data --processes 2 {SMALL}"
     with monkeypatch.context() as patched:
         patched.setattr("lightconv.data.prepare.WORTH_PROCESSES", 1)
-        patched.setattr("lightconv.data.prepare._make_ids", vanish)
-        code, _, err = ask(options)
-    assert code == 1
-    *_, note, line = err.splitlines()
-    assert note == "not finished: the same command resumes from here"
-    assert line.startswith("error: a worker process died (SIGKILL), expected it to finish.")
-    code, _, err = ask(options)
-    assert code == 0
-    assert err.splitlines()[0] == "resuming after: text of train, text of valid, vocabulary"
+        patched.setattr(f"lightconv.data.prepare.{name}", fault)
+        found, _, err = ask(f"{TEXT} --processes 2")
+    assert found == code
+    expected = ["not finished: the same command resumes from here"]
+    expected += [f"error: {error.format(text)}" for error in errors]
+    last = err.splitlines()[-len(expected) :]
+    assert all(map(str.startswith, last, expected))
+    found, _, err = ask(TEXT)
+    assert found == 0
+    assert err.splitlines()[0] == f"resuming after: text of train, text of valid{done}"
 
 
 # --- Tables
@@ -322,28 +286,28 @@ def splits() -> dict[str, dict[str, Any]]:
 
 
 def test_rows() -> None:
-    header, rows = count_rows(splits())
-    assert header == ["split", "read", "kept", "empty"], "what never happened has no column"
-    assert rows == [["train", "12,345", "4", "12,341"], ["valid", "4", "4", "0"]]
-    header, rows = length_rows(splits())
-    names = ", ".join(header)
+    first, second = count_rows(splits())
+    # A reason that never occurred has no column.
+    assert first == {"split": "train", "read": "12,345", "kept": "4", "empty": "12,341"}
+    assert list(second.values()) == ["valid", "4", "4", "0"]
+    rows = length_rows(splits())
+    names = ", ".join(rows[0])
     assert names == "split, side, tokens, unknown, mean, 50 %, 90 %, 99 %, longest"
-    assert rows[0] == ["train", "source", "8", "12.50%", "2.0", "2", "3", "3", "3"]
-    assert rows[3] == ["valid", "target", "12", "8.33%", "3.0", "2", "4", "4", "4"]
+    assert " ".join(rows[0].values()) == "train source 8 12.50% 2.0 2 3 3 3"
+    assert " ".join(rows[3].values()) == "valid target 12 8.33% 3.0 2 4 4 4"
 
 
 def test_the_picture() -> None:
-    lines = draw_histogram(splits()["train"])
+    lines = draw_histogram(splits()["train"]).splitlines()
     assert lines[0].split() == ["source", "target"]
     assert lines[1].split() == ["1", "25.0%", "#" * 12, "0.0%"]
     assert lines[2].split() == ["2", "50.0%", "#" * 24, "50.0%", "#" * 24]
     assert lines[-1].split() == ["5", "and", "more", "0.0%", "0.0%"]
     assert len(lines) == 6
+    assert len({line.rindex("%") for line in lines[1:]}) == 1
     empty = {"sides": {"text": describe_side(counted([0, 1]), 0, [0, 1, 2])}}
-    assert [line.split()[:2] for line in draw_histogram(empty)[1:3]] == [
-        ["0", "50.0%"],
-        ["1", "50.0%"],
-    ]
+    found = [line.split()[:2] for line in draw_histogram(empty).splitlines()[1:3]]
+    assert found == [["0", "50.0%"], ["1", "50.0%"]]
 
 
 # --- docs/data.md

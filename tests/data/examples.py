@@ -1,20 +1,55 @@
-"""Small corpora to prepare, and what a prepared folder holds, for tests."""
+"""Made-up text, small corpora to prepare, and the contents of a prepared folder."""
 
+import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
+from lightconv.console import Display
+from lightconv.data.config import (
+    BPEConfig,
+    BytesConfig,
+    PipelineConfig,
+    SideConfig,
+    TaskConfig,
+    WordsConfig,
+)
 from lightconv.data.corpus import Corpus, Example
+from lightconv.data.learn import Learned, learn
 from lightconv.data.store import Store
-from tests.data.samples import make_lines, make_words
+
+Subword = BPEConfig | BytesConfig | WordsConfig
 
 TASK = TaskConfig(kind="translation", corpus="own", source_lang="de", target_lang="en", metric="x")
 LM_TASK = TaskConfig(kind="language_model", corpus="own", metric="perplexity")
 SIDES = (SideConfig(lang="de"), SideConfig(lang="en"))
 WORDS = PipelineConfig(sides=SIDES, subword=WordsConfig())
 BYTES = PipelineConfig(sides=SIDES, subword=BytesConfig(vocab=300))
+SYLLABLES = "ba be bi bo da de du en er fa ge he ich in ka ko la len ma mi ne no pa ra re sa so ten"
+ODD = ("ß", "漢字", "é", "-", "</w>", "@@x", "😀")
+
+
+def make_words(count: int, seed: int = 0) -> list[str]:
+    """Different words of one to five syllables, some with odd characters."""
+    draw = random.Random(seed)
+    syllables = SYLLABLES.split()
+    words: dict[str, None] = {}
+    while len(words) < count:
+        word = "".join(draw.choice(syllables) for _ in range(draw.randint(1, 5)))
+        if draw.random() < 0.05:
+            place = draw.randrange(len(word) + 1)
+            word = word[:place] + draw.choice(ODD) + word[place:]
+        words[word] = None
+    return list(words)
+
+
+def make_lines(count: int, words: list[str], seed: int = 0) -> list[str]:
+    """Sentences of these words, the first ones frequent, the last ones rare."""
+    draw = random.Random(seed)
+    weights = [1 / (place + 1) for place in range(len(words))]
+    total = draw.choices(words, weights, k=count * 10)
+    return [" ".join(total[10 * i : 10 * i + draw.randint(1, 10)]) for i in range(count)]
 
 
 def corpus(
@@ -33,9 +68,13 @@ def corpus(
 
 def sentences(count: int, seed: int = 0) -> list[Example]:
     words = make_words(200, seed)
-    return list(
-        zip(make_lines(count, words, seed), make_lines(count, words, seed + 1), strict=True)
-    )
+    sides = (make_lines(count, words, each) for each in (seed, seed + 1))
+    return list(zip(*sides, strict=True))
+
+
+def learn_lines(config: Subword, *sides: Sequence[str]) -> Learned:
+    block = tuple("".join(f"{line}\n" for line in lines).encode() for lines in sides)
+    return learn(config, [block], display=Display(quiet=True))
 
 
 def ids(store: Store) -> list[tuple[list[int], ...]]:

@@ -1,4 +1,6 @@
-"""Batches made ahead: the order for any number of ranks, positions to resume at, and the end."""
+"""Batches made ahead: the order for any number of ranks, positions to resume at, and the end;
+and synthetic tasks.
+"""
 
 import os
 import signal
@@ -8,7 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from itertools import chain, islice, zip_longest
+from contextlib import nullcontext
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
-from lightconv.data import Batch, Batches, Loader, Pairs, Position, Store, StoreWriter
-from tests.data.stores import VOCAB, sentences, write_pairs
+from lightconv.data import (
+    EOS,
+    PAD,
+    SPECIALS,
+    TASKS,
+    Batch,
+    Batches,
+    Loader,
+    Pairs,
+    Position,
+    Store,
+    StoreWriter,
+    Synthetic,
+)
+from tests.data.stores import VOCAB
+from tests.data.test_batches import batches as listed
 from tests.data.test_batches import ted_like
 
 
@@ -72,8 +90,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def in_order(batches: Batches, seed: int, epoch: int) -> list[list[int]]:
-    order = batches.plan.epoch(seed, epoch)
-    return [order[i].tolist() for i in range(len(order))]
+    return listed(batches.plan.epoch(seed, epoch))
 
 
 def merge(shares: list[list[list[int]]]) -> list[list[int]]:
@@ -131,14 +148,13 @@ def test_a_rank_resumes_with_its_own_batches() -> None:
     order = in_order(batches, 3, 0)
     end = batches.plan.epoch(3, 0).updates(tokens=200)[1]
     assert end > 4
-    for start in range(end):
-        shares = [
-            take(batches, 1, Position(3, 0, start), tokens_per_update=200, rank=rank, ranks=3)[0][0]
-            for rank in range(3)
-        ]
-        assert shares == [
-            [order[i] for i in range(start, end) if i % 3 == rank] for rank in range(3)
-        ]
+    for start, rank in product(range(end), range(3)):
+        position, options = Position(3, 0, start), {"rank": rank, "ranks": 3}
+        [(share, _)] = take(batches, 1, position, tokens_per_update=200, **options)
+        assert share == [order[i] for i in range(start, end) if i % 3 == rank]
+    # One without work gets empty updates.
+    found = take(batches, 50, Position(1), tokens_per_update=1, rank=1, ranks=2)
+    assert [share for share, _ in found] == [[]] * 50
 
 
 def test_the_position_is_that_of_what_was_handed_out() -> None:
@@ -169,8 +185,7 @@ def test_a_rank_reads_only_its_own() -> None:
     batches = make(600)
     take(batches, 5, Position(1), tokens_per_update=10_000, rank=1, ranks=2)
     mine = set(chain.from_iterable(in_order(batches, 1, 0)[1::2]))
-    first = made(batches)[: len(mine)]
-    assert set(first) == mine
+    assert set(made(batches)[: len(mine)]) == mine
 
 
 def test_an_error_is_raised_where_the_batch_is_wanted() -> None:
@@ -189,30 +204,19 @@ def test_an_error_is_raised_where_the_batch_is_wanted() -> None:
             next(loader)
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
-def test_nothing_runs_on_after_the_end() -> None:
-    before = threads()
-    with Loader(make(), Position(1), tokens_per_update=1) as loader:
-        next(loader)
-    assert threads() == before
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_nothing_runs_on_after_the_end(error: type[Exception] | None) -> None:
+    before = threading.enumerate()
     with (
-        pytest.raises(RuntimeError, match="mine"),
+        pytest.raises(error) if error else nullcontext(),
         Loader(make(), Position(1), tokens_per_update=1) as loader,
     ):
         next(loader)
-        raise RuntimeError("mine")
-    assert threads() == before
+        if error:
+            raise error
+    assert threading.enumerate() == before
     loader.close()  # a second time
     assert loader.position == (1, 0, 1)
-
-
-def test_ranks_without_work_get_empty_updates() -> None:
-    batches = make()
-    found = take(batches, 50, Position(1), tokens_per_update=1, rank=1, ranks=2)
-    assert [batch for batch, _ in found] == [[]] * 50
 
 
 @pytest.mark.parametrize(
@@ -243,14 +247,9 @@ time.sleep(600)
 
 
 def test_ctrl_c_ends_a_loop_that_did_not_close_its_loader() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        start_new_session=True,
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command, home = [sys.executable, "-c", SCRIPT], Path(__file__).parents[2]
+    process = subprocess.Popen(command, cwd=home, start_new_session=True, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -264,11 +263,14 @@ def test_ctrl_c_ends_a_loop_that_did_not_close_its_loader() -> None:
 def test_a_million_tokens_a_second(tmp_path: Path) -> None:
     sides = ted_like(20_000)
     with StoreWriter(tmp_path, "train", VOCAB) as writer:
-        writer.append(*([np.full(n - 1, 7) for n in side.tolist()] for side in sides))
+        writer.append(*([np.arange(4, n + 3) for n in side.tolist()] for side in sides))
     batches = Batches(Pairs(Store(tmp_path, "train")), max_tokens=4096)
     rates = []
     with Loader(batches, Position(1), tokens_per_update=1) as loader:
-        next(loader)
+        for rows, [batch] in zip(in_order(batches, 1, 0)[:20], loader, strict=False):
+            expected = batches.examples.make(np.array(rows))
+            assert all(map(torch.equal, batch.inputs, expected.inputs))
+            assert torch.equal(batch.target, expected.target)
         for _ in range(8):
             began = time.perf_counter()
             tokens = sum(batch.tokens for group in islice(loader, 40) for batch in group)
@@ -277,16 +279,46 @@ def test_a_million_tokens_a_second(tmp_path: Path) -> None:
     assert max(rates) > 1e6
 
 
-def test_a_split_through_the_loader(tmp_path: Path) -> None:
-    source, target = sentences(100, seed=1), sentences(100, seed=2)
-    batches = Batches(Pairs(write_pairs(tmp_path, [source, target])), max_tokens=100)
-    order = batches.plan.epoch(1, 0)
-    with Loader(batches, Position(1), tokens_per_update=300) as loader:
-        found: list[Batch] = []
-        while loader.position.epoch == 0:
-            found += next(loader)
-    for index, batch in enumerate(found):
-        expected = batches.examples.make(order[index])
-        assert all(map(torch.equal, batch.inputs, expected.inputs))
-        assert torch.equal(batch.target, expected.target)
-    assert len(found) == len(order)
+# --- Synthetic tasks
+
+
+def unpadded(batch: Tensor) -> list[list[int]]:
+    return [[token for token in row if token != PAD] for row in batch.tolist()]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_batch_is_the_task(task: str) -> None:
+    data = Synthetic(task=task, symbols=5, min_len=1, max_len=6, sentences=50)
+    batch = data.batch(3)
+    lengths = set()
+    for source, target_in, target in zip(
+        *map(unpadded, (*batch.inputs, batch.target)), strict=True
+    ):
+        *symbols, end = source
+        assert end == EOS
+        assert all(SPECIALS <= symbol < data.vocab for symbol in symbols)
+        assert target == [*(symbols[::-1] if task == "reverse" else symbols), EOS]
+        assert target_in == [EOS, *target[:-1]]
+        lengths.add(len(symbols))
+    assert lengths == set(range(1, 7))
+    assert batch.target.dtype == torch.int64
+    assert batch.rows is None
+
+
+def test_synthetic_batches_depend_on_seed_and_number_only() -> None:
+    data = Synthetic(task="copy", seed=7)
+    for index, batch in enumerate(islice(data, 3)):
+        again = data.batch(index)
+        assert torch.equal(batch.target, again.target)
+        assert all(map(torch.equal, batch.inputs, again.inputs))
+    first = unpadded(data.batch(0).target)
+    assert first != unpadded(data.batch(1).target)
+    assert first != unpadded(Synthetic(task="copy", seed=8).batch(0).target)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"task": "sort"}, {"min_len": 0}, {"min_len": 9, "max_len": 8}, {"sentences": 0}]
+)
+def test_no_synthetic_task(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Synthetic(**{"task": "copy", **changes})

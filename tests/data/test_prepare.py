@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,20 @@ from lightconv.data.config import (
     WordsConfig,
 )
 from lightconv.data.corpus import Example
+from lightconv.data.learn import MOST_CHARACTERS, pieces
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
-from tests.data.examples import BYTES, SIDES, TASK, WORDS, corpus, ids, sentences
-from tests.data.samples import make_lines, make_words
+from tests.data.examples import (
+    BYTES,
+    SIDES,
+    TASK,
+    WORDS,
+    corpus,
+    ids,
+    make_lines,
+    make_words,
+    sentences,
+)
 
 # --- What is stored
 
@@ -29,11 +40,7 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
     train = [("b a b", "x"), ("b a c", "y y"), ("a b", "y")]
     found = prepare(corpus(train, [("c b z", "x y q")]), tmp_path / "out")
     # b 4 times, a 3 times, c once; y 3 times, x once; four special tokens, <unk> is 3.
-    assert ids(found.store("train")) == [
-        ([4, 5, 4], [5]),
-        ([4, 5, 6], [4, 4]),
-        ([5, 4], [4]),
-    ]
+    assert ids(found.store("train")) == [([4, 5, 4], [5]), ([4, 5, 6], [4, 4]), ([5, 4], [4])]
     assert ids(found.store("valid")) == [([6, 4, 3], [5, 4, 3])]
     assert found.vocab_sizes == (7, 6)
     assert found.sides == ("source", "target")
@@ -42,6 +49,8 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
     assert found.references("valid") == ["x y q"]
     assert list(found.texts("valid", "source")) == ["c b z"]
     assert (tmp_path / "out" / "vocab.source.txt").read_text().split()[4:] == ["b", "a", "c"]
+    assert Prepared.open(found.folder).contents == found.contents
+    assert found.pipeline.config == WORDS
     found.verify()
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing else is left"
     assert not list((tmp_path / "out").glob("train.*.txt")), "its text is where it came from"
@@ -50,21 +59,16 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
 def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
     odd = ["漢字 😀", "tab\tand\u2028line", " two  spaces ", "a\rb", "\ufeffmark", "ﬁ e\u0301"]
     train = [(text, text[::-1]) for text in odd] + sentences(50)
-    found = prepare(corpus(train, train, BYTES), tmp_path / "out")
-    for split in ("train", "valid"):
+    # A newline in a text cannot shift lines.
+    found = prepare(corpus(train, [*train, ("one\ntwo", "y\n")], BYTES), tmp_path / "out")
+    for split, expected in (("train", train), ("valid", [*train, ("one two", "y ")])):
         texts = [
             tuple(found.pipeline.decode(side, each) for side, each in enumerate(example))
             for example in ids(found.store(split))
         ]
-        assert texts == train
-    assert found.references("valid") == [target for _, target in train]
-
-
-def test_a_newline_in_a_text_cannot_shift_lines(tmp_path: Path) -> None:
-    found = prepare(corpus([("a", "b")], [("one\ntwo", "x"), ("three", "y\n")]), tmp_path / "out")
-    assert list(found.texts("valid", "source")) == ["one two", "three"]
-    assert found.references("valid") == ["x", "y "]
-    assert len(found.store("valid")) == 2
+        assert texts == expected
+    for place, side in enumerate(found.sides):
+        assert list(found.texts("valid", side)) == [example[place] for example in expected]
 
 
 def test_language_modelling_keeps_empty_lines_where_it_is_told_to(tmp_path: Path) -> None:
@@ -106,13 +110,10 @@ def test_what_owners_tokenised_is_not_tokenised_again(tmp_path: Path) -> None:
     assert tokens == ["a@@", "b", *(f"{letter}@@" for letter in "&apos;"), "s", "ca"]
     assert found.pipeline.config.sides == sides, "for text that comes later"
     assert found.origin.codes is not None
-    learned = prepare(
-        given,
-        tmp_path / "learned",
-        config=PrepareConfig(
-            pipeline=replace(pipeline, subword=BPEConfig(merges=5)), filters=FilterConfig()
-        ),
+    other = PrepareConfig(
+        pipeline=replace(pipeline, subword=BPEConfig(merges=5)), filters=FilterConfig()
     )
+    learned = prepare(given, tmp_path / "learned", config=other)
     assert learned.origin.codes is None, "other subwords are learned"
 
 
@@ -146,38 +147,34 @@ def test_words_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
     assert {"c@@", "e@@"} <= set(found.pipeline.vocabularies().source.tokens)
 
 
+ONE_SIDE = PrepareConfig(pipeline=replace(WORDS, sides=SIDES[:1]), filters=FilterConfig())
+PAIR = [("a", "x")]
+
+
 @pytest.mark.parametrize(
-    ("train", "filters", "message"),
+    ("train", "options", "message"),
     [
-        ([("", "x"), ("a", "")], FilterConfig(), r"2 examples read, dropped: empty 2\. Change"),
+        ([("", "x"), ("a", "")], {}, r"2 examples read, dropped: empty 2\. Change"),
         (
             [("a a", "x"), ("", "x")],
-            FilterConfig(max_len=1),
+            {"filters": FilterConfig(max_len=1)},
             r"nothing is left of split 'train' .*: 2 examples read, dropped: empty 1, long 1",
         ),
-        ([("a", "x")], FilterConfig(min_len=2, unit="words"), r"dropped: short 1"),
-        ([], FilterConfig(), "split 'train' has no examples"),
+        (PAIR, {"filters": FilterConfig(min_len=2, unit="words")}, r"dropped: short 1"),
+        ([], {}, "split 'train' has no examples"),
+        (PAIR, {"valid": []}, "split 'valid' has no examples"),
+        ([("a",)], {}, "an example has 1 texts, expected 2"),
+        (PAIR, {"config": ONE_SIDE}, r"pipeline\.sides has 1, expected 2 for own"),
     ],
 )
-def test_nothing_left(
-    tmp_path: Path, train: list[Example], filters: FilterConfig, message: str
+def test_unusable_examples(
+    tmp_path: Path, train: list[Example], options: dict[str, Any], message: str
 ) -> None:
+    config = options.get("config")
+    options = {name: value for name, value in options.items() if name != "config"}
     with pytest.raises(ValueError, match=message):
-        prepare(corpus(train, filters=filters), tmp_path / "out")
+        prepare(corpus(train, **options), tmp_path / "out", config=config)
     assert list(tmp_path.iterdir()) == [], "nothing is left on the disk either"
-
-
-def test_validation_without_examples(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="split 'valid' has no examples"):
-        prepare(corpus([("a", "b")], []), tmp_path / "out")
-
-
-def test_examples_must_have_their_sides(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an example has 1 texts, expected 2"):
-        prepare(corpus([("a",)]), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"pipeline\.sides has 1, expected 2 for own"):
-        config = PrepareConfig(pipeline=replace(WORDS, sides=SIDES[:1]), filters=FilterConfig())
-        prepare(corpus([("a", "b")]), tmp_path / "out", config=config)
 
 
 # --- Statistics
@@ -197,19 +194,10 @@ def test_statistics_are_those_of_the_ids(tmp_path: Path) -> None:
 
 
 def test_long_texts_go_to_processes_a_few_at_a_time() -> None:
-    from lightconv.data.learn import MOST_CHARACTERS, pieces
-
     long = "x" * (MOST_CHARACTERS // 2)
     sizes = [len(piece) for piece in pieces([(long, "y")] * 7)]
     assert sizes == [2, 2, 2, 1]
     assert [len(piece) for piece in pieces([("x", "y")] * 2500)] == [1000, 1000, 500]
-
-
-def test_open_gives_what_prepare_gave(tmp_path: Path) -> None:
-    made = prepare(corpus([("a", "b")]), tmp_path / "out")
-    found = Prepared.open(tmp_path / "out")
-    assert found.contents == made.contents
-    assert found.pipeline.config == WORDS
 
 
 MEASURED = """
@@ -230,9 +218,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     (tmp_path / "valid").write_text(text[:1000])
     peaks = []
     for times in (2, 20):
-        with (tmp_path / f"{times}").open("w") as file:
-            for _ in range(times):
-                file.write(text)
+        (tmp_path / f"{times}").write_text(text * times)
         arguments = (tmp_path / f"{times}", tmp_path / "valid", tmp_path / f"out{times}")
         command = [sys.executable, "-c", MEASURED, *map(str, arguments)]
         peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))

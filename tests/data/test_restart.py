@@ -1,8 +1,6 @@
 """The work folder: preparation that is stopped, killed and started again, and its output."""
 
-import json
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -65,8 +63,8 @@ def test_a_restart_goes_on_after_every_stage(
     with monkeypatch.context() as patched:
         patched.setattr(Work, "do", do_and_die)
         if stop == 7:  # all stages are done, but the name
-            patched.setattr(Work, "publish", lambda self: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(OSError if stop == 7 else KeyboardInterrupt):
+            patched.setattr(Work, "publish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
             prepare(two_splits([]), out)
     assert not out.exists()
     calls: list[str] = []
@@ -82,25 +80,19 @@ def test_a_restart_goes_on_after_every_stage(
 
 
 def test_a_stage_that_broke_is_done_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    out = tmp_path / "out"
+    out, notes = tmp_path / "out", Notes()
     with pytest.raises(OSError, match="the disk is gone"):
         prepare(two_splits([], broken="valid"), out)
-    calls: list[str] = []
-    prepare(two_splits(calls), out)
+    prepare(two_splits(calls := []), out)
     assert calls == ["valid", "test"]
     assert contents(out) == whole
-
-
-def test_other_settings_or_inputs_start_anew(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    # Other settings or inputs start anew.
     with pytest.raises(OSError, match="the disk is gone"):
-        prepare(two_splits([], broken="valid"), out)
-    given = two_splits(calls := [])
-    config = PrepareConfig(
-        pipeline=replace(BYTES, subword=BytesConfig(vocab=290)), filters=FilterConfig()
-    )
-    notes = Notes()
-    found = prepare(replace(given, digests={"file": "1" * 64}), out, config=config, display=notes)
+        prepare(two_splits([], broken="valid"), out, overwrite=True)
+    given = replace(two_splits(calls := []), digests={"file": "1" * 64})
+    small = replace(BYTES, subword=BytesConfig(vocab=290))
+    config = PrepareConfig(pipeline=small, filters=FilterConfig())
+    found = prepare(given, out, config=config, display=notes, overwrite=True)
     assert calls == ["train", "valid", "test"]
     assert found.vocab_sizes == (290, 290)
     (note,) = notes.notes
@@ -112,8 +104,7 @@ def test_two_processes_give_what_one_gives(
     tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightconv.data.prepare.WORTH_PROCESSES", 0)
-    given = two_splits([])
-    prepare(given, tmp_path / "out", processes=2)
+    prepare(two_splits([]), tmp_path / "out", processes=2)
     assert contents(tmp_path / "out") == whole
 
 
@@ -136,14 +127,14 @@ def test_killed_at_any_time(tmp_path: Path) -> None:
         "from lightconv.data.prepare import prepare\n"
         "prepare(make('synthetic-translation', Settings(train=3000)), sys.argv[1], processes=1)"
     )
-    draw = random.Random(1)
+    draw, command = random.Random(1), [sys.executable, "-c", code, str(out)]
     for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", code, str(out)])
+        process = subprocess.Popen(command)
         time.sleep(draw.uniform(0.2, 0.9))
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
     if not out.exists():
-        subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+        subprocess.run(command, check=True)
     again = prepare(make("synthetic-translation", Settings(train=3000)), tmp_path / "again")
     assert contents(out) == contents(again.folder)
 
@@ -153,7 +144,8 @@ def test_killed_at_any_time(tmp_path: Path) -> None:
 
 def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    prepare(corpus([("a", "b")]), out)
+    out.mkdir()  # empty: it may be filled
+    prepare(corpus([("a", "b")]), out, overwrite=True)
     with pytest.raises(ValueError, match=r"out exists\. Choose another folder, or use --overwrite"):
         prepare(corpus([("a", "b")]), out)
     found = prepare(corpus([("c c d", "b b")]), out, overwrite=True)
@@ -162,23 +154,21 @@ def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_is_not_ours_is_never_replaced(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "out"
-    if kind == "file":
-        out.write_text("mine")
-    elif kind == "folder":
-        out.mkdir()
-        (out / "thesis.tex").write_text("mine")
-    else:
-        out.symlink_to(tmp_path)
+@pytest.mark.parametrize(
+    "occupy",
+    [
+        lambda out: out.write_text("mine"),
+        lambda out: (out.mkdir(), (out / "thesis.tex").touch()),
+        lambda out: out.symlink_to(out.parent),
+    ],
+    ids=["file", "folder", "link"],
+)
+def test_what_is_not_ours_is_never_replaced(
+    tmp_path: Path, occupy: Callable[[Path], object]
+) -> None:
+    occupy(tmp_path / "out")
     with pytest.raises(ValueError, match="is not a prepared folder, so it is not overwritten"):
-        prepare(corpus([("a", "b")]), out, overwrite=True)
-
-
-def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    prepare(corpus([("a", "b")]), tmp_path / "out", overwrite=True)
+        prepare(corpus([("a", "b")]), tmp_path / "out", overwrite=True)
 
 
 def test_until_the_new_folder_is_there_the_old_one_is(tmp_path: Path) -> None:
@@ -210,46 +200,31 @@ def opened(out: Path, origin: Origin = ORIGIN) -> Iterator[Work]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "out"
-
-
-def begin(out: Path) -> Path:
-    """A folder with one stage done."""
+    """With a work folder beside it that has one stage done."""
+    out = tmp_path / "deep" / "out"
     with opened(out) as work:
         (work.folder / "scratch").write_text("x")
         (work.result / "file").write_text("x")
         work.do("first", lambda: {"count": 3})
         work.do("first", lambda: {"count": 4})  # it is finished
-    return work.folder
+        assert work.stages == {"first": {"count": 3}}
+    return out
 
 
-def remove_origin(path: Path) -> None:
-    state = json.loads(path.read_text())
-    del state["origin"]["task"]
-    path.write_text(json.dumps(state))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_text("{"),
-        lambda path: path.write_text("[]"),
-        lambda path: path.unlink(),
-        remove_origin,
-    ],
-)
-def test_a_record_that_cannot_be_read_starts_anew(
-    out: Path, damage: Callable[[Path], object]
-) -> None:
-    folder = begin(out)
-    damage(folder / "state.json")
+@pytest.mark.parametrize("record", ["{", "[]", None, '{"origin": {}, "stages": {"first": {}}}'])
+def test_a_record_that_cannot_be_read_starts_anew(out: Path, record: str | None) -> None:
+    with opened(out) as work:
+        assert work.stages == {"first": {"count": 3}}
+    path = work.folder / "state.json"
+    path.unlink()
+    if record is not None:
+        path.write_text(record)
     with opened(out) as work:
         assert work.stages == {}
         assert not (work.folder / "scratch").exists()
 
 
 def test_a_mistake_leaves_nothing_a_failure_all(out: Path) -> None:
-    begin(out)
     with pytest.raises(OSError, match="full"), opened(out):
         raise OSError("full")
     with pytest.raises(ValueError, match="bad"), opened(out) as work:

@@ -21,6 +21,10 @@ PAIRS = [sentences(30, seed=1), sentences(30, seed=2, vocab=400)]
 NAMES = [f"train.{side}{suffix}" for side in VOCAB for suffix in (".bin", ".idx")]
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def contents(store: Store) -> list[list[Sentence]]:
     """All sentences, side by side, read one by one."""
     examples = [store[i] for i in range(len(store))]
@@ -51,29 +55,22 @@ def test_what_is_written_is_read(
         assert store.column(name).lengths().tolist() == [len(pair[side]) for pair in pairs]
     assert store.digest == writer.digest
     store.verify()
+    # The same files, written at once.
+    write_pairs(folder / "whole", [[list(pair[side]) for pair in pairs] for side in (0, 1)])
+    for name in NAMES:
+        assert (folder / "whole" / name).read_bytes() == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(("vocab", "dtype"), [(65536, "<u2"), (65537, "<u4")])
 def test_the_files_are_what_the_layout_says(tmp_path: Path, vocab: int, dtype: str) -> None:
     with StoreWriter(tmp_path, "valid", {"text": vocab}) as writer:
         writer.append([[7, vocab - 1], [], [8]])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["valid.text.bin", "valid.text.idx"]
+    assert names(tmp_path) == ["valid.text.bin", "valid.text.idx"]
     tokens = np.fromfile(tmp_path / "valid.text.bin", dtype=dtype, offset=128)
     assert tokens.tolist() == [7, vocab - 1, 8]
     offsets = np.fromfile(tmp_path / "valid.text.idx", dtype="<u8", offset=128)
     assert offsets.tolist() == [0, 2, 2, 3]
     assert Store(tmp_path, "valid")[0][0].dtype == np.dtype(dtype)
-
-
-def test_the_same_examples_are_the_same_files(tmp_path: Path) -> None:
-    whole = write_pairs(tmp_path / "whole", PAIRS)
-    with StoreWriter(tmp_path / "parts", "train", VOCAB) as writer:
-        for begin in (0, 7, 14, 21, 28):
-            writer.append(*(side[begin : begin + 7] for side in PAIRS))
-    for name in NAMES:
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-    other = write_pairs(tmp_path / "other", [PAIRS[0], [*PAIRS[1][:-1], [5]]])
-    assert other.digest != whole.digest == writer.digest
 
 
 def test_an_example_by_its_number(tmp_path: Path) -> None:
@@ -83,6 +80,8 @@ def test_an_example_by_its_number(tmp_path: Path) -> None:
     for index in (30, -31):
         with pytest.raises(IndexError):
             store[index]
+    other = write_pairs(tmp_path / "other", [PAIRS[0], [*PAIRS[1][:-1], [5]]])
+    assert other.digest != store.digest
     with pytest.raises(ValueError, match="has the sides source, target, no 'text'"):
         store.column("text")
 
@@ -214,7 +213,7 @@ def test_a_writer_killed_anywhere_leaves_a_whole_split_or_none(
             outcomes.add("old" if found == old else "new")
         # And the next writer is not disturbed by what is left.
         assert contents(write_pairs(folder, PAIRS)) == PAIRS
-        assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
+        assert names(folder) == sorted(NAMES)
         point += 1
     assert point > 8
     assert outcomes == ({"old", "refused", "new"} if present else {"refused", "new"})
@@ -235,29 +234,19 @@ def test_kill_9_while_writing(tmp_path: Path) -> None:
 
 
 def test_two_writers_do_not_mix(tmp_path: Path) -> None:
+    for name in NAMES:  # left by one that was killed
+        (tmp_path / f".{name}.new").write_bytes(bytes(100_000))
     with StoreWriter(tmp_path, "train", VOCAB) as writer:
         with pytest.raises(ValueError, match="another process is writing it"):
             StoreWriter(tmp_path, "train", VOCAB)
-        with StoreWriter(tmp_path, "valid", VOCAB) as other:
-            other.append(*PAIRS)
+        write_pairs(tmp_path, PAIRS, "valid")
         writer.append(*PAIRS)
-    assert contents(Store(tmp_path, "train")) == PAIRS
-
-
-def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
-    for name in NAMES:
-        (tmp_path / f".{name}.new").write_bytes(bytes(100_000))
-    assert contents(write_pairs(tmp_path, PAIRS)) == PAIRS
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
-
-
-def test_a_failed_writer_leaves_the_split_before(tmp_path: Path) -> None:
-    write_pairs(tmp_path, PAIRS)
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path, "train", VOCAB) as writer:
         writer.append([[5]], [[6]])
         raise KeyboardInterrupt
-    assert contents(Store(tmp_path, "train")) == PAIRS
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    for split in ("train", "valid"):
+        assert contents(Store(tmp_path, split)) == PAIRS
+    assert names(tmp_path) == sorted([*NAMES, *(name.replace("train", "valid") for name in NAMES)])
 
 
 def repair(data: bytearray) -> bytearray:
@@ -286,47 +275,32 @@ def test_damage_names_the_file_and_the_remedy(
     write_pairs(tmp_path, PAIRS)
     path = tmp_path / name
     path.write_bytes(change(bytearray(path.read_bytes())))
-    with pytest.raises(ValueError, match=match) as caught:
+    with pytest.raises(ValueError, match=rf"{name}.*{match}.*Run `lightconv prepare` again"):
         Store(tmp_path, "train")
-    assert name in str(caught.value)
-    assert "Run `lightconv prepare` again" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_missing_or_from_elsewhere(tmp_path: Path, name: str) -> None:
     write_pairs(tmp_path, PAIRS)
-    (tmp_path / name).unlink()
+    write_pairs(tmp_path / "other", [side[::-1] for side in PAIRS])
+    path, other = tmp_path / name, tmp_path / "other" / name
+    path.unlink()
     with pytest.raises(ValueError, match=rf"no {name}, expected .* `lightconv prepare`"):
         Store(tmp_path, "train")
-
-
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    write_pairs(tmp_path, PAIRS)
-    with pytest.raises(ValueError, match=r"there is no split 'test' in .* `lightconv prepare`"):
-        Store(tmp_path, "test")
-    with pytest.raises(ValueError, match=r"there is no folder .* `lightconv prepare`"):
-        Store(tmp_path / "none", "train")
-
-
-def test_files_of_two_preparations_are_refused(tmp_path: Path) -> None:
-    write_pairs(tmp_path / "one", PAIRS)
-    write_pairs(tmp_path / "two", [side[::-1] for side in PAIRS])
-    for name in NAMES:
-        here = tmp_path / name.replace(".", "-")
-        write_pairs(here, PAIRS)
-        (here / name).write_bytes((tmp_path / "two" / name).read_bytes())
-        with pytest.raises(ValueError, match="of another preparation"):
-            Store(here, "train")
-
-
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    write_pairs(tmp_path / "one", PAIRS)
-    write_pairs(tmp_path / "two", PAIRS)
-    path = tmp_path / "two" / NAMES[0]
-    path.unlink()
-    path.symlink_to(tmp_path / "one" / NAMES[0])
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(ValueError, match="of another preparation"):
+        Store(tmp_path, "train")
+    other.unlink()
+    other.symlink_to(path)
     with pytest.raises(ValueError, match="leaves its folder"):
-        Store(tmp_path / "two", "train")
+        Store(tmp_path / "other", "train")
+
+
+@pytest.mark.parametrize(("folder", "what"), [("", "split 'test' in"), ("none", "folder")])
+def test_no_split(tmp_path: Path, folder: str, what: str) -> None:
+    write_pairs(tmp_path, PAIRS)
+    with pytest.raises(ValueError, match=rf"there is no {what} .* `lightconv prepare`"):
+        Store(tmp_path / folder, "test")
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -349,18 +323,6 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
             Store(tmp_path, "train").verify()
         overwrite(path, intact)
     Store(tmp_path, "train").verify()
-
-
-def use(folder: Path) -> None:
-    """Everything that reads a split."""
-    store = Store(folder, "train")
-    for index in range(len(store)):
-        store[index]
-    for name in store.sides:
-        side = store.column(name)
-        side.lengths()
-        side.take(np.arange(len(store)))
-    store.verify()
 
 
 def mutate(rng: random.Random, data: bytearray) -> bytearray:
@@ -413,42 +375,48 @@ def test_no_damage_is_worse_than_an_error(tmp_path: Path, count: int) -> None:
         name = rng.choice(NAMES)
         overwrite(tmp_path / name, mutate(rng, bytearray(intact[name])))
         try:
-            use(tmp_path)
+            store = Store(tmp_path, "train")
+            for index in range(len(store)):
+                store[index]
+            for side in store.sides:
+                store.column(side).lengths()
+                store.column(side).take(np.arange(len(store)))
+            store.verify()
         except ValueError:
             refused += 1
         overwrite(tmp_path / name, intact[name])
     assert 0.9 * count < refused <= count
 
 
-def test_wrong_offsets_are_an_error_wherever_they_are_read(tmp_path: Path) -> None:
-    text = [[5, 6], [7], [], [8, 9]]
-    path = tmp_path / "train.text.idx"
+def write_offsets(folder: Path, offsets: list[int]) -> Store:
+    """A text of sentences with ids 5 to 9, and these offsets."""
+    write_text(folder, [[5, 6], [7], [], [8, 9]])
+    path = folder / "train.text.idx"
+    path.write_bytes(path.read_bytes()[:HEADER_BYTES] + np.array(offsets, "<u8").tobytes())
+    return Store(folder, "train")
+
+
+READS: list[Callable[[Store], object]] = [
+    lambda store: store.column("text").lengths(),
+    lambda store: [store[i] for i in range(4)],
+    lambda store: store.column("text").take(np.arange(4)),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["lengths", "examples", "take"])
+def test_wrong_offsets_are_an_error_wherever_they_are_read(
+    tmp_path: Path, read: Callable[[Store], object]
+) -> None:
     for wrong in ([0, 2, 1, 3, 5], [0, 9, 3, 3, 5], [0, 2**63, 3, 3, 5], [1, 2, 3, 3, 5]):
-        write_text(tmp_path, text)
-        data = bytearray(path.read_bytes())
-        data[HEADER_BYTES:] = np.array(wrong, dtype="<u8").tobytes()
-        path.write_bytes(data)
-        reads: list[Callable[[Store], object]] = [
-            lambda store: store.column("text").lengths(),
-            lambda store: [store[i] for i in range(4)],
-            lambda store: store.column("text").take(np.arange(4)),
-        ]
-        for read in reads:
-            with pytest.raises(ValueError, match=r"train\.text\.idx.*offsets that do not rise"):
-                read(Store(tmp_path, "train"))
+        with pytest.raises(ValueError, match=r"train\.text\.idx.*offsets that do not rise"):
+            read(write_offsets(tmp_path, wrong))
 
 
-def test_an_offset_behind_the_end_is_an_error_for_its_sentence_alone(tmp_path: Path) -> None:
-    write_text(tmp_path, [[5, 6], [7], [8, 9]])
-    path = tmp_path / "train.text.idx"
-    path.write_bytes(path.read_bytes()[:HEADER_BYTES] + np.array([0, 6, 3, 5], "<u8").tobytes())
-    store = Store(tmp_path, "train")
+def test_damage_of_a_sentence_is_an_error_for_it_alone(tmp_path: Path) -> None:
+    store = write_offsets(tmp_path, [0, 6, 3, 3, 5])
     with pytest.raises(ValueError, match="offsets that do not rise from 0 on"):
         store[0]
-    assert store[2][0].tolist() == [8, 9]
-
-
-def test_an_id_that_the_vocabulary_does_not_have_is_an_error(tmp_path: Path) -> None:
+    assert store[3][0].tolist() == [8, 9]
     write_text(tmp_path, [[5, 6], [7]])
     path = tmp_path / "train.text.bin"
     path.write_bytes(path.read_bytes()[:-2] + (300).to_bytes(2, "little"))

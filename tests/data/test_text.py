@@ -6,6 +6,7 @@ import io
 import lzma
 import random
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,7 @@ def test_compressed_files(tmp_path: Path, suffix: str, pack: Callable[[bytes], b
 @pytest.mark.parametrize(
     "data, message",
     [
-        (
-            b"a\nb\xe4c\n",
-            r"line 2: byte 0xe4 is not UTF-8 \(byte 2 of the line\)\..*iconv -t UTF-8",
-        ),
+        (b"a\nb\xe4c\n", r"line 2: byte 0xe4 is not UTF-8 \(byte 2 of .*iconv -t UTF-8"),
         (b"a\nb\xc3\n", r"line 2: byte 0xc3 is not UTF-8"),
         (b"a\n\xed\xa0\x80\n", r"line 2: byte 0xed is not UTF-8"),
         ("aä\n".encode("utf-16"), r"is UTF-16, expected UTF-8\. Convert it with iconv"),
@@ -102,22 +100,23 @@ def test_compressed_files(tmp_path: Path, suffix: str, pack: Callable[[bytes], b
 )
 def test_what_is_no_text_is_refused(path: Path, data: bytes, message: str) -> None:
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=rf"^[^\n]*train\.de[^\n]*{message}[^\n]*$"):
         list(read_lines(path))
-    assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
-def test_missing_files_empty_files_and_folders_are_named_at_once(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"train\.de does not exist"):
-        read_lines(path)
-    with pytest.raises(ValueError, match=r"is a folder, expected a text file"):
-        read_lines(path.parent)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "none does not exist"),
+        (".", "is a folder, expected a text file"),
+        ("train.de", "train.de is empty"),
+        ("train.de/x", "x cannot be read: Not a directory"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named_at_once(path: Path, name: str, message: str) -> None:
     path.touch()
-    with pytest.raises(ValueError, match=r"train\.de is empty"):
-        read_lines(path)
-    with pytest.raises(ValueError, match=r"x cannot be read: Not a directory"):
-        read_lines(path / "x")
+    with pytest.raises(ValueError, match=message):
+        read_lines(path.parent / name)
 
 
 def test_a_file_without_lines_does_not_fill_memory(
@@ -158,8 +157,7 @@ def test_parallel_files_of_different_length(tmp_path: Path, longer: int) -> None
     counts = (100, 98) if longer == 0 else (98, 100)
     message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60:"
     lines = read_parallel(paths)
-    for _ in range(98):
-        next(lines)
+    assert len(list(islice(lines, 98))) == 98
     with pytest.raises(ValueError, match=message):
         next(lines)
     with pytest.raises(ValueError, match=message):

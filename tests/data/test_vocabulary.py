@@ -1,6 +1,8 @@
 """Words and ids: the special ones, both file formats, and files that are neither."""
 
 import random
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.data import BOS, EOS, PAD, UNK, Vocabularies, Vocabulary, load_vocabularies
+from lightconv.models import Seq2SeqConfig
 
 SPECIAL_LINES = "<s>\n<pad>\n</s>\n<unk>\n"
 
@@ -19,6 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_special_tokens_have_the_ids_of_the_original() -> None:
     assert (BOS, PAD, EOS, UNK) == (0, 1, 2, 3)
+    assert {field.name: field.default for field in fields(Seq2SeqConfig)}["pad"] == PAD
     assert Vocabulary.of([]).tokens == ("<s>", "<pad>", "</s>", "<unk>")
 
 
@@ -52,9 +56,8 @@ def test_lines_end_at_newlines_only(
 
 def test_a_dictionary_of_fairseq(path: Path) -> None:
     path.write_bytes(b"the 1061396\n, 7\ntwo words 3\nmadeupword0000 0\n")
-    assert Vocabulary.from_fairseq(path) == Vocabulary.of(
-        ["the", ",", "two words", "madeupword0000"]
-    )
+    expected = Vocabulary.of(["the", ",", "two words", "madeupword0000"])
+    assert Vocabulary.from_fairseq(path) == expected
 
 
 def test_the_overwrite_flag_adds_a_second_id_which_is_the_one_in_use(path: Path) -> None:
@@ -67,64 +70,55 @@ def test_the_overwrite_flag_adds_a_second_id_which_is_the_one_in_use(path: Path)
     assert Vocabulary.load(path).encode(["a", "b"]) == [6, 5]
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("a 3\nb\n", r"line 2: 'b', expected a symbol, a space and its count"),
-        ("a 3\n\nb 1\n", r"line 2: ''"),
-        ("a 3\n 4\n", r"line 2"),
-        ("a 3\nb x\n", r"line 2: 'b x'"),
-        ("a 3\nb ²\n", r"line 2"),
-        ("a 3\nb 2\na 1\n", r"line 3: 'a' for the second time.*#fairseq:overwrite"),
-        ("<pad> 3\n", r"line 1: '<pad>' for the second time"),
-        ("", r"is empty"),
-        ("a 3\nb\0 1\n", r"line 2: a NUL character"),
-    ],
-)
-def test_bad_dictionaries_name_the_line(path: Path, text: str, message: str) -> None:
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message) as raised:
-        Vocabulary.from_fairseq(path)
-    assert str(path) in str(raised.value)
+LOAD, FAIRSEQ = Vocabulary.load, Vocabulary.from_fairseq
 
 
 @pytest.mark.parametrize(
-    "data, message",
+    ("read", "data", "message"),
     [
-        (b"a 3\n\xe4 1\n", r"line 2: byte 0xe4 is not UTF-8.*iconv"),
-        ("a 3\n".encode("utf-16"), r"is UTF-16"),
+        (FAIRSEQ, "a 3\nb\n", r"line 2: 'b', expected a symbol, a space and its count"),
+        (FAIRSEQ, "a 3\n\nb 1\n", r"line 2: ''"),
+        (FAIRSEQ, "a 3\n 4\n", r"line 2"),
+        (FAIRSEQ, "a 3\nb x\n", r"line 2: 'b x'"),
+        (FAIRSEQ, "a 3\nb ²\n", r"line 2"),
+        (FAIRSEQ, "a 3\nb 2\na 1\n", r"line 3: 'a' for the second time.*#fairseq:overwrite"),
+        (FAIRSEQ, "<pad> 3\n", r"line 1: '<pad>' for the second time"),
+        (FAIRSEQ, "", r"is empty"),
+        (FAIRSEQ, "a 3\nb\0 1\n", r"line 2: a NUL character"),
+        (FAIRSEQ, b"a 3\n\xe4 1\n", r"line 2: byte 0xe4 is not UTF-8.*iconv"),
+        (FAIRSEQ, "a 3\n".encode("utf-16"), r"is UTF-16"),
+        (FAIRSEQ, None, r"does not exist"),
+        (LOAD, b"a 3\n\xe4 1\n", r"line 2: byte 0xe4 is not UTF-8.*iconv"),
+        (LOAD, "a 3\n".encode("utf-16"), r"is UTF-16"),
+        (LOAD, "a 3\nb 2\n", r"must be <s> <pad> .*, got 'a 3 b 2'.*lightconv import fairseq"),
+        (LOAD, "<s>\n<pad>\n", r"must be <s> <pad> </s> <unk>, got '<s> <pad>'"),
+        (LOAD, SPECIAL_LINES + "a\n\nb\n", r"token 5 must be a line"),
+        (LOAD, SPECIAL_LINES.replace("\n", "\r\n"), r"'<s>\\r"),
+        (LOAD, None, r"does not exist"),
     ],
-    ids=["latin1", "utf16"],
 )
-def test_other_encodings_are_refused(path: Path, data: bytes, message: str) -> None:
+def test_bad_files_name_the_line(
+    path: Path, read: Callable[[Path], Vocabulary], data: str | bytes | None, message: str
+) -> None:
+    if data is not None:
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    with pytest.raises(ValueError, match=rf"dict\.txt.*{message}"):
+        read(path)
+    with pytest.raises(ValueError, match="is not a file"):
+        read(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("data", "warning"),
+    [
+        (b"a 3\r\nb 2\r\n", "dropped the CR of 2 lines"),
+        (b"\xef\xbb\xbfa 3\nb 2\n", "byte order mark"),
+    ],
+)
+def test_marks_of_other_systems_are_dropped(path: Path, data: bytes, warning: str) -> None:
     path.write_bytes(data)
-    for read in (Vocabulary.from_fairseq, Vocabulary.load):
-        with pytest.raises(ValueError, match=message):
-            read(path)
-
-
-def test_marks_of_other_systems_are_dropped_with_one_warning(path: Path) -> None:
-    path.write_bytes(b"a 3\r\nb 2\r\n")
-    with pytest.warns(UserWarning, match=r"dropped the CR of 2 lines"):
+    with pytest.warns(UserWarning, match=warning):
         assert Vocabulary.from_fairseq(path) == Vocabulary.of("ab")
-    path.write_bytes(b"\xef\xbb\xbfa 3\nb 2\n")
-    with pytest.warns(UserWarning, match="byte order mark"):
-        assert Vocabulary.from_fairseq(path) == Vocabulary.of("ab")
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("a 3\nb 2\n", r"must be <s> <pad> </s> <unk>, got 'a 3 b 2'.*lightconv import fairseq"),
-        ("<s>\n<pad>\n", r"must be <s> <pad> </s> <unk>, got '<s> <pad>'"),
-        (SPECIAL_LINES + "a\n\nb\n", r"token 5 must be a line"),
-        (SPECIAL_LINES.replace("\n", "\r\n"), r"'<s>\\r"),
-    ],
-)
-def test_bad_vocabularies(path: Path, text: str, message: str) -> None:
-    path.write_bytes(text.encode())
-    with pytest.raises(ValueError, match=message):
-        Vocabulary.load(path)
 
 
 @pytest.mark.parametrize("words", [["a\nb"], [""], ["a", "\n"]])
@@ -133,20 +127,10 @@ def test_tokens_that_no_line_can_hold_are_refused(words: list[str]) -> None:
         Vocabulary.of(words)
 
 
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.txt does not exist"):
-        Vocabulary.load(tmp_path / "none.txt")
-    with pytest.raises(ValueError, match=r"is not a file"):
-        Vocabulary.from_fairseq(tmp_path)
-
-
 def test_folders_hold_one_vocabulary_or_two(tmp_path: Path) -> None:
     source, target = Vocabulary.of("ab"), Vocabulary.of("cde")
-    assert (
-        Vocabularies(source, source).files()
-        == source.files()
-        == {"vocab.txt": (SPECIAL_LINES + "a\nb\n").encode()}
-    )
+    shared = {"vocab.txt": (SPECIAL_LINES + "a\nb\n").encode()}
+    assert Vocabularies(source, source).files() == source.files() == shared
     for name, text in Vocabularies(source, target).files().items():
         (tmp_path / name).write_bytes(text)
     assert {path.name for path in tmp_path.iterdir()} == {"vocab.source.txt", "vocab.target.txt"}
@@ -156,19 +140,13 @@ def test_folders_hold_one_vocabulary_or_two(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no vocabulary: vocab\.source\.txt missing"):
         load_vocabularies(tmp_path)
     source.save(tmp_path / "vocab.txt")
-    shared = load_vocabularies(tmp_path)
-    assert shared.source is shared.target
-    assert shared.sizes() == source.sizes() == (6, 6)
-
-
-def test_a_vocabulary_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("hidden words\n")
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "vocab.txt").symlink_to("../secret")
-    with pytest.raises(ValueError, match="link that leaves its folder") as raised:
-        load_vocabularies(folder)
-    assert "hidden" not in str(raised.value)
+    both = load_vocabularies(tmp_path)
+    assert both.source is both.target
+    assert both.sizes() == source.sizes() == (6, 6)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "vocab.txt").symlink_to("../vocab.txt")
+    with pytest.raises(ValueError, match="link that leaves its folder"):
+        load_vocabularies(tmp_path / "model")
 
 
 @pytest.mark.filterwarnings("ignore:.*dropped")

@@ -5,11 +5,12 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups, print_rows
+from lightconv.console import aligned, print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
 from lightconv.data.config import TaskKind
 from lightconv.files import cache_folder
@@ -20,16 +21,13 @@ if TYPE_CHECKING:
     from lightconv.data.corpus import Corpus
     from lightconv.data.prepared import Prepared
 
-    # A task and its training files.
-    Own = tuple[TaskKind, Given]
-
-# Options for files of one's own: (task, options that are all needed).
-OWN: tuple[tuple[TaskKind, tuple[str, ...]], ...] = (
-    ("translation", ("train",)),
-    ("language_model", ("text",)),
-    ("summarization", ("jsonl",)),
-    ("summarization", ("articles", "summaries")),
-)
+# Options for training files of one's own, all of which are needed, and their task.
+OWN: dict[tuple[str, ...], TaskKind] = {
+    ("train",): "translation",
+    ("text",): "language_model",
+    ("jsonl",): "summarization",
+    ("articles", "summaries"): "summarization",
+}
 BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
 SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
 # Width of the lines about what a corpus needs, and of the longest bar of a histogram.
@@ -41,12 +39,11 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse(argv)
     if options.list:
-        return list_corpora()
+        list_corpora()
+        return 0
     if options.out is None:
         parser.error("--out DIR is needed")
-    own = _find_own(parser, options)
-    if own is None:
-        find_entry(options.name)
+    training = _find_training(parser, options)
     if options.processes is not None and options.processes < 1:
         parser.error(f"--processes {options.processes} must be at least 1")
 
@@ -58,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, _warnings_on(display):
-        corpus = _open(own, options, display)
+        corpus = _open(training, options, display)
         config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
         config = override(config, options.set)
         try:
@@ -81,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def list_corpora() -> int:
+def list_corpora() -> None:
     groups: dict[str, list[list[str]]] = {}
     for name, entry in CORPORA.items():
         if entry.takes_source:
@@ -91,7 +88,6 @@ def list_corpora() -> int:
         else:
             groups.setdefault(f"Needs {entry.needs}", []).append([name, entry.about])
     print_groups(groups, ("", ""), ())
-    return 0
 
 
 def report(prepared: "Prepared") -> None:
@@ -108,72 +104,61 @@ def report(prepared: "Prepared") -> None:
     ]
     splits = prepared.statistics()["splits"]
     print_rows(rows)
-    for header, table in (count_rows(splits), length_rows(splits)):
+    for table in (count_rows(splits), length_rows(splits)):
+        header = list(table[0])
         right = [name for name in header if name not in ("split", "side")]
         print()
-        print_groups({"": table}, header, right)
-    print("\nlengths of train, in tokens\n")
-    print("\n".join(draw_histogram(splits["train"])))
+        print_groups({"": [list(row.values()) for row in table]}, header, right)
+    print(f"\nlengths of train, in tokens\n\n{draw_histogram(splits['train'])}")
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
 
 
-def count_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: examples of each split that were read, kept, and dropped by reason."""
+def count_rows(splits: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Examples of each split that were read, kept, and dropped by reason."""
     from lightconv.data.statistics import REASONS
 
     found = {reason for split in splits.values() for reason in split["dropped"]}
-    reasons = [reason for reason in REASONS if reason in found]
     rows = []
     for name, split in splits.items():
-        counts = (
-            split["read"],
-            split["kept"],
-            *(split["dropped"].get(each, 0) for each in reasons),
-        )
-        rows.append([name, *(f"{count:,}" for count in counts)])
-    return ["split", "read", "kept", *reasons], rows
+        dropped = {each: split["dropped"].get(each, 0) for each in REASONS if each in found}
+        counts = {"read": split["read"], "kept": split["kept"], **dropped}
+        rows.append({"split": name} | {each: f"{count:,}" for each, count in counts.items()})
+    return rows
 
 
-def length_rows(splits: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: tokens and lengths of each side of each split."""
-    rows = [
-        [
-            name,
-            side,
-            f"{about['tokens']:,}",
-            _share(about["unknown_rate"]),
-            f"{about['mean']:.1f}",
-            *(f"{length:,}" for length in about["percentiles"].values()),
-            f"{about['longest']:,}",
-        ]
+def length_rows(splits: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Tokens and lengths of each side of each split."""
+    return [
+        {
+            "split": name,
+            "side": side,
+            "tokens": f"{about['tokens']:,}",
+            "unknown": _share(about["unknown_rate"]),
+            "mean": f"{about['mean']:.1f}",
+            **{f"{share} %": f"{length:,}" for share, length in about["percentiles"].items()},
+            "longest": f"{about['longest']:,}",
+        }
         for name, split in splits.items()
         for side, about in split["sides"].items()
     ]
-    first = next(iter(splits["train"]["sides"].values()))
-    percentiles = [f"{each} %" for each in first["percentiles"]]
-    return ["split", "side", "tokens", "unknown", "mean", *percentiles, "longest"], rows
 
 
 def _share(rate: float) -> str:
-    """A rate with enough digits to tell it from zero."""
+    # Enough digits to tell it from zero.
     return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
 
 
-def draw_histogram(split: Mapping[str, Any]) -> list[str]:
-    """Lines with a bar for every length and side."""
-    sides = split["sides"]
-    histograms = [about["histogram"] for about in sides.values()]
+def draw_histogram(split: Mapping[str, Any]) -> str:
+    """A line for each length, with a bar for each side."""
+    histograms = [about["histogram"] for about in split["sides"].values()]
     if not any(bars[0]["count"] for bars in histograms):  # empty sentences are rare
         histograms = [bars[1:] for bars in histograms]
     columns = list(map(_draw_bars, histograms))
-    labels = list(map(_label, histograms[0]))
-    width, column = max(map(len, labels)), max(len(cell) for cells in columns for cell in cells)
-    lines = []
-    for label, cells in [("", sides), *zip(labels, zip(*columns, strict=True), strict=True)]:
-        padded = "  ".join(f"{cell:<{column}}" for cell in cells)
-        lines.append(f"{label:>{width}}  {padded}".rstrip())
-    return lines
+    width = max(len(cell) for cells in columns for cell in cells)
+    header = ["", *(f"{side:<{width}}" for side in split["sides"])]
+    rows = list(zip(map(_label, histograms[0]), *columns, strict=True))
+    return aligned({"": rows}, header, [""])
 
 
 def _draw_bars(histogram: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -197,70 +182,60 @@ def _recipe(corpus: str) -> str | None:
     return next(iter(small or names), None)
 
 
-def _find_own(parser: Parser, options: argparse.Namespace) -> "Own | None":
-    """The task and the training files of one's own; None if a corpus is named."""
-    known = {name: getattr(options, name) for _, names in OWN for name in names}
-    given = [name for name, value in known.items() if value is not None]
+def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
+    """The options for training files of one's own; none if a corpus is named."""
+    names = [*(name for group in OWN for name in group), *BESIDE_OWN]
+    given = [name for name in names if getattr(options, name) is not None]
     if options.name is not None:
-        beside = [name for name in (*given, *BESIDE_OWN) if getattr(options, name) is not None]
-        if beside:
-            parser.error(f"{_option(beside[0])} is for files of your own, not for {options.name}")
-        return None
+        if given:
+            parser.error(f"{_option(given[0])} is for files of your own, not for {options.name}")
+        find_entry(options.name)
+        return ()
     if options.source is not None:
         parser.error("--from needs the NAME of a corpus before it; --list shows them")
-    for kind, names in OWN:
-        if set(given) == set(names):
-            files = [known[name] for name in names]
-            return kind, _pair(_option(names[0]), files[0] if names == ("train",) else files)
-    got = " and ".join(map(_option, given)) or "nothing to prepare"
-    parser.error(
-        f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: --train, "
-        "--text, --jsonl, or --articles with --summaries"
-    )
-    return None  # not reached
+    training = tuple(name for name in given if name not in BESIDE_OWN)
+    if training not in OWN:
+        got = " and ".join(map(_option, training)) or "nothing to prepare"
+        parser.error(
+            f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: "
+            "--train, --text, --jsonl, or --articles with --summaries"
+        )
+    return training
 
 
-def _open(own: "Own | None", options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Display") -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
-    if own is None:
+    if not training:
         return open_corpus(options.name, options.source, cache_folder() / "corpora", display.note)
-    kind, train = own
     if options.jsonl is not None and not is_json(options.jsonl):
         raise ValueError(
             f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
             "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
         )
     return own_corpus(
-        kind,
-        train=train,
-        valid=_pair("--valid", options.valid) if options.valid else None,
-        test=_pair("--test", options.test) if options.test else None,
+        OWN[training],
+        train=_pair(training[0], options.train or [getattr(options, name) for name in training]),
+        valid=_pair("valid", options.valid) if options.valid else None,
+        test=_pair("test", options.test) if options.test else None,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
         progress=display.note,
     )
 
 
-def _pair(option: str, paths: Sequence[Path]) -> "Given":
+def _pair(name: str, paths: Sequence[Path]) -> "Given":
     if len(paths) > 2:
-        raise ValueError(f"{option} has {len(paths)} files, expected one prefix or two files")
+        raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
     return paths[0] if len(paths) == 1 else (paths[0], paths[1])
 
 
 @contextmanager
 def _warnings_on(display: "Display") -> Iterator[None]:
-    """Shows each warning once, as a note."""
-    seen = set()
-
-    def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        if str(message) not in seen:
-            seen.add(str(message))
-            display.note(f"warning: {message}")
-
+    note = cache(display.note)  # each of them once
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
+        warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
         yield
 
 

@@ -151,8 +151,13 @@ class BatchPlan:
         if too_long not in ("error", "alone"):
             raise ValueError(f"{too_long=} must be one of error, alone")
         self._longest, self._second = _keys(lengths)
-        if too_long == "error":
-            _check_lengths(self._longest, max_tokens)
+        over = np.flatnonzero(self._longest > max_tokens)
+        if too_long == "error" and len(over):
+            raise ValueError(
+                f"example {over[0]} takes {self._longest[over[0]]} positions with EOS (longest of "
+                f"all {self._longest.max()}, too long {len(over)} of {len(self._longest)}), "
+                f"expected at most {max_tokens=}. Raise max_tokens, or leave such examples out"
+            )
         counted = np.unique(self._longest, return_counts=True)
         self._bounds = _cut(*counted, max_tokens)
         self.batches = len(self._bounds) - 1
@@ -205,17 +210,6 @@ def _keys(lengths: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.uint16 if values.max() < 2**16 else np.uint32)
-
-
-def _check_lengths(longest: NDArray[Any], max_tokens: int) -> None:
-    over = longest > max_tokens
-    if over.any():
-        first = int(over.argmax())
-        raise ValueError(
-            f"example {first} takes {longest[first]} positions with EOS (longest of all "
-            f"{longest.max()}, too long {np.count_nonzero(over)} of {len(longest)}), expected at "
-            f"most max_tokens={max_tokens}. Raise max_tokens, or leave such examples out"
-        )
 
 
 def _cut(lengths: NDArray[Any], counts: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:

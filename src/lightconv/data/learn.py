@@ -65,26 +65,23 @@ def learn(
     if not any(counts):
         raise ValueError("there is no text to learn from, expected at least one word")
     display.show("learning the vocabulary")
+    codes: tuple[Codes, ...] = ()
     if isinstance(config, WordsConfig):
         vocabularies = [frequent(each, config.most, config.min_count) for each in counts]
-        learned = Learned((), _pair(vocabularies))
     elif isinstance(config, BytesConfig):
-        learned = _learn_bytes(config, counts)
+        codes, vocabularies = _learn_bytes(config, counts)
     else:
-        learned = _learn_bpe(config, counts, given)
+        codes, vocabularies = _learn_bpe(config, counts, given)
     display.end()
-    return learned
+    return Learned(codes, Vocabularies(vocabularies[0], vocabularies[-1]))
 
 
 def _count(kind: str, block: tuple[bytes, ...]) -> tuple[int, Counts]:
     counts = []
     for side in block:
         text = side.decode()
-        if kind == "bytes":
-            units = chain.from_iterable(map(UNIT.findall, text.split("\n")[:-1]))
-            counts.append(Counter(units))
-        else:
-            counts.append(Counter(text.split()))
+        lines = map(UNIT.findall, text.split("\n")) if kind == "bytes" else [text.split()]
+        counts.append(Counter(chain.from_iterable(lines)))
     return block[0].count(b"\n"), counts
 
 
@@ -155,22 +152,21 @@ def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) 
     return Vocabulary.of(token for _, token in words[:most])
 
 
-def _learn_bpe(config: BPEConfig, counts: Counts, given: Codes | None) -> Learned:
-    codes: tuple[Codes, ...] = () if given is None else (given,)
-    if not codes:
-        grouped = _grouped(counts, config.joint)
-        codes = tuple(learn_codes(each, config.merges, END) for each in grouped)
+def _learn_bpe(
+    config: BPEConfig, counts: Counts, given: Codes | None
+) -> tuple[tuple[Codes, ...], list[Vocabulary]]:
+    learned = (learn_codes(each, config.merges, END) for each in _grouped(counts, config.joint))
+    codes = tuple(learned) if given is None else (given,)
     tokens: Counts = [Counter() for _ in counts]
     for place, (found, units) in enumerate(zip(tokens, counts, strict=True)):
         segment = WordPieces(codes[min(place, len(codes) - 1)]).segment
         for unit, count in units.items():
             for token in segment(unit):
                 found[token] += count
-    grouped = _grouped(tokens, config.share_vocab)
-    return Learned(codes, _pair([frequent(each, config.most) for each in grouped]))
+    return codes, [frequent(each, config.most) for each in _grouped(tokens, config.share_vocab)]
 
 
-def _learn_bytes(config: BytesConfig, counts: Counts) -> Learned:
+def _learn_bytes(config: BytesConfig, counts: Counts) -> tuple[tuple[Codes, ...], list[Vocabulary]]:
     letters: Counts = [Counter() for _ in counts[: 1 if config.joint else None]]
     for place, units in enumerate(counts):
         found = letters[min(place, len(letters) - 1)]
@@ -181,15 +177,11 @@ def _learn_bytes(config: BytesConfig, counts: Counts) -> Learned:
     codes = tuple(learn_codes(each, merges) for each in letters)
     # All bytes, then the result of each merge.
     tokens = [dict.fromkeys((*BYTE_LETTERS, *map("".join, each.merges))) for each in codes]
-    return Learned(codes, _pair(list(map(Vocabulary.of, tokens))))
+    return codes, list(map(Vocabulary.of, tokens))
 
 
 def _grouped(counts: Counts, joint: bool) -> Counts:
     return [sum(counts[1:], counts[0])] if joint else counts
-
-
-def _pair(vocabularies: list[Vocabulary]) -> Vocabularies:
-    return Vocabularies(vocabularies[0], vocabularies[-1])
 
 
 def _copies(counts: dict[str, int]) -> Iterator[str]:

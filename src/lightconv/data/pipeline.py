@@ -6,8 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from lightconv.config import ConfigError, from_dict, to_dict
-from lightconv.config.text import read_plain
+from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.data.config import PipelineConfig
 from lightconv.data.subword import (
     BYTE_LETTERS,
@@ -100,7 +99,7 @@ class Pipeline:
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}, expected one with {PIPELINE_FILE}")
         if config is None:
-            config = _read_config(folder)
+            config = _read_config(inside(folder, PIPELINE_FILE))
         codes = [] if config.subword.kind == "words" else load_codes(folder)
         vocabularies = load_vocabularies(folder)
         try:
@@ -153,14 +152,20 @@ def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabul
             raise ValueError("the vocabulary has tokens that are not made of bytes")
 
 
-def _read_config(folder: Path) -> PipelineConfig:
-    path = inside(folder, PIPELINE_FILE)
+def without_format(table: Any, kind: str, version: int) -> dict[str, Any]:
+    """The table of a JSON file without its format and version, which must be these."""
+    if not isinstance(table, dict) or table.pop("format", None) != kind:
+        raise ValueError(f'not written by lightconv, expected "format": "{kind}"')
+    found = table.pop("version", None)
+    if found != version or isinstance(found, bool):
+        raise ValueError(f"version {str(found)[:20]} of the format, expected {version}")
+    return table
+
+
+def _read_config(path: Path) -> PipelineConfig:
     table = read_plain(path)
     try:
-        if not isinstance(table, dict) or table.get("format") != FORMAT:
-            raise ConfigError(f'not a pipeline of lightconv, expected "format": "{FORMAT}"')
-        if table.get("version") != VERSION or isinstance(table["version"], bool):
-            raise ConfigError(f"version {str(table.get('version'))[:20]}, expected {VERSION}")
+        table = without_format(table, FORMAT, VERSION)
         return from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

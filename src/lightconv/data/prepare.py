@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
-from lightconv.data.config import FilterConfig, PrepareConfig, SideConfig
+from lightconv.data.config import FilterConfig, PipelineConfig, PrepareConfig, SideConfig
 from lightconv.data.corpus import Corpus, Example
 from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
@@ -227,17 +227,15 @@ class _Stages:
         if self.corpus.tokenized:
             done: dict[str, Any] = {"normalize": "none", "tokenize": "none", "split_hyphens": False}
             steps = tuple(replace(side, **done) for side in steps)
-        paths, filters = self._words(split), None
-        if split == TRAIN:
-            filters = self.origin.filters
-        else:
+        paths, filters = self._words(split), self.origin.filters if split == TRAIN else None
+        if split != TRAIN:
             paths += [text_file(self.work.result, split, side) for side in self.sides]
         items = pieces(self.corpus.splits[split]())
         begin = list(islice(items, WORTH_ITEMS))
         idle = all(side == SideConfig(lang=side.lang) for side in steps)
         processes = 1 if len(begin) < WORTH_ITEMS or idle else self.processes
         read, dropped = 0, Counter[str]()
-        function = partial(_make_words, steps, filters, split != TRAIN)
+        function = partial(_make_words, steps, filters)
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("wb")) for path in paths]
             for count, reasons, blocks in spread(function, chain(begin, items), processes):
@@ -276,7 +274,10 @@ class _Stages:
         # Filters that count words have been applied to the words already.
         filtered = split == TRAIN and self.origin.filters.unit == "tokens"
         filters = self.origin.filters if filtered else None
-        function = partial(_make_ids, str(self.work.result), vocabulary["digest"], filters)
+        plain = tuple(SideConfig(lang=side.lang) for side in self.origin.pipeline.sides)
+        config = replace(self.origin.pipeline, sides=plain)  # the texts are words already
+        load = partial(_load, self.work.result, vocabulary["digest"], config)
+        function = partial(_make_ids, load, filters)
         blocks, processes = read_blocks(self._words(split)), self._workers(text["kept"])
         lengths, unknown = [np.zeros(0, np.int64) for _ in self.sides], [0 for _ in self.sides]
         dropped, done = Counter(text["dropped"]), 0
@@ -335,15 +336,15 @@ def _check_kept(split: str, found: dict[str, Any]) -> None:
 
 
 def _make_words(
-    sides: tuple[SideConfig, ...], filters: FilterConfig | None, plain: bool, rows: list[Example]
+    sides: tuple[SideConfig, ...], filters: FilterConfig | None, rows: list[Example]
 ) -> tuple[int, Counter[str], list[bytes]]:
-    """Number of examples read, reasons of those left out, and lines: words, then plain text."""
+    """Number of examples, reasons of those left out, and lines: words, unfiltered also texts."""
     for row in rows:
         if len(row) != len(sides):
             raise ValueError(f"an example has {len(row)} texts, expected {len(sides)}")
     texts = [[text.replace("\n", " ") for text in column] for column in zip(*rows, strict=True)]
     words = [list(map(_steps(side).apply, texts[i])) for i, side in enumerate(sides)]
-    dropped = Counter[str]()
+    columns, dropped = words + texts, Counter[str]()
     if filters is not None:
         if filters.unit == "words":
             lengths = [np.array([len(text.split()) for text in column]) for column in words]
@@ -352,8 +353,7 @@ def _make_words(
             filters = replace(filters, min_len=least, max_len=None, max_ratio=None)
             lengths = [np.array([bool(text.strip()) for text in column], int) for column in words]
         kept, dropped = apply_filters(filters, lengths)
-        words = [list(compress(column, kept)) for column in words]
-    columns = words + texts if plain else words
+        columns = [list(compress(column, kept)) for column in words]
     lines = ["".join(f"{text}\n" for text in column).encode() for column in columns]
     return len(rows), dropped, lines
 
@@ -364,13 +364,11 @@ def _steps(config: SideConfig) -> Steps:
 
 
 def _make_ids(
-    folder: str, digest: str, filters: FilterConfig | None, block: tuple[bytes, ...]
+    load: Callable[[], Pipeline], filters: FilterConfig | None, block: tuple[bytes, ...]
 ) -> tuple[Counter[str], list[NDArray[np.uint32]], list[NDArray[np.int64]]]:
     """Reasons of the examples left out; for each side all ids, and the length of each sentence."""
-    pipeline = _load(folder, digest)
-    rows = [
-        pipeline.encode(side, text.decode().split("\n")[:-1]) for side, text in enumerate(block)
-    ]
+    encode = load().encode
+    rows = [encode(side, text.decode().split("\n")[:-1]) for side, text in enumerate(block)]
     sizes = [np.fromiter(map(len, each), np.int64, count=len(each)) for each in rows]
     ids = [np.fromiter(chain.from_iterable(each), np.uint32) for each in rows]
     dropped = Counter[str]()
@@ -382,8 +380,5 @@ def _make_ids(
 
 
 @lru_cache(maxsize=1)  # the digest tells one pipeline of a folder from the next
-def _load(folder: str, digest: str) -> Pipeline:
-    pipeline = Pipeline.load(folder)
-    sides = tuple(SideConfig(lang=side.lang) for side in pipeline.config.sides)  # words already
-    config = replace(pipeline.config, sides=sides)
-    return Pipeline(config, pipeline.codes, pipeline.vocabularies())
+def _load(folder: Path, digest: str, config: PipelineConfig) -> Pipeline:
+    return Pipeline.load(folder, config)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from lightconv import __version__, files
 from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.data.config import FilterConfig, PipelineConfig, TaskConfig
-from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline
+from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline, without_format
 from lightconv.data.store import PAIR, TEXT, Store, damaged
 from lightconv.files import MANIFEST_FILE, inside, read_manifest, verify_manifest
 
@@ -176,13 +176,7 @@ def _read(folder: Path) -> Contents:
         )
     path = inside(folder, PREPARED_FILE)
     try:
-        table = read_plain(path)
-        if not isinstance(table, dict) or table.pop("format", None) != FORMAT:
-            raise ValueError(f'not prepared data of lightconv, expected "format": "{FORMAT}"')
-        version = table.pop("version", None)
-        if version != VERSION or isinstance(version, bool):
-            raise ValueError(f"version {str(version)[:20]} of the format, expected {VERSION}")
-        contents = from_dict(Contents, table)
+        contents = from_dict(Contents, without_format(read_plain(path), FORMAT, VERSION))
         if tuple(contents.vocabulary) not in (PAIR, TEXT) or not contents.splits:
             raise ValueError("sides or splits are missing")
     except ValueError as error:

@@ -289,34 +289,26 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             self._tokens[side] += len(tokens)
         self.examples += len(sides[0])
 
-    def close(self) -> None:
-        if not self._files:
-            return
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            for file in self._files.values():
+                file.remove()
+            self._lock.close()
+
+    def _publish(self) -> None:
         payloads = {key: file.digest.digest() for key, file in self._files.items()}
         split = _split_digest(payloads.values())
-        try:
-            for (side, suffix), file in self._files.items():
-                counts = (self.examples, self._tokens[side], self.vocab[side])
-                header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
-                file.finish(header.pack())
-            for file in self._files.values():
-                file.temporary.replace(file.path)
-            sync(self.folder)
-        finally:
-            self.abort()
-        self.digest = split.hex()
-
-    def abort(self) -> None:
+        for (side, suffix), file in self._files.items():
+            counts = (self.examples, self._tokens[side], self.vocab[side])
+            header = Header(suffix, file.item, *counts, payloads[side, suffix], split)
+            file.finish(header.pack())
         for file in self._files.values():
-            file.remove()
-        self._files = {}
-        self._lock.close()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+            file.temporary.replace(file.path)
+        sync(self.folder)
+        self.digest = split.hex()
 
     def _flatten(
         self, side: str, sentences: Sequence[Sequence[int] | NDArray[Any]]

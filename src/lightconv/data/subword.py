@@ -10,8 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
-from lightconv.data.text import lines_of
-from lightconv.files import inside
+from lightconv.data.text import find_files, lines_of
 
 # A token with this end is continued by the next one.
 CONTINUES = "@@"
@@ -74,12 +73,7 @@ def codes_files(codes: Sequence[Codes]) -> dict[str, bytes]:
 
 
 def load_codes(folder: Path) -> list[Codes]:
-    names = (SHARED_CODES,) if (folder / SHARED_CODES).exists() else PAIR_CODES
-    if not any((folder / name).exists() for name in names):
-        raise ValueError(
-            f"{folder} has no codes, expected {SHARED_CODES} or {' and '.join(PAIR_CODES)}"
-        )
-    return [Codes.load(inside(folder, name)) for name in names]
+    return list(map(Codes.load, find_files(folder, "codes", SHARED_CODES, PAIR_CODES)))
 
 
 class WholeWords:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from lightconv.files import inside
+
 # Far above any sentence or article: a longer line is not text, or an archive made to fill memory.
 LONGEST_LINE = 16 << 20
 
@@ -51,11 +53,7 @@ def read_parallel(
     paths: Sequence[str | Path], notes: Notes | None = None
 ) -> Iterator[tuple[str, ...]]:
     """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ."""
-    return _zip([read_lines(path, notes) for path in paths], paths)
-
-
-def _zip(files: Sequence[Iterator[str]], paths: Sequence[str | Path]) -> Iterator[tuple[str, ...]]:
-    for lines in itertools.zip_longest(*files):
+    for lines in itertools.zip_longest(*[read_lines(path, notes) for path in paths]):
         if None in lines:
             check_parallel(paths)
             raise ValueError(f"{' or '.join(map(str, paths))} changed while it was read")
@@ -128,6 +126,18 @@ def _decode(line: bytes, name: str | Path, number: int) -> str:
             f"{name}, line {number}: byte {line[error.start]:#04x} is not UTF-8 (byte "
             f"{error.start + 1} of the line). Convert the file with iconv -t UTF-8"
         ) from None
+
+
+def find_files(folder: Path, what: str, shared: str, pair: tuple[str, str]) -> list[Path]:
+    """The file of a model folder for both languages, or those of source and target."""
+    names = (shared,) if (folder / shared).exists() else pair
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise ValueError(
+            f"{folder} has no {what}: {' and '.join(missing)} missing, expected {shared} or "
+            f"{' and '.join(pair)}"
+        )
+    return [inside(folder, name) for name in names]
 
 
 def check_file(path: Path) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from lightconv.data.text import Notes, lines_of
-from lightconv.files import inside
+from lightconv.data.text import Notes, find_files, lines_of
 
 # In the order of the original implementation, so that its models keep their ids.
 BOS, PAD, EOS, UNK = range(4)
@@ -127,15 +126,8 @@ class Vocabularies(NamedTuple):
 
 def load_vocabularies(folder: str | Path) -> Vocabularies:
     """Source and target of a model folder."""
-    folder = Path(folder)
-    names = (SHARED_FILE,) if (folder / SHARED_FILE).exists() else PAIR_FILES
-    missing = [name for name in names if not (folder / name).exists()]
-    if missing:
-        raise ValueError(
-            f"{folder} has no vocabulary: {' and '.join(missing)} missing, expected {SHARED_FILE} "
-            f"or {' and '.join(PAIR_FILES)}"
-        )
-    found = [Vocabulary.load(inside(folder, name)) for name in names]
+    paths = find_files(Path(folder), "vocabulary", SHARED_FILE, PAIR_FILES)
+    found = list(map(Vocabulary.load, paths))
     return Vocabularies(found[0], found[-1])
 
 

@@ -36,9 +36,6 @@ class Steps:
             text = step(text)
         return text
 
-    def undo(self, text: str) -> str:
-        return self._join(text)
-
     # Tokenisers are made when they are first used.
     @functools.cached_property
     def _forward(self) -> list[Step]:
@@ -55,7 +52,7 @@ class Steps:
         return steps
 
     @functools.cached_property
-    def _join(self) -> Step:
+    def undo(self) -> Step:
         if self.config.tokenize == "none":
             return str
         return _jieba_join if self.config.tokenize == "jieba" else _moses_joiner(self.config)
