@@ -71,7 +71,7 @@ def undetected(folder: Path, damage: Damage, times: int, seed: int = 5) -> int:
         detected = (
             found is not None
             and found.step == GOOD
-            and [skipped.step for skipped in found.skipped] == [DAMAGED]
+            and list(found.skipped) == [DAMAGED]
             and torch.equal(found.tensors["model"]["weight"], expected)
         )
         missed += not detected

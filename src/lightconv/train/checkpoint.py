@@ -7,9 +7,9 @@ optimiser are stored by the names of parameters; a tied matrix has its first nam
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from lightconv.models.tensors import (
     compare,
     parameters,
     read_tensors,
+    shapes,
     write_tensors,
     write_views,
 )
@@ -47,13 +48,6 @@ class DamagedError(ValueError):
     """A checkpoint that is not what was written; the message names the file."""
 
 
-class Skipped(NamedTuple):
-    """A checkpoint that could not be used, and why."""
-
-    step: int
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A verified checkpoint.
@@ -61,7 +55,7 @@ class Checkpoint:
     score    quality of the model, more is better; None if unknown
     tensors  by part, then by name; memory-mapped, so copy them
     values   plain values of trainer, progress, optimiser, data and machine
-    skipped  newer checkpoints that are damaged
+    skipped  newer checkpoints that are damaged: reasons by step, newest first
     """
 
     path: Path
@@ -69,7 +63,7 @@ class Checkpoint:
     score: float | None
     tensors: dict[str, dict[str, Tensor]]
     values: dict[str, Any]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: dict[int, str] = field(default_factory=dict)
 
 
 def write_checkpoint(
@@ -165,11 +159,6 @@ class CheckpointFiles:
 def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:
     # No newline at the end: a manifest that lacks its last byte can then not be read.
     return write_views(path, [memoryview(json.dumps(data, indent=1).encode())])
-
-
-def shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    """Shapes by name."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def restore_model(model: nn.Module, tensors: Tensors) -> None:

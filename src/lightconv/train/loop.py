@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, cast
 
+import torch
+
 from lightconv.console import Display
 from lightconv.data import Batch, Loader, Position
 from lightconv.models.tensors import parameters
+from lightconv.ops.library import native
 from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoint import (
     EMA_PART,
@@ -22,7 +25,7 @@ from lightconv.train.checkpoint import (
 )
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.data import TrainingData
-from lightconv.train.group import gather
+from lightconv.train.group import Group, gather
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
@@ -88,12 +91,22 @@ class RunProgress:
         return cls(**values | {"position": position, "window": window})
 
 
+def describe_machine(device: torch.device, group: Group) -> dict[str, Any]:
+    """All that must stay the same for a resumed run to be the same, bit for bit."""
+    return {
+        "torch": torch.__version__,
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "kernels": native().isa,
+        "processes": group.size,
+    }
+
+
 @dataclass
 class Loop:
     """Trains until `max_steps`, until validation no longer improves, or until a stop.
 
-    log      None on ranks above 0
-    machine  description of the machine for checkpoints
+    log  None on ranks above 0
     """
 
     trainer: Trainer
@@ -104,11 +117,11 @@ class Loop:
     stop: Stop
     metric: RunMetric | None = None
     allocator: Allocator = field(default_factory=lambda: Allocator(0))
-    machine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.config = self.trainer.config
         self.group = self.trainer.group
+        self.machine = describe_machine(self.trainer.device, self.group)
         self.pace = Pace(self.config.max_steps)
         self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
@@ -141,6 +154,7 @@ class Loop:
         return last and self.progress.validated == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
+        """Continues from a checkpoint, and tells so."""
         trainer, values = self.trainer, checkpoint.values
         restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
         state = checkpoint.tensors[OPTIMIZER_PART]
@@ -150,6 +164,15 @@ class Loop:
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
+        note, old = self.display.note, values["machine"]
+        for step, reason in checkpoint.skipped.items():
+            note(f"the checkpoint of step {step} is damaged: {reason}")
+        note(f"resumed from step {checkpoint.step:,} ({checkpoint.path})")
+        changed = [f"{k} {old.get(k)} -> {v}" for k, v in self.machine.items() if old.get(k) != v]
+        if changed:
+            note(f"other machine: {', '.join(changed)}. The run continues, but not bit for bit")
+        if self.ended():
+            note("it has ended; the model is written once more")
 
     def _update(self, updates: Loader) -> Record:
         progress, config = self.progress, self.config

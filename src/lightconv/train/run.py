@@ -182,8 +182,7 @@ class Run:
 
         ema  averages the moving averages that training kept instead of the parameters
         """
-        from lightconv.models.tensors import compare, fill, parameters
-        from lightconv.train.checkpoint import shapes
+        from lightconv.models.tensors import compare, fill, parameters, shapes
         from lightconv.train.checkpoints import average
 
         checkpoints = self.checkpoints()
@@ -283,12 +282,9 @@ class Run:
             if first:
                 self._keep_files(data)
                 log = stack.enter_context(self._open_log(found, display, board=tensorboard))
-            machine = describe_machine(device, group)
-            parts = (checkpoints, log, display, stop, metric, allocator, machine)
-            loop = Loop(trainer, data, *parts)
+            loop = Loop(trainer, data, checkpoints, log, display, stop, metric, allocator)
             if found is not None:
                 loop.resume(found)
-                _tell_resumed(loop, found)
             code = self._finish(loop)
             return Outcome(
                 code,
@@ -408,41 +404,10 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / RUN_CHECKPOINTS).is_dir()
 
 
-def describe_machine(device: "torch.device", group: "Group") -> dict[str, Any]:
-    """All that must stay the same for a resumed run to be the same, bit for bit."""
-    import torch
-
-    from lightconv.ops.library import native
-
-    return {
-        "torch": torch.__version__,
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "kernels": native().isa,
-        "processes": group.size,
-    }
-
-
 def _find_checkpoint(checkpoints: "Checkpoints", group: "Group") -> "Checkpoint | None":
     found = checkpoints.latest() if group.rank == 0 else None
     chosen = group.tell(None if found is None else str(found.step))
     return found if chosen is None or found is not None else checkpoints.load(int(chosen))
-
-
-def _tell_resumed(loop: "Loop", found: "Checkpoint") -> None:
-    note = loop.display.note
-    for damaged in found.skipped:
-        note(f"the checkpoint of step {damaged.step} is damaged: {damaged.reason}")
-    note(f"resumed from step {found.step:,} ({found.path})")
-    old = found.values["machine"]
-    changed = [f"{k} {old.get(k)} -> {v}" for k, v in loop.machine.items() if old.get(k) != v]
-    if changed:
-        note(
-            f"other machine: {', '.join(changed)}. The run continues, but not bit for bit as it "
-            "would have"
-        )
-    if loop.ended():
-        note("it has ended; the model is written once more")
 
 
 def _check_same(path: Path, recipe: Any, *, allow_changes: bool) -> bool:
