@@ -32,7 +32,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
-    check_smoothing(recipe)
+    wanted = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
+    _check_smoothing(recipe)
     max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -41,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if options.processes is not None:
         check_processes(options.processes, place, os.environ)
     processes = place.size if place is not None else options.processes or 1
-    check_shard(recipe, processes, shard=options.shard)
+    if options.shard:
+        _check_shard(recipe, processes)
     if processes > 1 and place is None and not options.dry_run:
         return launch(["train", *argv], processes)
 
@@ -49,17 +51,18 @@ def main(argv: Sequence[str]) -> int:
     local = () if place is None else (place.local_rank, place.local_size)
     device = choose_device(options.device, *local)
     if not options.dry_run:
-        return _train(options, recipe, device, place, max_seconds)
+        return _train(options, recipe, wanted, device, place, max_seconds)
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    print_rows([*plan_rows(recipe, _recipe_tokens(options), device, processes), *rows])
+    print_rows([*plan_rows(recipe, wanted, device, processes), *rows])
     return 0
 
 
 def _train(
     options: argparse.Namespace,
     recipe: Recipe,
+    recipe_tokens: int,
     device: "torch.device",
     place: RankPlace | None,
     max_seconds: float | None,
@@ -94,8 +97,7 @@ def _train(
             effective = data.tokens_per_update(recipe.train)
             metric = _find_metric(options, recipe)
             if first:
-                tokens = _recipe_tokens(options)
-                rows = plan_rows(recipe, tokens, device, group.size, effective)
+                rows = plan_rows(recipe, recipe_tokens, device, group.size, effective)
                 Run.start(
                     options.out,
                     recipe,
@@ -126,11 +128,6 @@ def _train(
     elif first:
         print_rows(summary_rows(outcome, run.model_path))
     return outcome.code
-
-
-def _recipe_tokens(options: argparse.Namespace) -> int:
-    """Tokens per update of the recipe before --set."""
-    return find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
 
 
 def plan_rows(
@@ -224,8 +221,7 @@ def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | No
     return RunMetric(*validation_metric(options.data, recipe.decode, options.metric))
 
 
-def check_smoothing(recipe: Recipe) -> None:
-    """Raises ValueError for a loss that does not exist."""
+def _check_smoothing(recipe: Recipe) -> None:
     smoothing = recipe.train.label_smoothing
     if smoothing > 0.0 and recipe.model.adaptive is not None:
         raise ValueError(
@@ -234,11 +230,10 @@ def check_smoothing(recipe: Recipe) -> None:
         )
 
 
-def check_shard(recipe: Recipe, processes: int, *, shard: bool) -> None:
-    """Raises ValueError where a model cannot be spread over processes."""
-    if shard and processes == 1:
+def _check_shard(recipe: Recipe, processes: int) -> None:
+    if processes == 1:
         raise ValueError("--shard needs several processes: say --processes N, or use torchrun")
-    if shard and recipe.train.compile:
+    if recipe.train.compile:
         raise ValueError(
             "--shard and train.compile=true do not go together, expected one of them. Say --set "
             "train.compile=false"

@@ -74,16 +74,12 @@ def write_checkpoint(
     score: float | None,
 ) -> None:
     """Writes the files into an empty folder and syncs each to disk."""
-    files = {
-        part + SUFFIX: write_tensors(folder / (part + SUFFIX), named)
-        for part, named in tensors.items()
-    }
+    names = {part + SUFFIX: named for part, named in tensors.items()}
+    files = {name: write_tensors(folder / name, named) for name, named in names.items()}
     state = {"step": step, "score": score, "values": values}
     files[STATE_FILE] = _write_json(folder / STATE_FILE, state)
-    _write_json(
-        folder / MANIFEST_FILE,
-        {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files},
-    )
+    manifest = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files}
+    _write_json(folder / MANIFEST_FILE, manifest)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -132,7 +128,6 @@ class CheckpointFiles:
         return path
 
     def part(self, part: str) -> dict[str, Tensor]:
-        """Tensors of one part."""
         path = self._verified(part + SUFFIX)
         try:
             return read_tensors(path)
@@ -146,14 +141,12 @@ class CheckpointFiles:
             state = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise DamagedError(f"{path}: {error}") from None
-        if (
-            not isinstance(state, dict)
-            or not isinstance(state.get("step"), int)
-            or not isinstance(state.get("score", ...), float | None)
-            or not isinstance(state.get("values"), dict)
+        kinds = {"step": int, "score": float | None, "values": dict}
+        if not isinstance(state, dict) or not all(
+            isinstance(state.get(name, ...), kind) for name, kind in kinds.items()
         ):
             raise DamagedError(f"{path}: expected a table of step, score and values")
-        return {name: state[name] for name in ("step", "score", "values")}
+        return {name: state[name] for name in kinds}
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:

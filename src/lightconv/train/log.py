@@ -85,7 +85,7 @@ def read_log(path: str | Path, report: Report = lambda text: None) -> list[Entry
 
 
 def _open(path: Path, flags: int) -> int:
-    """Opens a regular file; a link is refused, since what it points to would be cut."""
+    # A link is refused, since what it points to would be cut.
     try:
         file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:

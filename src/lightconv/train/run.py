@@ -127,7 +127,6 @@ class Run:
 
     @property
     def model_path(self) -> Path:
-        """Folder of the exported model."""
         return self.path / RUN_MODEL
 
     def checkpoints(self, *, writer: bool = False) -> "Checkpoints":
@@ -355,15 +354,10 @@ class Run:
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
         """Raises ValueError unless the checkpoint was made with this data."""
 
-        def short(text: str | None) -> str:
-            return "absent" if text is None else f"{text[:12]}..."
-
-        old, new = found.values["data"], data.digests
-        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-        if changed:
-            lines = (
-                f"{name}: {short(old.get(name))} -> {short(new.get(name))}" for name in changed
-            )
+        absent = dict.fromkeys({**found.values["data"], **data.digests}, "absent")
+        old, new = ({**absent, **digests} for digests in (found.values["data"], data.digests))
+        lines = [f"{k}: {old[k][:12]} -> {new[k][:12]}" for k in absent if old[k] != new[k]]
+        if lines:
             raise ValueError(
                 f"{self.path} was begun with other data: {'; '.join(lines)}. Give the data it was "
                 "begun with, or choose another folder"
