@@ -1,5 +1,6 @@
 """What a search is told, and what it says of a model, against whole passes through it."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -129,13 +130,23 @@ def test_a_language_model_takes_no_prefix(texts: LanguageModel) -> None:
 def test_batches_are_those_of_the_plan(
     rows: list[tuple[int, int]], max_tokens: int, max_sentences: int, both: bool
 ) -> None:
+    """But for the bound on sentences, which the plan of training does not have."""
     lengths = [np.array([row[side] + 1 for row in rows]) for side in range(1 + both)]
-    plan = BatchPlan(
-        lengths, max_tokens=max_tokens, max_sentences=max_sentences, too_long="alone"
-    ).by_length()
+    plan = BatchPlan(lengths, max_tokens=max_tokens, too_long="alone").by_length()
     sides = [[[4] * row[side] for row in rows] for side in range(1 + both)]
-    found = batch_by_length(sides, max_tokens, max_sentences)
+    found = batch_by_length(sides, max_tokens, len(rows))
     assert found == [plan[index].tolist() for index in range(len(plan))]
+    bounded = batch_by_length(sides, max_tokens, max_sentences)
+    # In the same order, cut sooner: a batch ends where one more would pass a bound.
+    assert [row for batch in bounded[::-1] for row in batch] == [
+        row for batch in found[::-1] for row in batch
+    ]
+    longest = np.maximum.reduce(lengths)
+    for batch, after in itertools.pairwise([*bounded[::-1], [0]]):
+        fits = max(1, min(max_sentences, max_tokens // longest[batch].max()))
+        assert len(batch) <= fits
+        room = max(1, min(max_sentences, max_tokens // longest[after[0]]))
+        assert len(batch) >= room or batch == bounded[0]
 
 
 def test_scores_by_hand() -> None:

@@ -1,10 +1,6 @@
-"""What a promise is: a sentence, and a check that finds figures or says how it is broken."""
+"""A promise: a sentence, and a check that returns figures or raises BrokenError."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +8,11 @@ Figures = dict[str, Any]
 
 
 class BrokenError(Exception):
-    """A promise that does not hold; the message says where."""
+    """A promise that does not hold."""
 
 
 class Promise(NamedTuple):
-    """check  gets an empty folder and whether to take its time; raises BrokenError"""
+    """check  a function of an empty folder and of `full`: more cases of everything"""
 
     name: str
     text: str
@@ -24,19 +20,6 @@ class Promise(NamedTuple):
 
 
 def expect(condition: object, message: str) -> None:
-    """Raises BrokenError unless the condition is true; `assert` would vanish under -O."""
+    """Raises BrokenError unless the condition is true; python -O would remove an `assert`."""
     if not condition:
         raise BrokenError(message)
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """An empty folder, in memory where there is such a place: a kill is no power cut."""
-    memory = Path("/dev/shm")
-    where = memory if os.access(memory, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(dir=where, prefix="lightconv-"))
-    folder.chmod(0o755)  # a check gives up its rights, and must still get there
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
