@@ -164,13 +164,11 @@ class Replicas(Group):
             with _contact():
                 self._store.set(key, found.hex())
             return found
-        told = False
         while not self._has(key):
             if self._has(FAILED):
                 raise LostError("another process has failed")
-            if stop() and not told:
+            if stop() and not self._has(hurry):
                 self._store.set(hurry, "yes")
-                told = True
             time.sleep(PAUSE)
         return float.fromhex(self._store.get(key).decode())
 

@@ -51,9 +51,8 @@ def describe(step: int, culprit: tuple[str, int] | None, batches: Sequence[Batch
     batch = batches[place]
     where = f"batch {place + 1} of {len(batches)}"
     if batch.rows is not None:
-        rows = batch.rows.tolist()
-        more = ", ..." if len(rows) > LISTED else ""
-        where += f", examples {', '.join(map(str, rows[:LISTED]))}{more}"
+        rows = [*map(str, batch.rows[:LISTED].tolist()), *["..."] * (len(batch.rows) > LISTED)]
+        where += f", examples {', '.join(rows)}"
     return f"{text}, the last one from {module} ({where}). {advice}"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_dict, to_json
+from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_json
 from lightconv.console import Display, tell
 from lightconv.data.prepared import PIPELINE_FILES
 from lightconv.files import digest, inside, replace_file
@@ -114,7 +114,7 @@ class Run:
         if (path / CONFIG_FILE).exists():
             if _check_same(path, recipe, allow_changes=allow_changes):
                 replace_file(path / CONFIG_FILE, new)
-        elif path.exists() and (not path.is_dir() or set(_names(path)) - {*PIPELINE_FILES}):
+        elif path.exists() and _strange(path, {*PIPELINE_FILES}):
             raise ValueError(
                 f"{path} exists and is not a run folder: it has no {CONFIG_FILE}. Choose another "
                 "name"
@@ -122,8 +122,7 @@ class Run:
         else:
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / CONFIG_FILE, new)
-        tables = {name: to_dict(getattr(recipe, name)) for name in TABLES}
-        return cls(path, recipe.model, recipe.train, tables)
+        return cls.open(path)
 
     @property
     def model_path(self) -> Path:
@@ -422,8 +421,7 @@ def _remove(path: Path) -> None:
     """Removes a run; ValueError if the folder holds anything else."""
     from lightconv.train.checkpoints import Checkpoints
 
-    strange = sorted(set(_names(path)) - OWN_NAMES) if path.is_dir() else [path.name]
-    if strange:
+    if strange := _strange(path, OWN_NAMES):
         raise ValueError(f"{path} is not overwritten: {strange[0]} does not belong to a run")
     if is_run(path):
         with Checkpoints(path / RUN_CHECKPOINTS) as checkpoints:
@@ -433,5 +431,9 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+def _strange(path: Path, known: set[str]) -> list[str]:
+    """Visible names in a folder besides the known ones; that of a path that is not a folder."""
+    if not path.is_dir():
+        return [path.name]
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
+    return sorted(names - known)
