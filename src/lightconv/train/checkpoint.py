@@ -6,7 +6,8 @@ optimiser are stored by the names of parameters; a tied matrix has its first nam
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,8 @@ class CheckpointFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with _damage():
             self.entries = read_manifest(folder)
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
         manifest = folder / MANIFEST_FILE
         for name in self.entries:
             part = name.removesuffix(SUFFIX)
@@ -116,23 +115,18 @@ class CheckpointFiles:
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
         entry = self.entries[name]
-        try:
+        with _damage():
             path = inside(self.folder, name)
             size = path.stat().st_size
             if size != entry["bytes"]:
                 raise DamagedError(f"{path}: {size} bytes, expected {entry['bytes']}")
             if digest(path) != entry["sha256"]:
                 raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
-        return path
+            return path
 
     def part(self, part: str) -> dict[str, Tensor]:
-        path = self._verified(part + SUFFIX)
-        try:
-            return read_tensors(path)
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
+        with _damage():
+            return read_tensors(self._verified(part + SUFFIX))
 
     def state(self) -> dict[str, Any]:
         """`step`, `score` and `values`."""
@@ -147,6 +141,14 @@ class CheckpointFiles:
         ):
             raise DamagedError(f"{path}: expected a table of step, score and values")
         return {name: state[name] for name in kinds}
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DamagedError(str(error)) from None
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:

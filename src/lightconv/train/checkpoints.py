@@ -99,7 +99,6 @@ class Checkpoints:
         return folders[step]
 
     def load(self, step: int) -> Checkpoint:
-        """A checkpoint, verified; DamagedError if it is not what was written."""
         path = self.find(step)
         self._good[step] = False
         checkpoint = read_checkpoint(path)
@@ -188,13 +187,11 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Releases the folder for other processes."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
     def describe_last(self) -> str:
-        """A sentence that names the last checkpoint."""
         steps = self.steps()
         if not steps:
             return "There is no checkpoint yet"

@@ -87,8 +87,7 @@ def meet(store: Store, place: RankPlace, *, stop: Callable[[], int] = lambda: 0)
     word, rank 0 lists the words, and all continue once each has found its word in the same list.
     """
     rank, mine = place.rank, secrets.token_hex(8)
-    words = [f"word/{other}" for other in range(place.size)]
-    heard = [f"heard/{other}" for other in range(place.size)]
+    words, heard = ([f"{key}/{n}" for n in range(place.size)] for key in ("word", "heard"))
     said: dict[str, str] = {}
 
     def say(key: str, text: str) -> None:

@@ -57,7 +57,6 @@ def find_place(env: Mapping[str, str]) -> RankPlace | None:
 
 
 def check_processes(processes: int, place: RankPlace | None, env: Mapping[str, str]) -> None:
-    """Raises ValueError for a number that cannot be started."""
     if not 1 <= processes <= MOST:
         raise ValueError(f"--processes {processes} must be from 1 to {MOST}")
     if place is not None and STORE not in env:

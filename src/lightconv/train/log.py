@@ -169,7 +169,6 @@ class Pace:
         self._recent.append((time.monotonic(), tokens))
 
     def describe(self, record: "Record") -> str:
-        """One line about an update."""
         text = (
             f"step {record.step:,}/{self.max_steps:,}  loss {record.loss:.3f}  "
             f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}"
@@ -184,7 +183,6 @@ class Pace:
 
 
 def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
-    """One line about a validation."""
     parts = [f"step {entry['step']:,}  validation", f"loss {entry['loss']:.3f}"]
     parts.append(f"ppl {entry['perplexity']:.4g}")
     parts += [f"{name} {value:.4g}" for name, value in entry.get("metric", {}).items()]

@@ -82,7 +82,6 @@ class RunProgress:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self) | {"position": list(self.position)}
 
     @classmethod

@@ -84,7 +84,6 @@ class LossScale:
         self.good = 0
 
     def adjust(self, *, finite: bool) -> None:
-        """Called after each update."""
         if self.fixed:
             return
         self.good = self.good + 1 if finite else 0

@@ -351,7 +351,6 @@ class Run:
         self._file_names = {*PIPELINE_FILES, *files}
 
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
-        """Raises ValueError unless the checkpoint was made with this data."""
 
         absent = dict.fromkeys({**found.values["data"], **data.digests}, "absent")
         old, new = ({**absent, **digests} for digests in (found.values["data"], data.digests))

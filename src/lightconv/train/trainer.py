@@ -164,7 +164,6 @@ class Trainer:
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {
             "step": self.step,
             "skipped": self.guard.skipped,
