@@ -23,9 +23,10 @@ from lightconv.train.checkpoint import (
     restore_model,
     restore_optimizer,
 )
-from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.checkpoints import Checkpoints, SaveError
 from lightconv.train.data import TrainingData
 from lightconv.train.group import Group, gather
+from lightconv.train.guard import DivergenceError
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
@@ -127,7 +128,21 @@ class Loop:
         self.saved: int | None = None
 
     def run(self) -> int:
-        """0 at the end of training, or the exit code of a stop; all is saved."""
+        """0 at the end of training, or the exit code of a stop; all is saved.
+
+        An error names the last checkpoint.
+        """
+        try:
+            return self._run()
+        except DivergenceError as error:
+            raise DivergenceError(f"{error}. {self.checkpoints.describe_last()}") from None
+        except SaveError:
+            raise
+        except OSError as error:
+            what = f"{error.filename or self.checkpoints.folder.parent}: {error.strerror or error}"
+            raise SaveError(f"{what}. {self.checkpoints.describe_last()}") from error
+
+    def _run(self) -> int:
         code = 0
         with self.data.updates(self.progress.position, self.config, self.group) as updates:
             while True:

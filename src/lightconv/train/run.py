@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightconv.train.checkpoints import Checkpoints
     from lightconv.train.data import TrainingData
     from lightconv.train.group import Group
-    from lightconv.train.loop import Loop, RunMetric, RunProgress
+    from lightconv.train.loop import RunMetric, RunProgress
     from lightconv.train.signals import Stop
 
 # Tables of config.json that a model folder has too.
@@ -283,7 +283,7 @@ class Run:
             loop = Loop(trainer, data, checkpoints, log, display, stop, metric, allocator)
             if found is not None:
                 loop.resume(found)
-            code = self._finish(loop)
+            code = loop.run()
             return Outcome(
                 code,
                 trainer.step,
@@ -293,21 +293,6 @@ class Run:
                 trainer.guard.skipped,
                 [] if log is None else log.entries,
             )
-
-    def _finish(self, loop: "Loop") -> int:
-        """Runs the loop; an error names the last checkpoint."""
-        from lightconv.train.checkpoints import SaveError
-        from lightconv.train.guard import DivergenceError
-
-        try:
-            return loop.run()
-        except DivergenceError as error:
-            raise DivergenceError(f"{error}. {loop.checkpoints.describe_last()}") from None
-        except SaveError:
-            raise
-        except OSError as error:
-            what = f"{error.filename or self.path}: {error.strerror or error}"
-            raise SaveError(f"{what}. {loop.checkpoints.describe_last()}") from error
 
     def _export_last(self, step: int) -> list[int]:
         from lightconv.train.checkpoint import DamagedError
