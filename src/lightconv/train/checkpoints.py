@@ -138,10 +138,7 @@ class Checkpoints:
         """
         if self._held is not None or not self.writer:
             return
-        busy = (
-            f"another process is writing checkpoints to {self.folder}. Wait for its end, or choose "
-            "another folder"
-        )
+        busy = f"another process is writing checkpoints to {self.folder}. Wait for its end"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync(self.folder.parent)

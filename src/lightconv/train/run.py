@@ -115,10 +115,7 @@ class Run:
             if _check_same(path, recipe, allow_changes=allow_changes):
                 replace_file(path / CONFIG_FILE, new)
         elif path.exists() and _strange(path, {*PIPELINE_FILES}):
-            raise ValueError(
-                f"{path} exists and is not a run folder: it has no {CONFIG_FILE}. Choose another "
-                "name"
-            )
+            raise ValueError(f"{path} exists and is not a run folder. Choose another name")
         else:
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / CONFIG_FILE, new)
@@ -227,8 +224,8 @@ class Run:
                 found[name] = inside(self.path, name)
                 if digest(found[name]) != digests.get(name, digest(found[name])):
                     raise ValueError(
-                        f"{found[name]} is not the file that the run began with. Train again with "
-                        "the same command to restore it from the data"
+                        f"{found[name]} is not the file that the run began with. Train again to "
+                        "restore it from the data"
                     )
         return found
 
@@ -304,10 +301,7 @@ class Run:
         try:
             self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
         except DamagedError as error:
-            raise DamagedError(
-                f"{error}. Move this checkpoint away and start again: the model is then made of "
-                "the others"
-            ) from None
+            raise DamagedError(f"{error}. Move this checkpoint away and start again") from None
         return steps
 
     def _open_log(self, found: "Checkpoint | None", display: Display, *, board: bool) -> Log:
