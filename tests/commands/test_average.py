@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -123,31 +122,24 @@ def test_what_stands_there_stays(run: Path) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in make(20).items())
 
 
-def change(run: Path, **changes: Any) -> None:
-    data = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(data | changes))
-
-
 def test_bad_runs(run: Path) -> None:
-    out = run.parent / "model"
-    command = [str(run), "--last", "2", "--out", str(out)]
+    out, path = run.parent / "model", run / "config.json"
+    whole = json.loads(path.read_text())
+    larger = to_dict(replace(CONFIG, vocab=10))
+    for data, message in (
+        (whole | {"model": larger}, r"shape \[9, 8\], expected \[10, 8\] by .*config\.json"),
+        (whole | {"model": {"kind": "language_model", "dims": 8}}, r"config\.json: .*dims"),
+        (whole | {"train": {"max_steps": 0}}, r"config\.json: .*train"),
+        ([], "run is not a run folder"),
+        (None, r"config\.json: no such file"),
+    ):
+        path.write_text(json.dumps(data))
+        if data is None:
+            path.unlink()
+        with pytest.raises(ValueError, match=message):
+            main([str(run), "--last", "2", "--out", str(out)])
     with pytest.raises(ValueError, match=r"there is no folder .*nothing, expected a run folder"):
-        main([str(run.parent / "nothing"), *command[1:]])
-    change(run, model=to_dict(replace(CONFIG, vocab=10)))
-    with pytest.raises(ValueError, match=r"shape \[9, 8\], expected \[10, 8\] by .*config\.json"):
-        main(command)
-    change(run, model={"kind": "language_model", "dims": 8})
-    with pytest.raises(ValueError, match=r"config\.json: .*dims"):
-        main(command)
-    change(run, model=to_dict(CONFIG), train={"max_steps": 0})
-    with pytest.raises(ValueError, match=r"config\.json: .*train"):
-        main(command)
-    (run / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"run is not a run folder"):
-        main(command)
-    (run / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"config\.json: no such file"):
-        main(command)
+        main([str(run.parent / "nothing"), "--out", str(out)])
     assert not out.exists()
 
 

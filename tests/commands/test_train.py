@@ -1,5 +1,6 @@
 """`lightconv train` as people call it: exit codes, one-line errors, signals."""
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,19 @@ import pytest
 import torch
 
 import lightconv
-from lightconv.commands.train import _warn, choose_device, read_duration
+from lightconv.commands.train import (
+    _warn,
+    choose_device,
+    plan_rows,
+    read_duration,
+    summary_rows,
+)
+from lightconv.data import Position
 from lightconv.models import DynamicConvConfig, LanguageModel
-from lightconv.models.folder import ModelFolder
-from lightconv.train import CosineConfig
+from lightconv.models.folder import ModelFolder, build
+from lightconv.train import CosineConfig, Outcome
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.loop import RunProgress
 from tests.harness.examples import (
     lm_config,
     model_config,
@@ -101,23 +110,27 @@ def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:
     out = answer["out"]
     assert "38,685,184" in out and "50,000" in out
     assert "1,000 target tokens by accumulation; the recipe has 4,000 (0.25 times)" in out
-    assert "memory: total" in out
+    sizes = dict(re.findall(r"^memory: (\w+) +([\d,]+) MB$", out, re.MULTILINE))
+    assert sizes["parameters"] == sizes["gradients"] == "155"  # four bytes each
+    numbers = [int(size.replace(",", "")) for size in sizes.values()]
+    assert abs(sum(numbers[:-1]) - numbers[-1]) <= 3
 
 
 def test_mistakes_are_one_line(server: Server, data: Path, tmp_path: Path) -> None:
     path, run = recipe(tmp_path), tmp_path / "run"
     ends = ("--data", data, "--out", run)
-    assert refused(server.run("train", "iwslt-de-en-dynamicconf", *ends), "did you mean")
-    assert refused(server.run("train", path), "--data DIR and --out RUN are needed")
-    assert refused(server.run("train", path, *ends, "--set", "train.max_step=1"), "max_steps")
-    assert refused(server.run("train", path, *ends, "--max-time", "soon"), "--max-time 'soon'")
-    assert refused(server.run("train", path, "--data", tmp_path / "x", "--out", run), "no folder")
     other = ("--set", "model.share_embeddings=decoder", "--set", "model.source_vocab=9")
-    wrong = server.run("train", path, *ends, *other)
-    assert refused(wrong, "12 and 12 ids, expected 9 and 12", "--set model.source_vocab=12")
-    bands = ("--set", "model.adaptive.cutoffs=[6]")
-    smooth = server.run("train", path, *ends, *bands)
-    assert refused(smooth, "train.label_smoothing=0.1 must be 0 with model.adaptive")
+    for options, *words in (
+        (("iwslt-de-en-dynamicconf", *ends), "did you mean"),
+        ((path,), "--data DIR and --out RUN are needed"),
+        ((path, *ends, "--set", "train.max_step=1"), "max_steps"),
+        ((path, *ends, "--max-time", "soon"), "--max-time 'soon'"),
+        ((path, "--data", tmp_path / "x", "--out", run), "no folder"),
+        ((path, *ends, *other), "12 and 12 ids, expected 9 and 12", "--set model.source_vocab=12"),
+        ((path, *ends, "--set", "model.adaptive.cutoffs=[6]"), "label_smoothing=0.1 must be 0"),
+        ((path, *ends, "--shard"), "--shard needs several processes"),
+    ):
+        assert refused(server.run("train", *options), *words)
     texts = recipe(tmp_path, lm_config())
     assert refused(server.run("train", texts, *ends), "holds pairs of source and target")
     # None of these has left anything.
@@ -224,3 +237,80 @@ def test_what_takes_long_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
     _warn(make_recipe(compile=True), cpu)
     assert "first updates, which take minutes" in capfd.readouterr().err
+
+
+# --- Tables
+
+PLAN = make_recipe(tokens_per_update=4000, max_tokens=2048)
+BATCHES = "4,321 target tokens in 2.5 batches on average; the recipe has "
+
+
+def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "6144")
+    assert dict(plan_rows(PLAN, 4000, torch.device("cpu"), 2)) == {
+        "parameters": f"{sum(p.numel() for p in build(PLAN.model).parameters()):,}",
+        "device": "cpu, fp32",
+        "steps": "40",
+        "batch": "at most 2,048 positions on 2 devices",
+        "effective batch": "4,000 target tokens by accumulation; the recipe has 4,000",
+        "freed memory": "is kept up to 3,072 MB (LIGHTCONV_TRAIN_KEEP_MB)",
+    }
+    monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "0")
+    rows = dict(plan_rows(PLAN, 4000, torch.device("cpu"), 1))
+    assert rows["batch"] == "at most 2,048 positions on 1 device" and "freed memory" not in rows
+
+
+@pytest.mark.parametrize(
+    "effective, recipe_tokens, text",
+    [
+        ((4321.4, 2.52), 4000, BATCHES + "4,000"),
+        (
+            (4321.4, 2.52),
+            458752,
+            BATCHES + "458,752 (0.0094 times): consider another learning rate",
+        ),
+        (
+            (6000.0, 1.0),
+            4000,
+            "6,000 target tokens in 1.0 batches on average, as one batch has more than "
+            "train.tokens_per_update=4000: lower train.max_tokens=2048; the recipe has 4,000",
+        ),
+        (None, 1000, "4,000 target tokens by accumulation; the recipe has 1,000 (4 times): "),
+    ],
+)
+def test_the_effective_batch_is_compared(
+    effective: tuple[float, float] | None, recipe_tokens: int, text: str
+) -> None:
+    rows = dict(plan_rows(PLAN, recipe_tokens, torch.device("cpu"), 1, effective))
+    assert rows["effective batch"].startswith(text)
+
+
+def test_the_summary() -> None:
+    progress = RunProgress(
+        Position(1, 3, 2),
+        validated=20,
+        best=-2.5,
+        best_step=10,
+        tokens=50_000,
+        seconds={"updates": 96.0, "validation": 2.0, "loading": 1.5, "checkpoints": 0.5},
+    )
+    entries = [
+        {"kind": "valid", "step": 10, "loss": 2.5, "perplexity": 9.0, "metric": {"bleu": 20.5}},
+        {"kind": "train", "step": 20, "loss": 2.345678},
+        {"kind": "valid", "step": 20, "loss": None, "perplexity": None},
+    ]
+    outcome = Outcome(0, 20, Path("x"), [10, 15, 20], progress, 2, entries)
+    assert dict(summary_rows(outcome, Path("run/model"))) == {
+        "steps": "20",
+        "target tokens": "50,000",
+        "time": "1:40 (updates 96.0%, validation 2.0%, loading 1.5%, checkpoints 0.5%)",
+        # 2 of 98 seconds.
+        "overhead": "2.04% beside updates (loading 1.53%, logging 0.00%, checkpoints 0.51%)",
+        "tokens/s": "500",
+        "updates left out": "2 with a gradient that is not finite",
+        "last loss": "2.346",
+        "last validation": "loss not finite, perplexity not finite (step 20)",
+        "best validation": "loss 2.5, perplexity 9, bleu 20.5 (step 10)",
+        "averaged": "steps 10, 15, 20",
+        "model": "run/model",
+    }

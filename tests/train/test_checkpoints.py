@@ -31,58 +31,43 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_nothing_yet(tmp_path: Path) -> None:
+def test_the_newest_is_the_latest(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     assert checkpoints.steps() == []
     assert checkpoints.latest() is None
     assert not (tmp_path / "run").exists()
-
-
-def test_the_newest_is_the_latest(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     save(checkpoints, 9, 10, 123456789)
     assert checkpoints.steps() == [9, 10, 123456789]
-    assert names(tmp_path / "run" / "checkpoints") == [
-        ".lock",
-        "step-00000009",
-        "step-00000010",
-        "step-123456789",
-    ]
+    folders = ["step-00000009", "step-00000010", "step-123456789"]
+    assert names(tmp_path / "run" / "checkpoints") == [".lock", *folders]
     latest = checkpoints.latest()
-    assert latest is not None
-    assert latest.step == 123456789
-    assert latest.values == {"step": 123456789}
+    assert (latest.step, latest.values) == (123456789, {"step": 123456789})
     assert checkpoints.load(10).tensors["model"]["weight"].tolist() == [10.0] * 3
     assert checkpoints.load(10).tensors["optimizer"] == {}
+    with pytest.raises(ValueError, match="no checkpoint of step 3; there are: 9, 10, 123456789"):
+        checkpoints.load(3)
 
 
 def test_what_is_no_checkpoint_is_left_alone(tmp_path: Path) -> None:
-    for name in ("step-1", "step-0000000x", "notes", ".step-00000001.new", ".hidden"):
+    others = {"step-1", "step-0000000x", "notes", ".step-00000001.new", ".hidden"}
+    for name in others:
         (tmp_path / name).mkdir()
     checkpoints = Checkpoints(tmp_path, keep_last=2)
     assert checkpoints.latest() is None
     save(checkpoints, 1, 2, 3)
     assert checkpoints.steps() == [2, 3]
-    assert {"step-1", "step-0000000x", "notes", ".step-00000001.new", ".hidden"} < set(
-        names(tmp_path)
-    )
-
-
-def test_a_step_that_is_not_there(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    save(checkpoints, 1, 2)
-    with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 1, 2"):
-        checkpoints.load(3)
+    assert others < set(names(tmp_path))
 
 
 def test_damaged_ones_are_skipped_and_named(tmp_path: Path) -> None:
     save(Checkpoints(tmp_path), 1, 2, 3)
     damage(tmp_path, 2, 3)
     latest = Checkpoints(tmp_path).latest()
-    assert latest is not None
-    assert latest.step == 1
-    assert [skipped.step for skipped in latest.skipped] == [3, 2]
-    assert "step-00000003/model.safetensors: " in latest.skipped[0].reason
+    assert (latest.step, list(latest.skipped)) == (1, [3, 2])
+    assert "step-00000003/model.safetensors: " in latest.skipped[3]
+    damage(tmp_path, 1)
+    with pytest.raises(DamagedError, match=r"can be used, but 3 damaged: .*3/model"):
+        Checkpoints(tmp_path).latest()  # no fresh start
 
 
 def test_a_folder_with_another_name(tmp_path: Path) -> None:
@@ -90,13 +75,6 @@ def test_a_folder_with_another_name(tmp_path: Path) -> None:
     (tmp_path / "step-00000001").rename(tmp_path / "step-00000002")
     with pytest.raises(DamagedError, match="step-00000002 is that of step 1"):
         Checkpoints(tmp_path).load(2)
-
-
-def test_only_damaged_ones_are_no_fresh_start(tmp_path: Path) -> None:
-    save(Checkpoints(tmp_path), 1, 2)
-    damage(tmp_path, 1, 2)
-    with pytest.raises(DamagedError, match=r"can be used, but 2 damaged: .*2/model"):
-        Checkpoints(tmp_path).latest()
 
 
 def test_a_damaged_one_is_replaced_when_training_gets_there_again(tmp_path: Path) -> None:
@@ -108,8 +86,7 @@ def test_a_damaged_one_is_replaced_when_training_gets_there_again(tmp_path: Path
     assert checkpoints.steps() == [1, 2, 3]  # 3 may still be looked at
     save(checkpoints, 3)
     latest = Checkpoints(tmp_path).latest()
-    assert latest is not None
-    assert (latest.step, latest.skipped) == (3, ())
+    assert (latest.step, latest.skipped) == (3, {})
 
 
 def test_damaged_ones_are_not_counted_and_go(tmp_path: Path) -> None:
@@ -135,7 +112,6 @@ def test_the_same_step_again(tmp_path: Path) -> None:
     save(checkpoints, 1)
     checkpoints.save(1, tensors(7.0), {}, score=2.0)
     latest = checkpoints.latest()
-    assert latest is not None
     assert (latest.score, latest.tensors["model"]["weight"].tolist()) == (2.0, [7.0] * 3)
     assert names(tmp_path) == [".lock", "step-00000001"]
 
@@ -188,9 +164,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert path == tmp_path / "checkpoints" / "step-00000001"
     assert names(tmp_path) == []
     save(Checkpoints(tmp_path / "checkpoints"), 1)
-    latest = other.latest()
-    assert latest is not None
-    assert latest.path == path
+    assert other.latest().path == path
 
 
 def test_what_dead_writers_left(tmp_path: Path) -> None:
@@ -200,9 +174,7 @@ def test_what_dead_writers_left(tmp_path: Path) -> None:
     (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002.0123abcd.old")
     # Reading changes nothing, but finds the one that was being replaced.
     reader = Checkpoints(tmp_path)
-    latest = reader.latest()
-    assert latest is not None
-    assert latest.step == 2
+    assert reader.latest().step == 2
     assert reader.steps() == [1, 2]
     assert len(names(tmp_path)) == 6
     Checkpoints(tmp_path).claim()

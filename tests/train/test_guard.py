@@ -22,6 +22,13 @@ def build(**changes: Any) -> Trainer:
     return Trainer(Seq2Seq(model_config()), train_config(**changes))
 
 
+def nearly_given_up() -> Trainer:
+    """One more gradient that is not finite ends the run."""
+    trainer = build()
+    trainer.guard.in_a_row = MOST_IN_A_ROW - 1
+    return trainer
+
+
 def numbered(index: int) -> Batch:
     """A batch whose examples have numbers."""
     batch = DATA.batch(index)
@@ -77,8 +84,7 @@ def test_ten_in_a_row_end_the_run_and_say_where() -> None:
 
 
 def test_the_batch_is_the_one_that_did_it() -> None:
-    trainer = build()
-    trainer.guard.in_a_row = MOST_IN_A_ROW - 1
+    trainer = nearly_given_up()
     place = iter([False, True] * 2)
     spoil(trainer.model, "encoder.1.ffn.hidden", math.inf, lambda: next(place))
     with pytest.raises(
@@ -88,8 +94,7 @@ def test_the_batch_is_the_one_that_did_it() -> None:
 
 
 def test_a_number_that_is_lost_on_the_way_back_is_found_too() -> None:
-    trainer = build()
-    trainer.guard.in_a_row = MOST_IN_A_ROW - 1
+    trainer = nearly_given_up()
 
     # Its value is right; its gradient is not.
     class Wrong(torch.autograd.Function):
@@ -108,8 +113,7 @@ def test_a_number_that_is_lost_on_the_way_back_is_found_too() -> None:
 
 
 def test_a_sum_may_overflow_where_no_part_does() -> None:
-    trainer = build()
-    trainer.guard.in_a_row = MOST_IN_A_ROW - 1
+    trainer = nearly_given_up()
     trainer.group.norm = lambda model: torch.tensor(math.inf)  # type: ignore[method-assign]
     with pytest.raises(DivergenceError, match=r"though that of each batch alone is$"):
         trainer.update([DATA.batch(0)])

@@ -18,18 +18,9 @@ import pytest
 from lightconv.commands.train import _parser
 from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import find_recipe
+from lightconv.train import launch
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.launch import (
-    EXIT_LOST,
-    STORE,
-    RankPlace,
-    Ranks,
-    check_processes,
-    find_place,
-    is_restarted,
-    rank_environment,
-    spawn,
-)
+from lightconv.train.launch import EXIT_LOST, STORE, RankPlace, Ranks, find_place, spawn
 from tests.harness.examples import prepare, small_config, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,28 +55,28 @@ def test_a_place_that_cannot_be(name: str, text: str) -> None:
 
 
 def test_how_many_processes() -> None:
-    check_processes(2, None, {})
-    check_processes(2, RankPlace(0, 2, 0, 2), {STORE: "/tmp/x"})
+    launch.check_processes(2, None, {})
+    launch.check_processes(2, RankPlace(0, 2, 0, 2), {STORE: "/tmp/x"})
     for number in (0, -1, 5000):
         with pytest.raises(ValueError, match=f"--processes {number} must be from 1 to"):
-            check_processes(number, None, {})
+            launch.check_processes(number, None, {})
     with pytest.raises(ValueError, match="torchrun has started 4 processes already"):
-        check_processes(2, RankPlace(0, 4, 0, 4), {})
+        launch.check_processes(2, RankPlace(0, 4, 0, 4), {})
 
 
 def test_restarts_are_known() -> None:
-    assert not is_restarted({})
-    assert not is_restarted({"TORCHELASTIC_RESTART_COUNT": "0"})
-    assert is_restarted({"TORCHELASTIC_RESTART_COUNT": "2"})
+    assert not launch.is_restarted({})
+    assert not launch.is_restarted({"TORCHELASTIC_RESTART_COUNT": "0"})
+    assert launch.is_restarted({"TORCHELASTIC_RESTART_COUNT": "2"})
 
 
 def test_threads_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for processes, threads in ((2, "4"), (3, "2"), (16, "1")):
-        env, note = rank_environment({"A": "b"}, processes, tmp_path)
+        env, note = launch.rank_environment({"A": "b"}, processes, tmp_path)
         assert (env["OMP_NUM_THREADS"], env["A"], env[STORE]) == (threads, "b", str(tmp_path))
         assert note.startswith(f"{processes} processes with {threads} thread")
-    env, note = rank_environment({"OMP_NUM_THREADS": "5"}, 2, tmp_path)
+    env, note = launch.rank_environment({"OMP_NUM_THREADS": "5"}, 2, tmp_path)
     assert env["OMP_NUM_THREADS"] == "5"
     assert note.startswith("2 processes with 5 threads each on 8 processors")
 
@@ -277,7 +268,8 @@ def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path
 
 
 def command(folder: Path, **changes: Any) -> list[str]:
-    fields = {"log_every": 1, "tokens_per_update": 92, **changes}
+    never = dict.fromkeys(("max_steps", "save_every", "validate_every"), 100_000)
+    fields = {"log_every": 1, "tokens_per_update": 92, **never, **changes}
     recipe = write_recipe(folder / "recipe.json", small_config(), **fields)
     data = prepare(folder / "data")
     run = ["train", str(recipe), "--data", str(data), "--out", str(folder / "run")]
@@ -286,10 +278,8 @@ def command(folder: Path, **changes: Any) -> list[str]:
 
 def test_a_run_in_two_processes(tmp_path: Path) -> None:
     env = {name: value for name, value in ENV.items() if name != "OMP_NUM_THREADS"}
-    arguments = command(tmp_path, max_steps=100_000, save_every=100_000, validate_every=100_000)
-    launcher = subprocess.Popen(
-        arguments, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    launcher = subprocess.Popen(command(tmp_path), env=env, text=True, **pipes)
     log = tmp_path / "run" / "log.jsonl"
     wait_for(lambda: read(log).count("\n") > 3, 60.0)
     launcher.send_signal(signal.SIGINT)
@@ -324,12 +314,9 @@ def test_a_launcher_ends_while_its_ranks_start(
 ) -> None:
     """D5: nothing is left behind, nobody waits for the dead, and there is no traceback."""
     mark = f"lightconv-test-{os.getpid()}-{tmp_path}"
-    arguments = command(tmp_path, max_steps=100_000, save_every=100_000, validate_every=100_000)
-    said = tmp_path / "stderr"
+    arguments, env, said = command(tmp_path), {**ENV, "MARK": mark}, tmp_path / "stderr"
     with said.open("w") as file:
-        launcher = subprocess.Popen(
-            arguments, env={**ENV, "MARK": mark}, stderr=file, stdout=subprocess.DEVNULL
-        )
+        launcher = subprocess.Popen(arguments, env=env, stderr=file, stdout=subprocess.DEVNULL)
     time.sleep(seconds)
     launcher.send_signal(number)
     assert launcher.wait(20) in (-number, 130)
@@ -340,7 +327,7 @@ def test_a_launcher_ends_while_its_ranks_start(
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["launcher", "first", "second"])
 def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) -> None:
-    arguments = command(tmp_path, max_steps=100_000, save_every=5, validate_every=100_000)
+    arguments = command(tmp_path, save_every=5)
     launcher = subprocess.Popen(arguments, env=ENV, text=True, stderr=subprocess.PIPE)
     log = tmp_path / "run" / "log.jsonl"
     wait_for(lambda: read(log).count("\n") > 10, 60.0)

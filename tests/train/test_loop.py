@@ -1,7 +1,6 @@
 """A run: what is done when, what is kept, and that nothing of it depends on interruptions."""
 
 import errno
-import math
 import os
 import time
 from collections.abc import Callable
@@ -10,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import lightconv
+from lightconv.data import Position
 from lightconv.models.tensors import parameters
 from lightconv.train import (
     DivergenceError,
-    Group,
     NesterovConfig,
     Outcome,
     PreparedData,
@@ -26,11 +24,12 @@ from lightconv.train import (
 from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.log import Log, read_log
-from lightconv.train.loop import Loop
+from lightconv.train.loop import Loop, RunProgress, Window
 from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.signals import Stop
-from lightconv.train.trainer import Trainer
+from lightconv.train.trainer import Record, Trainer
 from tests.harness.examples import fingerprint, prepare, small_config, train_config
+from tests.train.formula import Overflow, observe
 
 CPU = torch.device("cpu")
 
@@ -52,26 +51,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return PreparedData(prepare(tmp_path_factory.mktemp("data")))
 
 
-def train(
-    folder: Path,
-    data: PreparedData,
-    *,
-    stop: Stop | None = None,
-    metric: RunMetric | None = None,
-    group: Group | None = None,
-    **changes: Any,
-) -> Outcome:
+def train(folder: Path, data: PreparedData, **changes: Any) -> Outcome:
+    """Fields of the configuration, or options of `run`."""
+    names = [name for name in ("stop", "metric", "group", "tensorboard") if name in changes]
+    options = {"stop": Asked(), **{name: changes.pop(name) for name in names}}
     config = train_config(**{"max_steps": 20, "validate_every": 4, **changes})
-    return run(
-        folder,
-        data,
-        small_config(),
-        config,
-        device=CPU,
-        stop=stop or Asked(),
-        metric=metric,
-        group=group,
-    )
+    return run(folder, data, small_config(), config, device=CPU, **options)
 
 
 def entries(folder: Path, kind: str) -> dict[int, dict[str, Any]]:
@@ -97,15 +82,10 @@ def test_what_a_run_leaves(tmp_path: Path, data: PreparedData) -> None:
     outcome = train(tmp_path, data)
     assert (outcome.code, outcome.step, outcome.averaged) == (0, 20, [20])
     assert outcome.checkpoint == tmp_path / "checkpoints" / "step-00000020"
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "checkpoints",
-        "log.jsonl",
-        "model",
-        "vocab.txt",
-    }
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["checkpoints", "log.jsonl", "model", "vocab.txt"]
     training, validation = entries(tmp_path, "train"), entries(tmp_path, "valid")
-    assert list(training) == [4, 8, 12, 16, 20]
-    assert list(validation) == [4, 8, 12, 16, 20]
+    assert list(training) == list(validation) == [4, 8, 12, 16, 20]
     assert training[20]["epoch"] >= 2
     assert training[20]["lr"] == pytest.approx(3e-3 * (10 / 19) ** 0.5)
     assert validation[20]["loss"] < validation[4]["loss"]
@@ -139,14 +119,7 @@ def test_stops_change_nothing(
     }
     train(tmp_path / "whole", data, **changes)
     updates: list[int] = []
-    real = Trainer.update
-
-    def counted(self: Trainer, *args: Any, **options: Any) -> Any:
-        record = real(self, *args, **options)
-        updates.append(self.step)
-        return record
-
-    monkeypatch.setattr(Trainer, "update", counted)
+    observe(monkeypatch, Trainer, "update", after=lambda trainer: updates.append(trainer.step))
     stops = []
     while (outcome := train(tmp_path / "parts", data, stop=Asked(updates.copy), **changes)).code:
         assert outcome.code == 75
@@ -190,17 +163,10 @@ def test_a_stop_in_the_middle_of_validation(
 ) -> None:
     train(tmp_path / "whole", data, max_steps=8)
     begun: list[int] = []
-    real = Trainer.measure
-
-    def measure(self: Trainer, batches: Any) -> Any:
-        begun.append(self.step)
-        return real(self, batches)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "measure", measure)
+        observe(patch, Trainer, "measure", lambda trainer: begun.append(trainer.step))
         outcome = train(tmp_path / "parts", data, stop=Asked(begun.copy), max_steps=8)
-    assert outcome.code == 75
-    assert outcome.step == 4
+    assert (outcome.code, outcome.step) == (75, 4)
     assert not entries(tmp_path / "parts", "valid")
     assert train(tmp_path / "parts", data, max_steps=8).code == 0
     assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
@@ -218,16 +184,10 @@ def test_the_best_is_kept(tmp_path: Path, data: PreparedData) -> None:
     assert entries(tmp_path, "valid")[16]["best"] == 8
 
 
-def test_less_may_be_better(tmp_path: Path, data: PreparedData) -> None:
-    metric, _ = scripted(3.0, 1.0, 2.0, 2.0, 2.0)
-    outcome = train(tmp_path, data, metric=metric._replace(higher=False))
-    assert outcome.progress.best_step == 8
-    assert outcome.progress.best == -1.0
-
-
-def test_none_is_kept_for_its_score_if_none_is_wanted(tmp_path: Path, data: PreparedData) -> None:
-    metric, _ = scripted(1.0, 5.0, 2.0, 3.0, 4.0)
-    train(tmp_path, data, metric=metric, save_every=6, keep_last=2, keep_best=0)
+def test_less_may_be_better_and_none_kept_for_it(tmp_path: Path, data: PreparedData) -> None:
+    metric = scripted(3.0, 1.0, 2.0, 2.0, 2.0)[0]._replace(higher=False)
+    outcome = train(tmp_path, data, metric=metric, save_every=6, keep_last=2, keep_best=0)
+    assert (outcome.progress.best_step, outcome.progress.best) == (8, -1.0)
     assert steps(tmp_path) == [18, 20]
 
 
@@ -269,7 +229,7 @@ def test_the_moving_average_is_exported(tmp_path: Path, data: PreparedData) -> N
 def test_other_data_is_refused(tmp_path: Path, data: PreparedData) -> None:
     train(tmp_path / "run", data, max_steps=5)
     other = PreparedData(prepare(tmp_path / "data", batches=6))
-    with pytest.raises(ValueError, match=r"begun with other data: train: \w{12}\.\.\. -> \w{12}"):
+    with pytest.raises(ValueError, match=r"begun with other data: train: \w{12} -> \w{12}\."):
         train(tmp_path / "run", other, max_steps=5)
 
 
@@ -307,35 +267,18 @@ def test_another_machine_is_told(
 def test_divergence_names_the_last_checkpoint(
     tmp_path: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Trainer.update
+    def spoil(trainer: Trainer) -> None:
+        if trainer.step == 7:
+            next(trainer.model.parameters()).data.fill_(float("nan"))
 
-    def spoiled(self: Trainer, *args: Any, **options: Any) -> Any:
-        if self.step == 7:
-            with torch.no_grad():
-                next(self.model.parameters()).fill_(float("nan"))
-        return real(self, *args, **options)
-
-    monkeypatch.setattr(Trainer, "update", spoiled)
-    with pytest.raises(
-        DivergenceError, match=r"step 17: .*The last checkpoint is .*step-00000015$"
-    ):
+    observe(monkeypatch, Trainer, "update", spoil)
+    with pytest.raises(DivergenceError, match=r"step 17: .*last checkpoint is .*step-00000015$"):
         train(tmp_path, data)
     assert entries(tmp_path, "train")[16]["skipped"] == 9
 
 
-class Overflow(Group):
-    """The second and the third gradient are not finite."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def norm(self, model: nn.Module) -> Tensor:
-        self.seen += 1
-        return super().norm(model) * (math.inf if self.seen in (2, 3) else 1.0)
-
-
 def test_skips_and_the_loss_scale_are_remembered(tmp_path: Path, data: PreparedData) -> None:
-    overflow = Overflow()
+    overflow = Overflow(2, 3)
     stop = Asked(lambda: overflow.seen >= 5)
     changes = {"precision": "fp16", "max_steps": 8, "validate_every": 100}
     train(tmp_path, data, group=overflow, stop=stop, **changes)
@@ -363,9 +306,22 @@ def test_a_full_disk_names_the_last_checkpoint(
 
 def test_tensorboard_files_are_written(tmp_path: Path, data: PreparedData) -> None:
     pytest.importorskip("tensorboardX")
-    config = train_config(max_steps=4)
-    run(tmp_path, data, small_config(), config, device=CPU, stop=Asked(), tensorboard=True)
+    train(tmp_path, data, max_steps=4, tensorboard=True)
     assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_progress_comes_back() -> None:
+    progress = RunProgress(Position(1, 2, 3), window=Window(1.0, 2.0, 3, 4.0), seconds={"a": 1.5})
+    assert RunProgress.of(progress.values()) == progress
+    assert isinstance(RunProgress.of(progress.values()).position, Position)
+
+
+def test_a_window_leaves_out_what_was_skipped() -> None:
+    window = Window()
+    window.add(Record(1, 2.0, 10, 0.1, nll=1.0))
+    window.add(Record(2, float("nan"), 10, 0.1, skipped=True))
+    window.add(Record(3, 4.0, 30, 0.1, nll=3.0))
+    assert (window.loss, window.nll, window.tokens) == (140.0, 100.0, 40)
 
 
 # --- What it costs
@@ -375,18 +331,15 @@ def test_the_parts_of_a_run_add_up(
     tmp_path: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walls: list[float] = []
-    real = Loop.run
 
-    def timed(self: Loop) -> int:
-        began = time.perf_counter()
-        code = real(self)
-        walls.append(time.perf_counter() - began)
-        return code
+    def clock(loop: Loop) -> None:
+        walls.append(time.perf_counter())
 
-    monkeypatch.setattr(Loop, "run", timed)
+    observe(monkeypatch, Loop, "run", clock, clock)
     seconds = train(tmp_path, data).progress.seconds
+    wall = walls[1] - walls[0]
     assert set(seconds) == {"loading", "updates", "logging", "validation", "checkpoints"}
-    assert 0.8 * walls[0] < sum(seconds.values()) <= walls[0]
+    assert 0.8 * wall < sum(seconds.values()) <= wall
     # Each part has its own: checkpoints wait for the disk, so they are not nothing.
     assert all(spent > 0.0 for spent in seconds.values())
 
@@ -396,12 +349,6 @@ def test_freed_memory_is_kept_while_a_run_lasts(
 ) -> None:
     calls: list[str] = []
     for name in ("__enter__", "release", "__exit__"):
-        real = getattr(Allocator, name)
-
-        def noted(self: Allocator, *given: Any, name: str = name, real: Any = real) -> Any:
-            calls.append(name)
-            return real(self, *given)
-
-        monkeypatch.setattr(Allocator, name, noted)
+        observe(monkeypatch, Allocator, name, lambda self, name=name: calls.append(name))
     train(tmp_path, data, max_steps=5)
     assert calls == ["__enter__", *["release"] * 5, "__exit__"]

@@ -18,17 +18,13 @@ from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.loop import Loop, RunMetric
 from lightconv.train.run import _find_checkpoint, is_run
 from tests.harness.examples import model_config, prepare, recipe, small_config
+from tests.train.formula import observe
 
 WHOLE = {"max_steps": 10, "validate_every": 5}
 
 
 def begin(
-    folder: Path,
-    model: Any = None,
-    *,
-    overwrite: bool = False,
-    insist: bool = False,
-    **changes: Any,
+    folder: Path, model: Any = None, overwrite: bool = False, insist: bool = False, **changes: Any
 ) -> Run:
     new = recipe(model, **changes)
     return Run.start(folder, new, overwrite=overwrite, allow_changes=insist)
@@ -70,28 +66,24 @@ def test_what_may_change_if_one_insists(tmp_path: Path) -> None:
     begin(tmp_path)
     begin(tmp_path, insist=True, max_steps=50)
     assert read(tmp_path / "config.json", Recipe).train.max_steps == 50
-    for changes in (
-        {"model": model_config(dim=32)},
-        {"max_tokens": 100},
-        {"seed": 2},
-        {"ema": 0.9},
-    ):
+    fixed = {"model": model_config(dim=32), "max_tokens": 100, "seed": 2, "ema": 0.9}
+    for name, value in fixed.items():
         with pytest.raises(ValueError, match="was begun with another configuration") as caught:
-            begin(tmp_path, insist=True, max_steps=60, **changes)
+            begin(tmp_path, insist=True, max_steps=60, **{name: value})
         assert "max_steps" not in str(caught.value)
     assert read(tmp_path / "config.json", Recipe).train.max_steps == 50
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
-    with pytest.raises(ValueError, match="exists and is not a run folder"):
-        begin(tmp_path)
-    with pytest.raises(ValueError, match=r"thesis\.tex does not belong to a run"):
-        begin(tmp_path, overwrite=True)
-    with pytest.raises(ValueError, match="is not a run folder"):
-        begin(tmp_path / "thesis.tex")
-    with pytest.raises(ValueError, match="not overwritten"):
-        begin(tmp_path / "thesis.tex", overwrite=True)
+    for path, overwrite, message in (
+        (tmp_path, False, "exists and is not a run folder"),
+        (tmp_path, True, r"thesis\.tex does not belong to a run"),
+        (tmp_path / "thesis.tex", False, "is not a run folder"),
+        (tmp_path / "thesis.tex", True, "not overwritten"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            begin(path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "dear"
 
 
@@ -114,16 +106,10 @@ def test_a_damaged_recipe_is_named(tmp_path: Path) -> None:
 def test_a_run_that_somebody_writes_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(to_json(recipe()))
     # A lock of this process does not keep this process out, so it is only seen to be asked for.
-    asked = []
-    real = Checkpoints.claim
-
-    def claim(self: Checkpoints) -> None:
-        asked.append(self.folder)
-        real(self)
-
+    asked: list[Path] = []
     (tmp_path / "checkpoints").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "claim", claim)
+        observe(patch, Checkpoints, "claim", lambda self: asked.append(self.folder))
         begin(tmp_path, overwrite=True)
     assert asked == [tmp_path / "checkpoints"]
     assert not (tmp_path / "checkpoints").exists()
@@ -180,10 +166,15 @@ def data(tmp_path: Path) -> Path:
     return prepare(tmp_path / "data")
 
 
-def other_vocabulary(data: Path) -> None:
-    """As many words, but others."""
-    text = (data / "vocab.txt").read_text()
-    (data / "vocab.txt").write_text(text.replace("s", "x"))
+def spoil(folder: Path, attack: str) -> None:
+    """The vocabulary has as many words, but others; is gone; is a link."""
+    path = folder / "vocab.txt"
+    text = path.read_text()
+    path.unlink()
+    if attack == "replaced":
+        path.write_text(text.replace("s", "x"))
+    elif attack == "linked":
+        path.symlink_to("/etc/passwd")
 
 
 @pytest.mark.parametrize("attack", ["replaced", "deleted", "linked"])
@@ -191,20 +182,14 @@ def test_the_data_is_changed_in_the_middle(
     attack: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = (data / "vocab.txt").read_bytes()
-    real = Trainer.update
 
-    def update(self: Trainer, *args: Any, **options: Any) -> Any:
-        if self.step == 4:
-            if attack == "deleted":
-                shutil.rmtree(data)
-            elif attack == "replaced":
-                other_vocabulary(data)
-            else:
-                (data / "vocab.txt").unlink()
-                (data / "vocab.txt").symlink_to("/etc/passwd")
-        return real(self, *args, **options)
+    def strike(trainer: Trainer) -> None:
+        if trainer.step == 4 and attack == "deleted":
+            shutil.rmtree(data)
+        elif trainer.step == 4:
+            spoil(data, attack)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    observe(monkeypatch, Trainer, "update", strike)
     run = begin(tmp_path / "run", small_config(), **WHOLE)
     assert run.train(PreparedData(data)).code == 0
     assert run.files() == {"vocab.txt": tmp_path / "run" / "vocab.txt"}
@@ -215,7 +200,7 @@ def test_the_data_is_changed_in_the_middle(
 
 def test_the_data_is_changed_before_the_first_update(data: Path, tmp_path: Path) -> None:
     opened = PreparedData(data)
-    other_vocabulary(data)
+    spoil(data, "replaced")
     with pytest.raises(ValueError, match=r"vocab\.txt of the data has changed"):
         begin(tmp_path / "run", small_config(), **WHOLE).train(opened)
     assert not (tmp_path / "run" / "vocab.txt").exists()
@@ -227,12 +212,7 @@ def test_the_files_of_the_run_are_changed(attack: str, data: Path, tmp_path: Pat
     run = begin(tmp_path / "run", small_config(), **WHOLE)
     run.train(PreparedData(data))
     own = (run.path / "vocab.txt").read_bytes()
-    if attack == "replaced":
-        other_vocabulary(run.path)
-    else:
-        (run.path / "vocab.txt").unlink()
-        if attack == "linked":
-            (run.path / "vocab.txt").symlink_to("/etc/passwd")
+    spoil(run.path, attack)
     model = run.average([10])
     with pytest.raises(ValueError, match=r"vocab\.txt"):
         run.export(model, tmp_path / "model")
@@ -280,15 +260,12 @@ def test_a_damaged_checkpoint_is_not_averaged_and_the_remedy_works(
 ) -> None:
     averaged = {**WHOLE, "save_every": 2, "average_last": 3, "keep_last": 3}
     run = begin(tmp_path / "run", small_config(), **averaged)
-    real = Loop.run
 
-    def damaged(self: Loop) -> int:
-        code = real(self)
-        (self.checkpoints.path(8) / "model.safetensors").write_bytes(b"broken")
-        return code
+    def damage(loop: Loop) -> None:
+        (loop.checkpoints.path(8) / "model.safetensors").write_bytes(b"broken")
 
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="Move this checkpoint"):
-        patch.setattr(Loop, "run", damaged)
+        observe(patch, Loop, "run", after=damage)
         run.train(PreparedData(data))
     shutil.rmtree(run.path / "checkpoints" / "step-00000008")
     assert run.train(PreparedData(data)).averaged == [6, 10]

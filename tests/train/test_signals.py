@@ -12,13 +12,6 @@ import pytest
 from lightconv.train.signals import Stop
 
 
-def test_nobody_asks() -> None:
-    with Stop() as stop:
-        assert stop.code == 0
-    with Stop(max_seconds=60.0) as stop:
-        assert stop.code == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted(number: signal.Signals) -> None:
     with Stop() as stop:
@@ -39,22 +32,17 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_second_interrupt_is_one(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("before", [[], [signal.SIGTERM]])
+def test_the_second_interrupt_is_one(
+    before: list[signal.Signals], capfd: pytest.CaptureFixture[str]
+) -> None:
     with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+        for number in (*before, signal.SIGINT):
+            os.kill(os.getpid(), number)
         assert stop.code == 130
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert "Ctrl-C once more quits at once" in capfd.readouterr().err
-
-
-def test_ctrl_c_after_sigterm_hurries_it_up() -> None:
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.code == 130
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_handlers_are_put_back() -> None:
@@ -66,9 +54,10 @@ def test_handlers_are_put_back() -> None:
 
 
 def test_the_clock() -> None:
-    with Stop(max_seconds=0.05) as stop:
-        time.sleep(0.06)
-        assert stop.code == 75
+    for seconds, code in ((None, 0), (60.0, 0), (0.05, 75)):
+        with Stop(seconds) as stop:
+            time.sleep(0.06)
+            assert stop.code == code
 
 
 def test_another_thread_has_the_clock_alone() -> None:

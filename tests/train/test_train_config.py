@@ -12,6 +12,7 @@ from lightconv.train import (
     TrainConfig,
     find_rate,
 )
+from lightconv.train.config import ScheduleConfig
 
 
 @pytest.mark.parametrize(
@@ -83,45 +84,35 @@ IWSLT = InverseSqrtConfig(peak=5e-4, warmup=4000)
 WMT = CosineConfig(peak=1e-3, warmup=10_000, period=20_000)
 
 
-@pytest.mark.parametrize(
-    "step, rate",
-    [
-        (0, 1e-7),
-        (1, 1e-7 + 4.999e-4 / 4000),
-        (1000, 1.25075e-4),
-        (2000, 2.5005e-4),
-        (4000, 5e-4),
-        (9000, 5e-4 * 2 / 3),
-        (16_000, 2.5e-4),
-        (50_000, 1.4142135623730951e-4),
-    ],
-)
-def test_inverse_sqrt(step: int, rate: float) -> None:
-    assert find_rate(step, IWSLT) == pytest.approx(rate, rel=1e-12)
+THIRDS = CosineConfig(peak=1e-3, warmup=10_000, period=30_000, floor=2e-4)
 
 
 @pytest.mark.parametrize(
-    "step, rate",
+    "config, step, rate",
     [
-        (0, 1e-7),
-        (5000, 5.0005e-4),
-        (10_000, 1e-3),
-        (15_000, 1e-7 + 9.999e-4 * 0.8535533905932737),  # (1 + cos 45) / 2
-        (20_000, 5.0005e-4),  # cos 90 = 0
-        (30_000, 1e-7),
-        (30_001, 1e-7),
-        (10_000_000, 1e-7),
+        (IWSLT, 0, 1e-7),
+        (IWSLT, 1, 1e-7 + 4.999e-4 / 4000),
+        (IWSLT, 1000, 1.25075e-4),
+        (IWSLT, 2000, 2.5005e-4),
+        (IWSLT, 4000, 5e-4),
+        (IWSLT, 9000, 5e-4 * 2 / 3),
+        (IWSLT, 16_000, 2.5e-4),
+        (IWSLT, 50_000, 1.4142135623730951e-4),
+        (WMT, 0, 1e-7),
+        (WMT, 5000, 5.0005e-4),
+        (WMT, 10_000, 1e-3),
+        (WMT, 15_000, 1e-7 + 9.999e-4 * 0.8535533905932737),  # (1 + cos 45) / 2
+        (WMT, 20_000, 5.0005e-4),  # cos 90 = 0
+        (WMT, 30_000, 1e-7),
+        (WMT, 30_001, 1e-7),
+        (WMT, 10_000_000, 1e-7),
+        (THIRDS, 20_000, 8e-4),  # cos 60 = 1/2
+        (THIRDS, 30_000, 4e-4),  # cos 120 = -1/2
+        (THIRDS, 40_000, 2e-4),
     ],
 )
-def test_cosine(step: int, rate: float) -> None:
-    assert find_rate(step, WMT) == pytest.approx(rate, rel=1e-12)
-
-
-def test_cosine_of_thirds() -> None:
-    config = CosineConfig(peak=1e-3, warmup=10_000, period=30_000, floor=2e-4)
-    assert find_rate(20_000, config) == pytest.approx(8e-4)  # cos 60 = 1/2
-    assert find_rate(30_000, config) == pytest.approx(4e-4)  # cos 120 = -1/2
-    assert find_rate(40_000, config) == pytest.approx(2e-4)
+def test_rates_by_hand(config: ScheduleConfig, step: int, rate: float) -> None:
+    assert find_rate(step, config) == pytest.approx(rate, rel=1e-12)
 
 
 def test_the_peak_is_where_the_warm_up_ends() -> None:

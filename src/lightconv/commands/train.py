@@ -2,31 +2,28 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_rows, read_duration, tell
+from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
 from lightconv.device import choose_device
 from lightconv.paper.recipes import RECIPES
 from lightconv.processes import EXIT_DIVERGED, exit_code
 from lightconv.recipe import Recipe, count_parameters, find_recipe
-from lightconv.train.estimate import Rows, estimate, memory_rows, plan_rows, summary_rows
-from lightconv.train.launch import (
-    RankPlace,
-    check_processes,
-    find_place,
-    is_restarted,
-    launch,
-)
-from lightconv.train.run import Run
+from lightconv.train.allocator import SETTING, most_kept
+from lightconv.train.estimate import estimate
+from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
+from lightconv.train.run import Outcome, Run
 
 if TYPE_CHECKING:
     import torch
 
     from lightconv.train.loop import RunMetric
+
+# Work of a run beside its updates, by the names of the loop.
+OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
     wanted = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
-    check_smoothing(recipe)
+    _check_smoothing(recipe)
     max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -45,51 +42,43 @@ def main(argv: Sequence[str]) -> int:
     if options.processes is not None:
         check_processes(options.processes, place, os.environ)
     processes = place.size if place is not None else options.processes or 1
-    check_shard(recipe, processes, shard=options.shard)
+    if options.shard:
+        _check_shard(recipe, processes)
     if processes > 1 and place is None and not options.dry_run:
         return launch(["train", *argv], processes)
 
-    # These load torch, which takes its time: mistakes above are answered at once.
-    from lightconv.train.allocator import most_kept
-
-    device = choose_device(
-        options.device, *(() if place is None else (place.local_rank, place.local_size))
-    )
-    plan = partial(
-        plan_rows,
-        recipe.train,
-        parameters=count_parameters(recipe.model),
-        device=str(device),
-        recipe_tokens=wanted,
-        kept=most_kept(device.type, processes),
-        processes=processes,
-    )
-    if options.dry_run:
-        print_rows([*plan(), *memory_rows(estimate(recipe.model, recipe.train))])
-        return 0
-    return _train(options, recipe, device, place, plan, max_seconds)
+    # This loads torch, which takes its time: mistakes above are answered at once.
+    local = () if place is None else (place.local_rank, place.local_size)
+    device = choose_device(options.device, *local)
+    if not options.dry_run:
+        return _train(options, recipe, wanted, device, place, max_seconds)
+    memory = estimate(recipe.model, recipe.train)
+    parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
+    rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
+    print_rows([*plan_rows(recipe, wanted, device, processes), *rows])
+    return 0
 
 
 def _train(
     options: argparse.Namespace,
     recipe: Recipe,
+    recipe_tokens: int,
     device: "torch.device",
     place: RankPlace | None,
-    plan: Callable[..., Rows],
     max_seconds: float | None,
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData, check_vocabulary
-    from lightconv.train.distributed import join
+    from lightconv.train.distributed import Replicas, join
     from lightconv.train.guard import DivergenceError
     from lightconv.train.signals import Stop
 
     first = place is None or place.rank == 0
-    shard: dict[str, Any] = {}
+    kind: type[Replicas] = Replicas
     if options.shard:
         from lightconv.train.sharded import Shards
 
-        shard = {"kind": Shards}
+        kind = Shards
 
     def code_of(error: BaseException) -> int:
         return EXIT_DIVERGED if isinstance(error, DivergenceError) else exit_code(error)
@@ -98,7 +87,7 @@ def _train(
         with (
             Stop(max_seconds, quiet=not first, hard=True) as stop,
             join(
-                place, device, os.environ, stop=lambda: stop.code, exit_code=code_of, **shard
+                place, device, os.environ, kind=kind, stop=lambda: stop.code, exit_code=code_of
             ) as group,
         ):
             data = PreparedData(options.data)
@@ -108,13 +97,14 @@ def _train(
             effective = data.tokens_per_update(recipe.train)
             metric = _find_metric(options, recipe)
             if first:
+                rows = plan_rows(recipe, recipe_tokens, device, group.size, effective)
                 Run.start(
                     options.out,
                     recipe,
                     overwrite=options.overwrite and not is_restarted(os.environ),
                     allow_changes=options.allow_changes,
                 )
-                print_rows(plan(effective=effective))
+                print_rows(rows)
                 _warn(recipe, device)
                 _warn_idle(recipe, effective[1], group.size)
             group.agree(0)  # the folder is there
@@ -140,6 +130,88 @@ def _train(
     return outcome.code
 
 
+def plan_rows(
+    recipe: Recipe,
+    recipe_tokens: int,
+    device: "torch.device",
+    processes: int,
+    effective: tuple[float, float] | None = None,
+) -> Rows:
+    """The table before a run.
+
+    recipe_tokens  tokens per update of the recipe before --set
+    effective      mean target tokens and batches of an update with this data
+    """
+    config = recipe.train
+    devices = "device" if processes == 1 else "devices"
+    rows = [
+        ("parameters", f"{count_parameters(recipe.model):,}"),
+        ("device", f"{device}, {config.precision}" + (", compiled" if config.compile else "")),
+        ("steps", f"{config.max_steps:,}"),
+        ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
+    ]
+    asked = config.tokens_per_update
+    tokens, batches = effective or (asked, None)
+    if batches is None:
+        text = f"{tokens:,} target tokens by accumulation"
+    else:
+        text = f"{tokens:,.0f} target tokens in {batches:,.1f} batches on average"
+        if tokens > 1.25 * asked and batches < 1.5:
+            text += (
+                f", as one batch has more than train.tokens_per_update={asked}: lower "
+                f"train.max_tokens={config.max_tokens}"
+            )
+    text += f"; the recipe has {recipe_tokens:,}"
+    share = tokens / recipe_tokens
+    if not 0.8 <= share <= 1.25:
+        text += f" ({share:.2g} times): consider another learning rate"
+    rows.append(("effective batch", text))
+    if kept := most_kept(device.type, processes):
+        rows.append(("freed memory", f"is kept up to {kept >> 20:,} MB ({SETTING})"))
+    return rows
+
+
+def summary_rows(outcome: Outcome, model: Path) -> Rows:
+    """The table after a run."""
+    progress = outcome.progress
+    spent = dict(sorted(progress.seconds.items(), key=lambda item: -item[1]))
+    seconds = sum(spent.values())
+    rows = [
+        ("steps", f"{outcome.step:,}"),
+        ("target tokens", f"{progress.tokens:,}"),
+        ("time", f"{show_duration(seconds)} ({_shares(spent, seconds, 1)})"),
+    ]
+    beside = {name: spent.get(name, 0.0) for name in OVERHEAD}
+    whole = max(sum(beside.values()) + spent.get("updates", 0.0), 1e-9)
+    share = sum(beside.values()) / whole
+    rows += [
+        ("overhead", f"{share:.2%} beside updates ({_shares(beside, whole, 2)})"),
+        ("tokens/s", f"{progress.tokens / max(seconds, 1e-9):,.0f}"),
+    ]
+    if outcome.skipped:
+        rows.append(("updates left out", f"{outcome.skipped} with a gradient that is not finite"))
+    train = [entry for entry in outcome.entries if entry.get("kind") == "train"]
+    if train:
+        rows.append(("last loss", _show(train[-1]["loss"])))
+    valid = {entry["step"]: entry for entry in outcome.entries if entry.get("kind") == "valid"}
+    for name, step in (("last validation", outcome.step), ("best validation", progress.best_step)):
+        if entry := valid.get(step):
+            metrics = "".join(f", {k} {_show(v)}" for k, v in entry.get("metric", {}).items())
+            text = f"loss {_show(entry['loss'])}, perplexity {_show(entry['perplexity'])}{metrics}"
+            rows.append((name, f"{text} (step {step:,})"))
+    if len(outcome.averaged) > 1:
+        rows.append(("averaged", f"steps {', '.join(map(str, outcome.averaged))}"))
+    return [*rows, ("model", str(model))]
+
+
+def _shares(seconds: Mapping[str, float], whole: float, digits: int) -> str:
+    return ", ".join(f"{name} {s / max(whole, 1e-9):.{digits}%}" for name, s in seconds.items())
+
+
+def _show(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
 def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | None":
     if options.metric is None:
         return None
@@ -149,8 +221,7 @@ def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | No
     return RunMetric(*validation_metric(options.data, recipe.decode, options.metric))
 
 
-def check_smoothing(recipe: Recipe) -> None:
-    """Raises ValueError for a loss that does not exist."""
+def _check_smoothing(recipe: Recipe) -> None:
     smoothing = recipe.train.label_smoothing
     if smoothing > 0.0 and recipe.model.adaptive is not None:
         raise ValueError(
@@ -159,11 +230,10 @@ def check_smoothing(recipe: Recipe) -> None:
         )
 
 
-def check_shard(recipe: Recipe, processes: int, *, shard: bool) -> None:
-    """Raises ValueError where a model cannot be spread over processes."""
-    if shard and processes == 1:
+def _check_shard(recipe: Recipe, processes: int) -> None:
+    if processes == 1:
         raise ValueError("--shard needs several processes: say --processes N, or use torchrun")
-    if shard and recipe.train.compile:
+    if recipe.train.compile:
         raise ValueError(
             "--shard and train.compile=true do not go together, expected one of them. Say --set "
             "train.compile=false"

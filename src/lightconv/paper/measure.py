@@ -17,7 +17,8 @@ from lightconv.models import LanguageModel
 from lightconv.paper.results import Measurement, Speed, SplitScore, Training
 from lightconv.recipe import count_parameters
 from lightconv.train.group import Group
-from lightconv.train.run import Run, describe_machine
+from lightconv.train.loop import describe_machine
+from lightconv.train.run import Run
 
 
 def measure(

@@ -181,7 +181,7 @@ def check_damage(folder: Path, full: bool) -> Figures:
             (newest / name).write_bytes(whole)
             detected = (
                 found is not None
-                and [skipped.step for skipped in found.skipped] == [DAMAGED]
+                and list(found.skipped) == [DAMAGED]
                 and torch.equal(found.tensors["model"]["w"], good + GOOD)
             )
             expect(detected, f"{kind} in {name}: not detected")

@@ -6,10 +6,11 @@ optimiser are stored by the names of parameters; a tied matrix has its first nam
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from lightconv.models.tensors import (
     compare,
     parameters,
     read_tensors,
+    shapes,
     write_tensors,
     write_views,
 )
@@ -47,13 +49,6 @@ class DamagedError(ValueError):
     """A checkpoint that is not what was written; the message names the file."""
 
 
-class Skipped(NamedTuple):
-    """A checkpoint that could not be used, and why."""
-
-    step: int
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A verified checkpoint.
@@ -61,7 +56,7 @@ class Checkpoint:
     score    quality of the model, more is better; None if unknown
     tensors  by part, then by name; memory-mapped, so copy them
     values   plain values of trainer, progress, optimiser, data and machine
-    skipped  newer checkpoints that are damaged
+    skipped  newer checkpoints that are damaged: reasons by step, newest first
     """
 
     path: Path
@@ -69,7 +64,7 @@ class Checkpoint:
     score: float | None
     tensors: dict[str, dict[str, Tensor]]
     values: dict[str, Any]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: dict[int, str] = field(default_factory=dict)
 
 
 def write_checkpoint(
@@ -80,16 +75,12 @@ def write_checkpoint(
     score: float | None,
 ) -> None:
     """Writes the files into an empty folder and syncs each to disk."""
-    files = {
-        part + SUFFIX: write_tensors(folder / (part + SUFFIX), named)
-        for part, named in tensors.items()
-    }
+    names = {part + SUFFIX: named for part, named in tensors.items()}
+    files = {name: write_tensors(folder / name, named) for name, named in names.items()}
     state = {"step": step, "score": score, "values": values}
     files[STATE_FILE] = _write_json(folder / STATE_FILE, state)
-    _write_json(
-        folder / MANIFEST_FILE,
-        {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files},
-    )
+    manifest = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files}
+    _write_json(folder / MANIFEST_FILE, manifest)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -105,10 +96,8 @@ class CheckpointFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with _damage():
             self.entries = read_manifest(folder)
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
         manifest = folder / MANIFEST_FILE
         for name in self.entries:
             part = name.removesuffix(SUFFIX)
@@ -126,24 +115,18 @@ class CheckpointFiles:
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
         entry = self.entries[name]
-        try:
+        with _damage():
             path = inside(self.folder, name)
             size = path.stat().st_size
             if size != entry["bytes"]:
                 raise DamagedError(f"{path}: {size} bytes, expected {entry['bytes']}")
             if digest(path) != entry["sha256"]:
                 raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
-        return path
+            return path
 
     def part(self, part: str) -> dict[str, Tensor]:
-        """Tensors of one part."""
-        path = self._verified(part + SUFFIX)
-        try:
-            return read_tensors(path)
-        except (OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
+        with _damage():
+            return read_tensors(self._verified(part + SUFFIX))
 
     def state(self) -> dict[str, Any]:
         """`step`, `score` and `values`."""
@@ -152,24 +135,25 @@ class CheckpointFiles:
             state = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise DamagedError(f"{path}: {error}") from None
-        if (
-            not isinstance(state, dict)
-            or not isinstance(state.get("step"), int)
-            or not isinstance(state.get("score", ...), float | None)
-            or not isinstance(state.get("values"), dict)
+        kinds = {"step": int, "score": float | None, "values": dict}
+        if not isinstance(state, dict) or not all(
+            isinstance(state.get(name, ...), kind) for name, kind in kinds.items()
         ):
             raise DamagedError(f"{path}: expected a table of step, score and values")
-        return {name: state[name] for name in ("step", "score", "values")}
+        return {name: state[name] for name in kinds}
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DamagedError(str(error)) from None
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:
     # No newline at the end: a manifest that lacks its last byte can then not be read.
     return write_views(path, [memoryview(json.dumps(data, indent=1).encode())])
-
-
-def shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    """Shapes by name."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def restore_model(model: nn.Module, tensors: Tensors) -> None:

@@ -15,17 +15,15 @@ import torch
 from torch import Tensor
 
 from lightconv.files import lock, new_folder, sync
-from lightconv.models.tensors import compare
+from lightconv.models.tensors import compare, shapes
 from lightconv.train.checkpoint import (
     EMA_PART,
     MODEL_PART,
     Checkpoint,
     CheckpointFiles,
     DamagedError,
-    Skipped,
     Tensors,
     read_checkpoint,
-    shapes,
     write_checkpoint,
 )
 
@@ -101,7 +99,6 @@ class Checkpoints:
         return folders[step]
 
     def load(self, step: int) -> Checkpoint:
-        """A checkpoint, verified; DamagedError if it is not what was written."""
         path = self.find(step)
         self._good[step] = False
         checkpoint = read_checkpoint(path)
@@ -115,17 +112,17 @@ class Checkpoints:
 
         DamagedError if all are damaged: a run must not begin anew for that.
         """
-        skipped: list[Skipped] = []
+        skipped: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
-                return replace(self.load(step), skipped=tuple(skipped))
+                return replace(self.load(step), skipped=skipped)
             except DamagedError as error:
-                skipped.append(Skipped(step, str(error)))
+                skipped[step] = str(error)
         if not skipped:
             return None
         raise DamagedError(
             f"{self.folder} has no checkpoint that can be used, but {len(skipped)} damaged: "
-            f"{skipped[0].reason}. Move the folder away to begin anew"
+            f"{next(iter(skipped.values()))}. Move the folder away to begin anew"
         )
 
     def ranking(self) -> list[int]:
@@ -135,16 +132,13 @@ class Checkpoints:
         return [step for _, step in sorted(ranked)]
 
     def claim(self) -> None:
-        """Makes this process the only writer until `close`; ValueError if another one is.
+        """Makes this process the only writer until the end of `with`; ValueError if another one is.
 
         `save` does it too; at the start of a run it shows mistakes before work is lost.
         """
         if self._held is not None or not self.writer:
             return
-        busy = (
-            f"another process is writing checkpoints to {self.folder}. Wait for its end, or choose "
-            "another folder"
-        )
+        busy = f"another process is writing checkpoints to {self.folder}. Wait for its end"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync(self.folder.parent)
@@ -186,20 +180,15 @@ class Checkpoints:
         self._prune(step)
         return path
 
-    def close(self) -> None:
-        """Releases the folder for other processes."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def describe_last(self) -> str:
-        """A sentence that names the last checkpoint."""
         steps = self.steps()
         if not steps:
             return "There is no checkpoint yet"
@@ -207,19 +196,17 @@ class Checkpoints:
 
     def _is_good(self, step: int, path: Path) -> bool:
         if step not in self._good:
-            try:
+            self._good[step] = False
+            with suppress(DamagedError):
                 CheckpointFiles(path).verify()
                 self._good[step] = True
-            except DamagedError:
-                self._good[step] = False
         return self._good[step]
 
     def _score(self, step: int, path: Path) -> float | None:
         if step not in self._scores:
-            try:
+            self._scores[step] = None
+            with suppress(DamagedError):
                 self._scores[step] = CheckpointFiles(path).state()["score"]
-            except DamagedError:
-                self._scores[step] = None
         return self._scores[step]
 
     def _check_newest(self, step: int) -> None:

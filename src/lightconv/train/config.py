@@ -123,8 +123,8 @@ class TrainConfig:
             )
         if self.ema > 0.0 and self.average_last > 0:
             raise ValueError(
-                f"ema={self.ema} and average_last={self.average_last} are two averages, expected "
-                "one of them to be 0: use --set train.average_last=0, or --set train.ema=0"
+                f"ema={self.ema} and average_last={self.average_last} are two averages. Set one of "
+                "them to 0"
             )
 
     def is_regular(self, step: int) -> bool:

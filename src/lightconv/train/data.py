@@ -62,8 +62,7 @@ class PreparedData:
         self.pairs = self._train.sides == PAIR
         self.sizes = (self._train.vocab[0], self._train.vocab[-1])
         self.digests = {"train": self._train.digest, "valid": self._valid.digest}
-        for name, path in self.files().items():
-            self.digests[name] = digest(path)
+        self.digests |= {name: digest(path) for name, path in self.files().items()}
 
     def updates(self, position: Position, config: TrainConfig, group: Group) -> Loader:
         return Loader(
@@ -80,9 +79,8 @@ class PreparedData:
         return float(epoch.tokens.sum()) / updates, len(epoch) / updates
 
     def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
-        batches = Batches(
-            self._examples(self._valid), max_tokens=config.max_tokens, too_long="alone"
-        )
+        examples = self._examples(self._valid)
+        batches = Batches(examples, max_tokens=config.max_tokens, too_long="alone")
         return batches.by_length(rank=group.rank, ranks=group.size)
 
     def verify(self) -> None:
@@ -91,11 +89,8 @@ class PreparedData:
             store.verify()
 
     def files(self) -> dict[str, Path]:
-        return {
-            name: inside(self.folder, name)
-            for name in PIPELINE_FILES
-            if (self.folder / name).exists()
-        }
+        present = [name for name in PIPELINE_FILES if (self.folder / name).exists()]
+        return {name: inside(self.folder, name) for name in present}
 
     def _enough(self, config: TrainConfig) -> int:
         """Target tokens that end an update.
@@ -128,10 +123,8 @@ def check_vocabulary(model: ModelConfig, data: TrainingData, where: Path) -> Non
             f"{where} holds {kinds[data.pairs]}, expected {kinds[pairs]} by the recipe. Give the "
             "data that it was made for"
         )
-    if isinstance(model, Seq2SeqConfig):
-        wanted = {"source_vocab": model.source_vocab, "target_vocab": model.target_vocab}
-    else:
-        wanted = {"vocab": model.vocab}
+    names = ("source_vocab", "target_vocab") if pairs else ("vocab",)
+    wanted = {name: getattr(model, name) for name in names}
     found = dict(zip(wanted, data.sizes, strict=False))
     if found != wanted:
         remedy = " ".join(f"--set model.{name}={size}" for name, size in found.items())

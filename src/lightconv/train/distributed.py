@@ -23,12 +23,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from lightconv.processes import PARENT, watch_parent
 from lightconv.train.group import Compute, Group
-from lightconv.train.launch import EXIT_LOST, STORE, RankPlace
+from lightconv.train.launch import EXIT_LOST, PAUSE, STORE, RankPlace
 
 # Longest wait in a collective (rank 0 may be writing a checkpoint), and at the start.
 TIMEOUT = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
-PAUSE = 0.05
 # Bytes of gradients summed at once: large enough for the network, and the next piece is put
 # together while one is under way.
 PIECE = 64 << 20
@@ -88,8 +87,7 @@ def meet(store: Store, place: RankPlace, *, stop: Callable[[], int] = lambda: 0)
     word, rank 0 lists the words, and all continue once each has found its word in the same list.
     """
     rank, mine = place.rank, secrets.token_hex(8)
-    words = [f"word/{other}" for other in range(place.size)]
-    heard = [f"heard/{other}" for other in range(place.size)]
+    words, heard = ([f"{key}/{n}" for n in range(place.size)] for key in ("word", "heard"))
     said: dict[str, str] = {}
 
     def say(key: str, text: str) -> None:
@@ -165,13 +163,11 @@ class Replicas(Group):
             with _contact():
                 self._store.set(key, found.hex())
             return found
-        told = False
         while not self._has(key):
             if self._has(FAILED):
                 raise LostError("another process has failed")
-            if stop() and not told:
+            if stop() and not self._has(hurry):
                 self._store.set(hurry, "yes")
-                told = True
             time.sleep(PAUSE)
         return float.fromhex(self._store.get(key).decode())
 
@@ -218,8 +214,7 @@ def _open_store(place: RankPlace, env: Mapping[str, str]) -> Store:
         if not Path(env[STORE]).parent.is_dir():
             raise SystemExit(EXIT_LOST)
         return FileStore(env[STORE], place.size)
-    found = rendezvous("env://", place.rank, place.size, timeout=MEETING)
-    store: Store = next(iter(found))[0]
+    store: Store = next(iter(rendezvous("env://", place.rank, place.size, timeout=MEETING)))[0]
     return store
 
 
@@ -248,10 +243,12 @@ def _other_code(
     store: Store | None, place: RankPlace, error: BaseException, code: int, *, launched: bool
 ) -> int | None:
     """Exit code of the rank that failed first; None if it is this one, which reports the error."""
-    lost = _is_lost(error)
     if store is None:
         return None
-    mine = f"{place.rank} {code}"
+    causes, mine = [error], f"{place.rank} {code}"
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    lost = any(isinstance(cause, LostError) for cause in causes)
     try:
         if lost and launched and not store.check([FAILED]):
             return EXIT_LOST
@@ -260,9 +257,3 @@ def _other_code(
         # Rank 0 hosted the store and has exited; it or its launcher reports the error.
         return code if lost else None
     return None if found == mine else int(found.split()[1])
-
-
-def _is_lost(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, LostError):
-        error = error.__cause__
-    return error is not None

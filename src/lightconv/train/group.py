@@ -67,7 +67,6 @@ class Group:
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """All gradients that are not None."""
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 

@@ -1,7 +1,8 @@
 """Guards of an update: gradients that are not finite, and batches that do not fit into memory."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,9 +51,8 @@ def describe(step: int, culprit: tuple[str, int] | None, batches: Sequence[Batch
     batch = batches[place]
     where = f"batch {place + 1} of {len(batches)}"
     if batch.rows is not None:
-        rows = batch.rows.tolist()
-        more = ", ..." if len(rows) > LISTED else ""
-        where += f", examples {', '.join(map(str, rows[:LISTED]))}{more}"
+        rows = [*map(str, batch.rows[:LISTED].tolist()), *["..."] * (len(batch.rows) > LISTED)]
+        where += f", examples {', '.join(rows)}"
     return f"{text}, the last one from {module} ({where}). {advice}"
 
 
@@ -66,49 +66,37 @@ def find_culprit(
     """
     for place, run in enumerate(runs):
         model.zero_grad(set_to_none=True)
-        with _Watch(model) as watch:
-            loss = run().loss
-        if watch.found is not None:
-            return watch.found, place
-        if not _is_finite(loss):
-            return "output", place
+        loss, ran, wrong = _trace(model, run)
+        if wrong or not _is_finite(loss):
+            return (wrong or ["output"])[0], place
         torch.autograd.backward(loss * scale)
-        wrong = [n for n, p in model.named_parameters() if not _is_finite(p.grad)]
+        wrong = [
+            name.rpartition(".")[0]
+            for name, parameter in model.named_parameters()
+            if not _is_finite(parameter.grad)
+        ]
         if wrong:
-            return watch.last_of(name.rpartition(".")[0] for name in wrong), place
+            # The one that ran last had its gradient computed first. A module may not run itself,
+            # but have its parameters read by the one around it.
+            known = [name for name in wrong if name in ran]
+            return max(known, key=ran.index, default=wrong[-1]), place
     return None
 
 
-class _Watch(ExitStack):
-    """Checks the output of every module while it is open.
+def _trace(model: nn.Module, run: Callable[[], Loss]) -> tuple[Tensor, list[str], list[str]]:
+    """The loss; modules by the ends of their runs; those whose output is not finite."""
+    ran: list[str] = []
+    wrong: list[str] = []
 
-    found  the first module whose output is not finite
-    order  names of all modules that ran, in order of their ends
-    """
+    def look(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        ran.append(name)
+        if isinstance(output, Tensor) and not _is_finite(output):
+            wrong.append(name)
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.found: str | None = None
-        self.order: list[str] = []
+    with ExitStack() as hooks:
         for name, module in model.named_modules():
-            self.callback(module.register_forward_hook(self._look(name)).remove)
-
-    def last_of(self, names: Iterable[str]) -> str:
-        """Of these modules the one that ran last, whose gradient was computed first.
-
-        A module may not run itself, but have its parameters read by the one around it.
-        """
-        wrong = list(names)
-        ran = [name for name in wrong if name in self.order]
-        return max(ran, key=self.order.index) if ran else wrong[-1]
-
-    def _look(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def look(module: nn.Module, inputs: Any, output: Any) -> None:
-            self.order.append(name)
-            if self.found is None and isinstance(output, Tensor) and not _is_finite(output):
-                self.found = name
-
-        return look
+            hooks.callback(module.register_forward_hook(partial(look, name)).remove)
+        return run().loss, ran, wrong
 
 
 def _is_finite(tensor: Tensor | None) -> bool:

@@ -11,17 +11,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from lightconv.console import tell
 from lightconv.device import count_cores
 from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, GRACE, PARENT
+from lightconv.train.signals import handled
 
 # Environment variable of the launcher: the file in which its ranks find each other.
 STORE = "LIGHTCONV_STORE"
@@ -58,7 +57,6 @@ def find_place(env: Mapping[str, str]) -> RankPlace | None:
 
 
 def check_processes(processes: int, place: RankPlace | None, env: Mapping[str, str]) -> None:
-    """Raises ValueError for a number that cannot be started."""
     if not 1 <= processes <= MOST:
         raise ValueError(f"--processes {processes} must be from 1 to {MOST}")
     if place is not None and STORE not in env:
@@ -128,7 +126,7 @@ def rank_environment(
     )
 
 
-class Ranks:
+class Ranks(ExitStack):
     """Processes of one run; a context manager that leaves none of them behind.
 
     start  starts one, given the environment variables that only it has
@@ -142,6 +140,8 @@ class Ranks:
         *,
         grace: float = GRACE,
     ) -> None:
+        super().__init__()
+        super().__init__()
         self.processes = processes
         self.grace = grace
         self._start = start
@@ -151,32 +151,21 @@ class Ranks:
         self._passed: set[int] = set()
         self._ending: set[int] = set()  # ranks that were told to end because another has failed
         self._interrupts = 0
-        self._before: dict[int, Any] = {}
         self._deadline: float | None = None
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
-        size = str(self.processes)
+        self.enter_context(handled(lambda number, frame: self._signals.append(number)))
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.processes))
         try:
-            for rank in map(str, range(self.processes)):
-                own = {"RANK": rank, "LOCAL_RANK": rank}
-                sizes = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-                self._running[int(rank)] = self._start({**own, **sizes})
+            for rank in range(self.processes):
+                own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+                self._running[rank] = process = self._start({**own, **sizes})
+                self.callback(process.wait)
+                self.callback(process.kill)
         except BaseException:
-            self.__exit__()
+            self.close()
             raise
         return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._running.values():
-            process.kill()
-            process.wait()
-        self._running = {}
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def wait(self) -> int:
         """Waits for all; signals are passed on, and a failure of one ends the others."""
@@ -187,9 +176,6 @@ class Ranks:
                 self._send(signal.SIGKILL)
             time.sleep(PAUSE)
         return self._conclude()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(number)
 
     def _pass_on(self) -> None:
         while self._signals:

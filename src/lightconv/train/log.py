@@ -8,8 +8,9 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from lightconv.console import show_duration
 
@@ -27,7 +28,7 @@ Entry = dict[str, Any]
 Report = Callable[[str], None]
 
 
-class Log:
+class Log(ExitStack):
     """Appends to log.jsonl: one JSON object for each logged update and validation, by step.
 
     Entries that `keep` refuses will be written again: the file is cut after the last kept one. A
@@ -42,11 +43,17 @@ class Log:
         report: Report = lambda text: None,
         board: "Board | None" = None,
     ) -> None:
+        super().__init__()
         self.path = path
         self._board = board
+        if board is not None:
+            self.callback(board.close)
         self._file = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        self.entries, size = _read(path, self._file, keep, report)
-        if size < os.fstat(self._file).st_size:
+        self.callback(os.close, self._file)
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            data = file.read()
+        self.entries, size = _parse(path, data, keep, report)
+        if size < len(data):
             os.ftruncate(self._file, size)
 
     def write(self, entry: Mapping[str, Any]) -> None:
@@ -65,32 +72,20 @@ class Log:
     def sync(self) -> None:
         os.fsync(self._file)
 
-    def close(self) -> None:
-        os.close(self._file)
-        if self._board is not None:
-            self._board.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def read_log(path: str | Path, report: Report = lambda text: None) -> list[Entry]:
     """Entries of a log, which may still be written to.
 
     report  called with a line about each damaged line but a torn last one
     """
-    file = _open(Path(path), os.O_RDONLY)
-    try:
-        return _read(Path(path), file, lambda entry: True, report, torn=False)[0]
-    finally:
-        os.close(file)
+    path = Path(path)
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        whole = file.read().rpartition(b"\n")
+    return _parse(path, whole[0] + whole[1], lambda entry: True, report)[0]
 
 
 def _open(path: Path, flags: int) -> int:
-    """Opens a regular file; a link is refused, since what it points to would be cut."""
+    # A link is refused, since what it points to would be cut.
     try:
         file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -103,31 +98,27 @@ def _open(path: Path, flags: int) -> int:
     return file
 
 
-def _read(
-    path: Path, file: int, keep: Callable[[Entry], bool], report: Report, *, torn: bool = True
+def _parse(
+    path: Path, data: bytes, keep: Callable[[Entry], bool], report: Report
 ) -> tuple[list[Entry], int]:
-    """The kept entries, and the bytes up to the end of the last of them.
-
-    torn  report a torn last line too
-    """
-    with os.fdopen(os.dup(file), "rb") as source:
-        *lines, rest = source.read().split(b"\n")
+    """The kept entries, and the bytes up to the end of the last of them."""
+    *lines, rest = data.split(b"\n")
     entries: list[Entry] = []
     size = place = 0
     for number, line in enumerate(lines, 1):
         place += len(line) + 1
-        entry = _parse(line)
+        entry = _parse_line(line)
         if entry is None:
             report(f"{path}: line {number} is damaged and left out")
         elif keep(entry):
             entries.append(entry)
             size = place
-    if rest and torn:
+    if rest:
         report(f"{path}: the last line is torn and cut off")
     return entries, size
 
 
-def _parse(line: bytes) -> Entry | None:
+def _parse_line(line: bytes) -> Entry | None:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -178,7 +169,6 @@ class Pace:
         self._recent.append((time.monotonic(), tokens))
 
     def describe(self, record: "Record") -> str:
-        """One line about an update."""
         text = (
             f"step {record.step:,}/{self.max_steps:,}  loss {record.loss:.3f}  "
             f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}"
@@ -193,7 +183,6 @@ class Pace:
 
 
 def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
-    """One line about a validation."""
     parts = [f"step {entry['step']:,}  validation", f"loss {entry['loss']:.3f}"]
     parts.append(f"ppl {entry['perplexity']:.4g}")
     parts += [f"{name} {value:.4g}" for name, value in entry.get("metric", {}).items()]

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, cast
 
+import torch
+
 from lightconv.console import Display
 from lightconv.data import Batch, Loader, Position
 from lightconv.models.tensors import parameters
+from lightconv.ops.library import native
 from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoint import (
     EMA_PART,
@@ -20,9 +23,10 @@ from lightconv.train.checkpoint import (
     restore_model,
     restore_optimizer,
 )
-from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.checkpoints import Checkpoints, SaveError
 from lightconv.train.data import TrainingData
-from lightconv.train.group import gather
+from lightconv.train.group import Group, gather
+from lightconv.train.guard import DivergenceError
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
@@ -79,7 +83,6 @@ class RunProgress:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self) | {"position": list(self.position)}
 
     @classmethod
@@ -88,12 +91,22 @@ class RunProgress:
         return cls(**values | {"position": position, "window": window})
 
 
+def describe_machine(device: torch.device, group: Group) -> dict[str, Any]:
+    """All that must stay the same for a resumed run to be the same, bit for bit."""
+    return {
+        "torch": torch.__version__,
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "kernels": native().isa,
+        "processes": group.size,
+    }
+
+
 @dataclass
 class Loop:
     """Trains until `max_steps`, until validation no longer improves, or until a stop.
 
-    log      None on ranks above 0
-    machine  description of the machine for checkpoints
+    log  None on ranks above 0
     """
 
     trainer: Trainer
@@ -104,18 +117,32 @@ class Loop:
     stop: Stop
     metric: RunMetric | None = None
     allocator: Allocator = field(default_factory=lambda: Allocator(0))
-    machine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.config = self.trainer.config
         self.group = self.trainer.group
+        self.machine = describe_machine(self.trainer.device, self.group)
         self.pace = Pace(self.config.max_steps)
         self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
         self.saved: int | None = None
 
     def run(self) -> int:
-        """0 at the end of training, or the exit code of a stop; all is saved."""
+        """0 at the end of training, or the exit code of a stop; all is saved.
+
+        An error names the last checkpoint.
+        """
+        try:
+            return self._run()
+        except DivergenceError as error:
+            raise DivergenceError(f"{error}. {self.checkpoints.describe_last()}") from None
+        except SaveError:
+            raise
+        except OSError as error:
+            what = f"{error.filename or self.checkpoints.folder.parent}: {error.strerror or error}"
+            raise SaveError(f"{what}. {self.checkpoints.describe_last()}") from error
+
+    def _run(self) -> int:
         code = 0
         with self.data.updates(self.progress.position, self.config, self.group) as updates:
             while True:
@@ -141,6 +168,7 @@ class Loop:
         return last and self.progress.validated == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
+        """Continues from a checkpoint, and tells so."""
         trainer, values = self.trainer, checkpoint.values
         restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
         state = checkpoint.tensors[OPTIMIZER_PART]
@@ -150,6 +178,15 @@ class Loop:
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
+        note, old = self.display.note, values["machine"]
+        for step, reason in checkpoint.skipped.items():
+            note(f"the checkpoint of step {step} is damaged: {reason}")
+        note(f"resumed from step {checkpoint.step:,} ({checkpoint.path})")
+        changed = [f"{k} {old.get(k)} -> {v}" for k, v in self.machine.items() if old.get(k) != v]
+        if changed:
+            note(f"other machine: {', '.join(changed)}. The run continues, but not bit for bit")
+        if self.ended():
+            note("it has ended; the model is written once more")
 
     def _update(self, updates: Loader) -> Record:
         progress, config = self.progress, self.config

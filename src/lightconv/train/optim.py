@@ -4,6 +4,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +84,6 @@ class LossScale:
         self.good = 0
 
     def adjust(self, *, finite: bool) -> None:
-        """Called after each update."""
         if self.fixed:
             return
         self.good = self.good + 1 if finite else 0
@@ -101,24 +101,11 @@ def build_optimizer(
     parameters = list(parameters)
     if not isinstance(config, NesterovConfig):
         # AdamW is Adam with decoupled weight decay.
-        return torch.optim.AdamW(
-            parameters,
-            lr=lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
-    # The momentum holds gradients, so a changed rate takes effect at once.
-    return torch.optim.SGD(
-        parameters,
-        lr=lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=True,
-        # There is no fused form for sharded parameters.
-        fused=not any(hasattr(parameter, "full_tensor") for parameter in parameters),
-    )
+        return torch.optim.AdamW(parameters, lr=lr, fused=True, **asdict(config))
+    # torch has no fused form of this for sharded parameters. The momentum holds gradients, so a
+    # changed rate takes effect at once.
+    fused = not any(hasattr(parameter, "full_tensor") for parameter in parameters)
+    return torch.optim.SGD(parameters, lr=lr, nesterov=True, fused=fused, **asdict(config))
 
 
 class EMA:

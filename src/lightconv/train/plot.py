@@ -32,50 +32,34 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     figure = Figure(figsize=(5.2 * (2 + len(metrics)), 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
+    titles = ["loss per token", *(f"{metric} (validation)" for metric in metrics), "learning rate"]
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title, fontsize="medium")
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
     for place, (name, log) in enumerate(logs.items()):
-        colour, later = COLOURS[place % len(COLOURS)], len(logs) - place - 1
-        _draw_run(axes, metrics, log, name, colour, later)
-    _finish(axes[0], "loss per token")
-    for axis, metric in zip(axes[1:], metrics, strict=False):
-        _finish(axis, f"{metric} (validation)")
-    _finish(axes[-1], "learning rate")
+        train, valid = ([e for e in log if e.get("kind") == kind] for kind in ("train", "valid"))
+        colour = COLOURS[place % len(COLOURS)]
+        dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
+        thin = {"color": colour, "linewidth": 1.0, "alpha": 0.5}
+        _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
+        _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
+        for axis, metric in zip(axes[1:], metrics, strict=False):
+            _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
+        # Runs often have the same rate: a later curve leaves a rim of the earlier ones.
+        width = 1.4 + 2.0 * (len(logs) - place - 1)
+        _curve(axes[-1], train, "lr", color=colour, linewidth=width)
     axes[0].legend(frameon=False, fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
-
-
-def _draw_run(
-    axes: "Sequence[Axes]",
-    metrics: Sequence[str],
-    log: Sequence[Entry],
-    name: str,
-    colour: str,
-    later: int,
-) -> None:
-    train = [entry for entry in log if entry.get("kind") == "train"]
-    valid = [entry for entry in log if entry.get("kind") == "valid"]
-    thin = {"color": colour, "linewidth": 1.0, "alpha": 0.5}
-    dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
-    _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
-    _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
-    # Runs often have the same rate: a later curve leaves a rim of the earlier ones.
-    _curve(axes[-1], train, "lr", color=colour, linewidth=1.4 + 2.0 * later)
-    for axis, metric in zip(axes[1:], metrics, strict=False):
-        _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
 
 
 def _curve(axis: "Axes", entries: Sequence[Entry], field: str, **style: Any) -> None:
     points = [(e["step"], e[field]) for e in entries if isinstance(e.get(field), int | float)]
     if points:
         axis.plot(*zip(*points, strict=True), **style)
-
-
-def _finish(axis: "Axes", title: str) -> None:
-    axis.set_title(title, fontsize="medium")
-    axis.set_xlabel("step")
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _metric(entry: Entry) -> dict[str, float]:

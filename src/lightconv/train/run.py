@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_dict, to_json
+from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_json
 from lightconv.console import Display, tell
 from lightconv.data.pipeline import PIPELINE_FILES
 from lightconv.files import digest, inside, replace_file
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightconv.train.checkpoints import Checkpoints
     from lightconv.train.data import TrainingData
     from lightconv.train.group import Group
-    from lightconv.train.loop import Loop, RunMetric, RunProgress
+    from lightconv.train.loop import RunMetric, RunProgress
     from lightconv.train.signals import Stop
 
 # Tables of config.json that a model folder has too.
@@ -114,20 +114,15 @@ class Run:
         if (path / CONFIG_FILE).exists():
             if _check_same(path, recipe, allow_changes=allow_changes):
                 replace_file(path / CONFIG_FILE, new)
-        elif path.exists() and (not path.is_dir() or set(_names(path)) - {*PIPELINE_FILES}):
-            raise ValueError(
-                f"{path} exists and is not a run folder: it has no {CONFIG_FILE}. Choose another "
-                "name"
-            )
+        elif path.exists() and _strange(path, {*PIPELINE_FILES}):
+            raise ValueError(f"{path} exists and is not a run folder. Choose another name")
         else:
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / CONFIG_FILE, new)
-        tables = {name: to_dict(getattr(recipe, name)) for name in TABLES}
-        return cls(path, recipe.model, recipe.train, tables)
+        return cls.open(path)
 
     @property
     def model_path(self) -> Path:
-        """Folder of the exported model."""
         return self.path / RUN_MODEL
 
     def checkpoints(self, *, writer: bool = False) -> "Checkpoints":
@@ -182,8 +177,7 @@ class Run:
 
         ema  averages the moving averages that training kept instead of the parameters
         """
-        from lightconv.models.tensors import compare, fill, parameters
-        from lightconv.train.checkpoint import shapes
+        from lightconv.models.tensors import compare, fill, parameters, shapes
         from lightconv.train.checkpoints import average
 
         checkpoints = self.checkpoints()
@@ -230,8 +224,8 @@ class Run:
                 found[name] = inside(self.path, name)
                 if digest(found[name]) != digests.get(name, digest(found[name])):
                     raise ValueError(
-                        f"{found[name]} is not the file that the run began with. Train again with "
-                        "the same command to restore it from the data"
+                        f"{found[name]} is not the file that the run began with. Train again to "
+                        "restore it from the data"
                     )
         return found
 
@@ -283,13 +277,10 @@ class Run:
             if first:
                 self._keep_files(data)
                 log = stack.enter_context(self._open_log(found, display, board=tensorboard))
-            machine = describe_machine(device, group)
-            parts = (checkpoints, log, display, stop, metric, allocator, machine)
-            loop = Loop(trainer, data, *parts)
+            loop = Loop(trainer, data, checkpoints, log, display, stop, metric, allocator)
             if found is not None:
                 loop.resume(found)
-                _tell_resumed(loop, found)
-            code = self._finish(loop)
+            code = loop.run()
             return Outcome(
                 code,
                 trainer.step,
@@ -299,21 +290,6 @@ class Run:
                 trainer.guard.skipped,
                 [] if log is None else log.entries,
             )
-
-    def _finish(self, loop: "Loop") -> int:
-        """Runs the loop; an error names the last checkpoint."""
-        from lightconv.train.checkpoints import SaveError
-        from lightconv.train.guard import DivergenceError
-
-        try:
-            return loop.run()
-        except DivergenceError as error:
-            raise DivergenceError(f"{error}. {loop.checkpoints.describe_last()}") from None
-        except SaveError:
-            raise
-        except OSError as error:
-            what = f"{error.filename or self.path}: {error.strerror or error}"
-            raise SaveError(f"{what}. {loop.checkpoints.describe_last()}") from error
 
     def _export_last(self, step: int) -> list[int]:
         from lightconv.train.checkpoint import DamagedError
@@ -325,10 +301,7 @@ class Run:
         try:
             self.export(self.average(steps, ema=config.ema > 0.0), overwrite=True)
         except DamagedError as error:
-            raise DamagedError(
-                f"{error}. Move this checkpoint away and start again: the model is then made of "
-                "the others"
-            ) from None
+            raise DamagedError(f"{error}. Move this checkpoint away and start again") from None
         return steps
 
     def _open_log(self, found: "Checkpoint | None", display: Display, *, board: bool) -> Log:
@@ -357,17 +330,11 @@ class Run:
         self._file_names = {*PIPELINE_FILES, *files}
 
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
-        """Raises ValueError unless the checkpoint was made with this data."""
 
-        def short(text: str | None) -> str:
-            return "absent" if text is None else f"{text[:12]}..."
-
-        old, new = found.values["data"], data.digests
-        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-        if changed:
-            lines = (
-                f"{name}: {short(old.get(name))} -> {short(new.get(name))}" for name in changed
-            )
+        absent = dict.fromkeys({**found.values["data"], **data.digests}, "absent")
+        old, new = ({**absent, **digests} for digests in (found.values["data"], data.digests))
+        lines = [f"{k}: {old[k][:12]} -> {new[k][:12]}" for k in absent if old[k] != new[k]]
+        if lines:
             raise ValueError(
                 f"{self.path} was begun with other data: {'; '.join(lines)}. Give the data it was "
                 "begun with, or choose another folder"
@@ -408,41 +375,10 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / RUN_CHECKPOINTS).is_dir()
 
 
-def describe_machine(device: "torch.device", group: "Group") -> dict[str, Any]:
-    """All that must stay the same for a resumed run to be the same, bit for bit."""
-    import torch
-
-    from lightconv.ops.library import native
-
-    return {
-        "torch": torch.__version__,
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "kernels": native().isa,
-        "processes": group.size,
-    }
-
-
 def _find_checkpoint(checkpoints: "Checkpoints", group: "Group") -> "Checkpoint | None":
     found = checkpoints.latest() if group.rank == 0 else None
     chosen = group.tell(None if found is None else str(found.step))
     return found if chosen is None or found is not None else checkpoints.load(int(chosen))
-
-
-def _tell_resumed(loop: "Loop", found: "Checkpoint") -> None:
-    note = loop.display.note
-    for damaged in found.skipped:
-        note(f"the checkpoint of step {damaged.step} is damaged: {damaged.reason}")
-    note(f"resumed from step {found.step:,} ({found.path})")
-    old = found.values["machine"]
-    changed = [f"{k} {old.get(k)} -> {v}" for k, v in loop.machine.items() if old.get(k) != v]
-    if changed:
-        note(
-            f"other machine: {', '.join(changed)}. The run continues, but not bit for bit as it "
-            "would have"
-        )
-    if loop.ended():
-        note("it has ended; the model is written once more")
 
 
 def _check_same(path: Path, recipe: Any, *, allow_changes: bool) -> bool:
@@ -463,8 +399,7 @@ def _remove(path: Path) -> None:
     """Removes a run; ValueError if the folder holds anything else."""
     from lightconv.train.checkpoints import Checkpoints
 
-    strange = sorted(set(_names(path)) - OWN_NAMES) if path.is_dir() else [path.name]
-    if strange:
+    if strange := _strange(path, OWN_NAMES):
         raise ValueError(f"{path} is not overwritten: {strange[0]} does not belong to a run")
     if is_run(path):
         with Checkpoints(path / RUN_CHECKPOINTS) as checkpoints:
@@ -474,5 +409,9 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+def _strange(path: Path, known: set[str]) -> list[str]:
+    """Visible names in a folder besides the known ones; that of a path that is not a folder."""
+    if not path.is_dir():
+        return [path.name]
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
+    return sorted(names - known)

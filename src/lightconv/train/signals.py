@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
-from typing import Any, Self
+from typing import Self
 
 from lightconv.processes import EXIT_INTERRUPT, EXIT_STOPPED
 
@@ -14,12 +15,26 @@ _SHOW_CURSOR = b"\x1b[?25h"
 _HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
 
 
-class Stop:
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Passes SIGTERM, SIGHUP and Ctrl-C to `handler`, except those ignored before, as by nohup."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # others may have no handlers
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+class Stop(ExitStack):
     """A request to save and end; a context manager.
 
     While it is open, SIGTERM, SIGHUP and the first Ctrl-C are noted and interrupt nothing; a second
-    Ctrl-C is a KeyboardInterrupt. Signals that were ignored before, by nohup for instance, still
-    are.
+    Ctrl-C is a KeyboardInterrupt.
 
     code         0, or the exit code of the request
     max_seconds  time after which it asks by itself
@@ -31,11 +46,12 @@ class Stop:
     def __init__(
         self, max_seconds: float | None = None, *, quiet: bool = False, hard: bool = False
     ) -> None:
+        super().__init__()
+        super().__init__()
         self._code = 0
         self._quiet = quiet
         self._hard = hard
         self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
-        self._before: dict[int, Any] = {}
 
     @property
     def code(self) -> int:
@@ -43,17 +59,8 @@ class Stop:
         return self._code or (EXIT_STOPPED if late else 0)
 
     def __enter__(self) -> Self:
-        # Only the main thread may have handlers; elsewhere the clock remains.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
+        self.enter_context(handled(self._note))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT:

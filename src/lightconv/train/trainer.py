@@ -71,14 +71,6 @@ class _Part(NamedTuple):
     batch: Batch
 
 
-class _Sums(NamedTuple):
-    """Sums over the parts of an update: loss and nll [2] float64, tokens; False if broken off."""
-
-    losses: Tensor
-    tokens: int
-    complete: bool
-
-
 class Trainer:
     """A model and its optimiser, trained one update at a time.
 
@@ -120,10 +112,9 @@ class Trainer:
             for place, batch in enumerate(batches)
         ]
         self.model.train()
-        parts, sums = self._accumulate(parts, stop)
-        counts = [sums.tokens, stop(), not sums.complete]
-        totals = torch.cat([sums.losses, sums.losses.new_tensor(counts)])
-        totals = self.group.sum(totals)
+        parts, losses, tokens, complete = self._accumulate(parts, stop)
+        counts = losses.new_tensor([tokens, stop(), not complete])
+        totals = self.group.sum(torch.cat([losses, counts]))
         self.group.sum_gradients(self.model)
         norm = self.group.norm(self.model).to(totals)
         # The one place where the device is waited for.
@@ -173,7 +164,6 @@ class Trainer:
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {
             "step": self.step,
             "skipped": self.guard.skipped,
@@ -205,8 +195,11 @@ class Trainer:
 
     def _accumulate(
         self, parts: list[_Part], stop: Callable[[], bool]
-    ) -> tuple[list[_Part], _Sums]:
-        """The gradient of the summed loss, in smaller parts if memory does not suffice."""
+    ) -> tuple[list[_Part], Tensor, int, bool]:
+        """Computes the gradient of the summed loss, in smaller parts if memory does not suffice.
+
+        Returns the parts, their loss and nll [2] float64, tokens, and False if broken off.
+        """
         while True:
             parts = list(self._split(parts))
             self.optimizer.zero_grad(set_to_none=True)
@@ -215,7 +208,7 @@ class Trainer:
             failed: _Part | None = None
             for place, own in enumerate(self.group.together(parts)):
                 if place > 0 and not self.group.lockstep and stop():
-                    return parts, _Sums(losses, tokens, complete=False)
+                    return parts, losses, tokens, False
                 part = own or _Part((), empty_batch(self.model))
                 try:
                     found = self._run(part)
@@ -234,7 +227,7 @@ class Trainer:
                 losses += torch.stack([found.loss.detach(), found.nll])
                 tokens += found.tokens
             if failed is None:
-                return parts, _Sums(losses, tokens, complete=True)
+                return parts, losses, tokens, True
             # Part of a backward pass may have been added to the gradients, so all begins anew, once
             # the error is gone with the tensors of its traceback.
             self._remember(failed.batch)
