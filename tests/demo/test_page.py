@@ -3,9 +3,8 @@
 import re
 from typing import Any
 
-from lightconv.demo.page import make_page
+from lightconv.demo.page import draw_growth, draw_learning, make_page
 from lightconv.demo.plan import PLANS
-from lightconv.demo.page import draw_growth, draw_learning
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </dd></main>"
 
