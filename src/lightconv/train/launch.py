@@ -141,7 +141,6 @@ class Ranks(ExitStack):
         grace: float = GRACE,
     ) -> None:
         super().__init__()
-        super().__init__()
         self.processes = processes
         self.grace = grace
         self._start = start

@@ -47,7 +47,6 @@ class Stop(ExitStack):
         self, max_seconds: float | None = None, *, quiet: bool = False, hard: bool = False
     ) -> None:
         super().__init__()
-        super().__init__()
         self._code = 0
         self._quiet = quiet
         self._hard = hard
