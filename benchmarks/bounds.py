@@ -1,4 +1,4 @@
-"""What decoding must reach, beside what was measured."""
+"""Bounds for decoding, compared with the measured figures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from benchmarks.pages import table
 
 OURS, ATTENTION = NAMES["dynamicconv"], NAMES["selfattention"]
 BATCH, BEAM = 32, 4
-# Of our speed over CTranslate2's, by sentences at once and precision.
+# Our speed over CTranslate2's, by batch size and precision.
 AGAINST_PEER = {(1, "float32"): 1.5, (1, "int8"): 1.3, (32, "float32"): 1.3, (32, "int8"): 1.1}
 INT8 = 1.5
 OVERHEAD = 0.3
@@ -17,9 +17,9 @@ OVERHEAD = 0.3
 
 @dataclass
 class Measured:
-    """Figures by side (name, precision), and by shape.
+    """Measured figures by side (name, precision) and shape.
 
-    speed     sentences a second
+    speed     sentences per second
     overhead  share of Python and small operations
     state     bytes per hypothesis, by name, runner and length
     """
@@ -30,7 +30,7 @@ class Measured:
 
 
 class Bound(NamedTuple):
-    """Something that must hold; `most`: the value must not be above the bound."""
+    """A required bound: an upper one if `most`, else a lower one."""
 
     what: str
     value: float
@@ -39,12 +39,12 @@ class Bound(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it does."""
+        """True if the value meets the bound."""
         return self.value <= self.bound if self.most else self.value >= self.bound
 
 
 def judge(found: Measured, *, length: int, long: int) -> list[Bound]:
-    """All bounds of which the figures are there."""
+    """All bounds whose figures were measured."""
     short, longer = Shape(BATCH, BEAM, length), Shape(BATCH, BEAM, long)
     bounds = []
     for kind in PRECISIONS:
@@ -66,7 +66,7 @@ def judge(found: Measured, *, length: int, long: int) -> list[Bound]:
 
 
 def _states(found: Measured, length: int, long: int) -> Iterator[Bound]:
-    """A convolution's state is as large after many tokens as after few."""
+    """The state of a convolution must not grow with the number of tokens."""
     for (name, runner, tokens), size in found.state.items():
         if name in (OURS, NAMES["lightconv"]) and tokens == long:
             what = f"{name}, {runner}: state per hypothesis, {long} tokens against {length}"
@@ -88,7 +88,7 @@ def _ratio(
 
 
 def render(bounds: list[Bound]) -> str:
-    """A table."""
+    """The bounds as a Markdown table."""
     rows = [
         [
             bound.what,

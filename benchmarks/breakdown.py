@@ -1,15 +1,15 @@
-"""Where the time of a call goes, by what is computed: torch's profiler, sorted into a few heaps."""
+"""Time of a call by kind of operation, from torch's profiler."""
 
 from collections.abc import Callable
 
 from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
-# The first heap with one of these in an event's name takes its own time, and that of what it calls
-# if it is a whole part of the step.
+# An event belongs to the first heap with one of these names in its own name; an event of WHOLE also
+# takes the time of the events it calls.
 WHOLE = {
     "vocabulary loss": ("LinearCrossEntropy",),
-    # Its backward pass is torch's own, so that a product of batches is nobody else's.
+    # No other part of the step has batched products in its backward pass.
     "attention": ("scaled_dot_product", "flash_attention", "BmmBackward", "SoftmaxBackward"),
     "optimiser": ("Optimizer.step", "foreach_mul", "linalg_vector_norm"),
 }
@@ -23,7 +23,7 @@ PYTHON = "Python and the dispatcher"
 
 
 def breakdown(call: Callable[[], object]) -> dict[str, float]:
-    """The share of each heap in the time of call(); they add up to one."""
+    """Share of each heap in the time of call(); the shares add up to one."""
     call()
     with profile(activities=[ProfilerActivity.CPU]) as found, record_function("whole call"):
         call()

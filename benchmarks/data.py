@@ -1,11 +1,11 @@
-"""From text to batches: what preparation and loading cost, against what they may cost.
+"""Cost of preparation and loading, from text to batches, compared with required bars.
 
     python -m benchmarks.data                     every figure; about ten minutes on two cores
     python -m benchmarks.data --only padding loader opening order
-    python -m benchmarks.data --small             a hundredth of the text, to see that it runs
+    python -m benchmarks.data --small             a hundredth of the text, to try this file
     python -m benchmarks.data --write docs        also the table in docs/data.md
 
-Texts are made up (`benchmarks.texts`) and prepared in a temporary folder. Exit code 1 when a figure
+Texts are synthetic (`benchmarks.texts`) and prepared in a temporary folder. Exit code 1 if a figure
 misses its bar.
 """
 
@@ -30,14 +30,14 @@ PAIRS = 160_000  # of IWSLT'14 German to English
 LINES = 5_000_000
 STORED_PAIRS, STORED_TOKENS = 36_000_000, 1_000_000_000  # of WMT'14 English to French
 MAX_TOKENS = 4096
-# Different words, about as many as talks and news of that size have.
+# Numbers of different words, typical of talks and news of that size.
 TYPES = {"de": 120_000, "en": 55_000}
 LINE_TYPES = 3_000_000
 WORDS_PER_LINE = 12
 
 
 class Figure(NamedTuple):
-    """What was measured, the bar, and whether it is met."""
+    """A measured value and its bar; `met` is True if the bar is met."""
 
     what: str
     value: str
@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 
 
 class Stopwatch:
-    """A display that takes the time from the end of one piece of work to the end of the next."""
+    """A display that measures the time from the end of one activity to the end of the next."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -54,16 +54,16 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def show(self, what: str, done: int, total: int | None = None) -> None:
-        """Remembers what is done, and ends what was done before."""
+        """Ends the previous activity if `what` is a new one."""
         if what != self._what:
             self.end()
             self._what = what
 
     def end(self) -> None:
-        """Takes the time."""
+        """Records the time of the current activity."""
         if self._what:
             now = time.perf_counter()
             self.seconds[self._what] = now - self._last
@@ -71,7 +71,7 @@ class Stopwatch:
 
 
 def measure_bpe(folder: Path, scale: float) -> Iterator[Figure]:
-    """Seconds for codes, vocabularies and ids of pairs of words, on all cores."""
+    """Seconds to learn BPE and to encode sentence pairs, on all cores."""
     from lightconv.corpora.own import own_corpus
     from lightconv.data.config import BPEConfig, PrepareConfig
     from lightconv.data.prepare import prepare
@@ -105,13 +105,13 @@ def measure_bpe(folder: Path, scale: float) -> Iterator[Figure]:
 
 
 def _check_text(pipeline: Any, store: Any, references: Sequence[str]) -> None:
-    """No figure without the right result: ids are the words they were made of."""
+    """Checks the result before it is reported: decoded ids equal the text."""
     from lightconv.data import UNK
 
     known = 0
     for place, text in enumerate(references):
         ids = store[place][1].tolist()
-        if UNK not in ids:  # what no word of training was cut into
+        if UNK not in ids:  # a subword that does not occur in training
             known += 1
             if pipeline.decode(1, ids) != text:
                 raise AssertionError(f"line {place + 1} did not come back: {text!r}")
@@ -120,7 +120,7 @@ def _check_text(pipeline: Any, store: Any, references: Sequence[str]) -> None:
 
 
 def measure_memory(folder: Path, scale: float) -> Iterator[Figure]:
-    """The most that `lightconv prepare` and its workers have in memory together."""
+    """Peak memory of `lightconv prepare` including its workers."""
     lines = int(LINES * scale)
     draw = np.random.default_rng(0)
     lengths = 1 + draw.poisson(WORDS_PER_LINE - 1, size=lines)
@@ -137,9 +137,9 @@ def measure_memory(folder: Path, scale: float) -> Iterator[Figure]:
 
 
 def watch_memory(command: Sequence[str]) -> tuple[int, float]:
-    """Bytes and seconds of a command: the largest sum of the peaks of processes alive together.
+    """Peak bytes and seconds of a command: the largest sum of the peaks of concurrent processes.
 
-    Peaks of processes need not coincide, so this is never too little.
+    The peaks of processes need not coincide, so this is an upper bound.
     """
     began = time.perf_counter()
     most = 0
@@ -173,7 +173,7 @@ def _peak(pid: int) -> int:
 
 
 def measure_padding(folder: Path, scale: float) -> Iterator[Figure]:
-    """The share of positions that hold nothing."""
+    """Share of padded positions."""
     from lightconv.data import BatchPlan
 
     lengths = [side + 1 for side in ted_like(int(PAIRS * scale))]
@@ -203,9 +203,9 @@ def measure_loader(folder: Path, scale: float) -> Iterator[Figure]:
 
 
 def consumption() -> tuple[str, float]:
-    """The small recipe with the fewest parameters, and how many target tokens a second it takes.
+    """The small recipe with the fewest parameters, and its target tokens per second.
 
-    Forward and backward alone: what an optimiser does besides would make it slower.
+    Forward and backward only: an optimiser would make it slower.
     """
     import torch
 
@@ -237,7 +237,7 @@ def consumption() -> tuple[str, float]:
 
 
 def _batches(folder: Path, examples: int) -> Any:
-    """A split with the lengths of talks, in batches."""
+    """Batches of a split with sentence lengths like those of talks."""
     from lightconv.data import Batches, Pairs, Store, StoreWriter
 
     with StoreWriter(folder, "train", {"source": 9000, "target": 7000}) as writer:
@@ -249,13 +249,13 @@ def _batches(folder: Path, examples: int) -> Any:
 
 
 def measure_order(folder: Path, scale: float) -> Iterator[Figure]:
-    """The examples of an epoch's updates, whoever reads them."""
+    """Order of the examples of an epoch, for several numbers of ranks."""
     from lightconv.data import Loader, Position
 
     batches = _batches(folder, 20_000)
 
     def order(ranks: int) -> list[list[list[int]]]:
-        """For each update its batches in the global order."""
+        """The batches of each update in the global order."""
         found: list[list[list[list[int]]]] = []
         for rank in range(ranks):
             options: dict[str, Any] = {"rank": rank, "ranks": ranks}
@@ -282,7 +282,7 @@ def _turns(updates: Sequence[Sequence[list[int]]]) -> Iterator[list[list[int]]]:
 
 
 def measure_opening(folder: Path, scale: float) -> Iterator[Figure]:
-    """Opening a store of the largest corpus; its files have holes where there would be ids."""
+    """Time to open a store of the size of the largest corpus, in sparse files."""
     from lightconv.data import Store
     from lightconv.data.store import Header, file_name
 
@@ -324,7 +324,7 @@ PARTS: dict[str, Callable[[Path, float], Iterator[Figure]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the figures; exit code 1 when one misses its bar."""
+    """Prints the figures; exit code 1 if one misses its bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

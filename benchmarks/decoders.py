@@ -1,7 +1,7 @@
-"""What benchmarks/generate.py compares: one call that translates so many sentences, for each side.
+"""The sides that benchmarks/generate.py compares: one call per side that translates a batch.
 
-Weights are random. Sources and outputs have exactly as many tokens as asked for (the end is
-forbidden before and forced there), so every side makes the same number of steps.
+Weights are random. Sources and outputs have exactly the requested number of tokens (EOS is
+forbidden before and forced there), so every side runs the same number of steps.
 """
 
 import tempfile
@@ -28,14 +28,14 @@ NAMES = {
 }
 PRECISIONS = ("float32", "int8")
 PEER = "CTranslate2, Transformer"
-# Steps of a warm-up: all of a short call, the beginning of a long one.
+# Tokens of a warm-up: all of a short call, the beginning of a long one.
 _WARM = 8
 
 Runner = Engine | Seq2Seq
 
 
 class Shape(NamedTuple):
-    """How much is translated at once: sentences, hypotheses of each, tokens of each."""
+    """Size of a call: sentences, hypotheses per sentence, tokens per sentence."""
 
     batch: int
     beam: int
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One thing to time: `call` translates `sentences` sentences, `warm` fewer tokens of them."""
+    """A side of the comparison: `call` translates `sentences` sentences, `warm` fewer tokens."""
 
     name: str
     precision: str
@@ -54,7 +54,7 @@ class Side(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As tables have it."""
+        """The name in tables."""
         return f"{self.name}, {self.precision}"
 
 
@@ -76,7 +76,7 @@ def of_recipe(name: str) -> Seq2SeqConfig:
 
 
 def build(config: Seq2SeqConfig) -> Seq2Seq:
-    """Random weights, the same ones every time."""
+    """A model with random weights from a fixed seed."""
     torch.manual_seed(0)
     return Seq2Seq(config).eval()
 
@@ -89,7 +89,7 @@ def compile_model(model: Seq2Seq, precision: str) -> Engine:
 def search(
     runner: Runner, config: Seq2SeqConfig, shape: Shape, step: Any = None
 ) -> Callable[[], object]:
-    """A call that translates one batch; `step` in the place of the runner's own."""
+    """A call that translates one batch; `step` replaces the step of the runner."""
     batch, beam, length = shape
     source = torch.randint(4, config.source_vocab, (batch, length))
     first = torch.full((batch,), EOS)
@@ -98,7 +98,7 @@ def search(
     step = step or runner.step
 
     def call() -> object:
-        torch.set_num_threads(threads)  # CTranslate2 sets it to its own number
+        torch.set_num_threads(threads)  # CTranslate2 changes it
         with torch.inference_mode():
             memory: Any = runner.encode(source)
             return beam_search(
@@ -133,7 +133,7 @@ def sides(
     against: bool = True,
     small: bool = False,
 ) -> Iterator[list[Side]]:
-    """The engine with models of these names, torch if asked for, CTranslate2 if asked for."""
+    """The engine with each named model, and torch and CTranslate2 if requested."""
     found = []
     for name in names:
         config = configuration(name, small)

@@ -1,4 +1,4 @@
-"""Memory of decoding: what a hypothesis keeps, and what a process needs that translates."""
+"""Memory of decoding: state per hypothesis, and peak memory of a process that translates."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def state_bytes(runner: decoders.Runner, config: Seq2SeqConfig, shape: Shape) ->
 def peaks(
     names: Sequence[str], precisions: Sequence[str], shape: Shape, *, against: bool, small: bool
 ) -> dict[str, int]:
-    """Bytes that a process takes to load a model's folder and to translate a batch, by side.
+    """Peak bytes of a process that loads a model folder and translates a batch, by side.
 
-    What it has after importing the libraries is not counted. A process for each side.
+    The memory after importing the libraries is subtracted. Each side runs in a separate process.
     """
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -58,7 +58,7 @@ def peaks(
 
 
 def make_engine(folder: Path, precision: str, shape: Shape) -> Callable[[], object]:
-    """Loads and translates: with the engine, or in torch."""
+    """A call that loads a model and translates, with the engine or in torch."""
     from lightconv.ops.library import native
 
     native()
@@ -73,8 +73,8 @@ def make_engine(folder: Path, precision: str, shape: Shape) -> Callable[[], obje
 
 
 def make_peer(folder: Path, precision: str, shape: Shape) -> Callable[[], object]:
-    """The same with CTranslate2; two workers, as many sentences for each."""
-    import ctranslate2  # noqa: F401 - so that it is there before memory is measured
+    """The same with CTranslate2; two workers with a batch each."""
+    import ctranslate2  # noqa: F401 - imported before memory is measured
 
     return partial(_run_peer, folder, precision, shape)
 

@@ -1,7 +1,7 @@
-"""What else computes the same thing in plain PyTorch: the peers of benchmarks/ops.py.
+"""Other formulations of the operators in plain PyTorch, compared by benchmarks/ops.py.
 
-Each takes the tensors its name needs and returns [B, T, D]. The convolutions are causal
-(left = K - 1) and get logits, so that every side includes its softmax.
+Each returns [B, T, D]. The convolutions are causal (left = K - 1) and take logits, so that every
+side includes the softmax.
 """
 
 import torch

@@ -1,14 +1,14 @@
-"""Decoding with the C++ engine: speed, where the time goes, memory; CTranslate2 and torch beside.
+"""Decoding with the C++ engine, compared with CTranslate2 and torch: speed, time shares, memory.
 
-    python -m benchmarks.generate                     everything: some 20 minutes on two cores
+    python -m benchmarks.generate                     everything: about 20 minutes on two cores
     python -m benchmarks.generate --quick             two models, beam 4, few turns: 2 minutes
     python -m benchmarks.generate --only speed long --batch 32 --beam 4
     python -m benchmarks.generate --only paper        the set-ups of the paper's Sent/sec, Tok/sec
     python -m benchmarks.generate --write docs        also the tables in docs/performance.md
 
 The models are the paper's for IWSLT De-En with random weights (--only paper: those for WMT En-De).
-Sources and outputs have exactly so many tokens, so every side makes the same number of steps.
-CTranslate2 has a Transformer of the sizes of `selfattention`, at its best thread settings. All
+Sources and outputs have a fixed number of tokens, so every side runs the same number of steps.
+CTranslate2 has a Transformer of the size of `selfattention`, with its best thread settings. All
 sides of a table run in one process in turns, after a warm-up; figures are medians.
 """
 
@@ -24,12 +24,12 @@ from benchmarks.measure import interleave
 from benchmarks.pages import measured, replace, table
 
 LONG = 200
-# Calls that take longer than this have three turns.
+# Seconds; slower calls have three turns.
 PATIENCE = 5.0
 
 
 def measure_speed(options: argparse.Namespace, found: Measured) -> str:
-    """Sentences and tokens a second of short outputs."""
+    """Sentences and tokens per second with short outputs."""
     rows = []
     for batch in options.batch:
         for beam in options.beam:
@@ -39,7 +39,7 @@ def measure_speed(options: argparse.Namespace, found: Measured) -> str:
 
 
 def measure_long(options: argparse.Namespace, found: Measured) -> str:
-    """The same of long outputs, in batches."""
+    """The same with long outputs, in batches."""
     shape = Shape(max(options.batch), 4, options.long)
     return table(_HEADER, _speeds(options, found, shape))
 
@@ -53,7 +53,7 @@ _HEADER = (
 def _speeds(
     options: argparse.Namespace, found: Measured, shape: Shape, *, in_torch: bool = False
 ) -> list[list[str]]:
-    """One row per side: its speed, and against CTranslate2, self-attention and float32."""
+    """One row per side: speed, and ratios to CTranslate2, self-attention and float32."""
     with decoders.sides(
         options.models,
         options.precision,
@@ -94,7 +94,7 @@ def turns(compared: Sequence[Side], rounds: int) -> dict[str, float]:
 
 
 def measure_shares(options: argparse.Namespace, found: Measured) -> str:
-    """Where the time of the engine goes."""
+    """Time shares of the engine by part."""
     rows = []
     for batch in options.batch:
         shape = Shape(batch, 4, options.length)
@@ -117,7 +117,7 @@ def measure_shares(options: argparse.Namespace, found: Measured) -> str:
 
 
 def measure_memory(options: argparse.Namespace, found: Measured) -> str:
-    """Bytes of a hypothesis at two lengths, and what a process needs."""
+    """Bytes per hypothesis at two lengths, and peak memory of a process."""
     batch = max(options.batch)
     rows = []
     for name in options.models:
@@ -145,7 +145,7 @@ def measure_memory(options: argparse.Namespace, found: Measured) -> str:
 
 
 def measure_paper(options: argparse.Namespace, found: Measured) -> str:
-    """The paper's own set-ups for speed."""
+    """Speed in the paper's own set-ups."""
     return protocol.measure(small=options.small, rounds=options.rounds)
 
 
@@ -159,7 +159,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace, Measured], str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the tables, then what must hold."""
+    """Prints the tables, then the bounds."""
     options = _parse(argv)
     if options.peer and not peer.available():
         print(f"error: {peer.MISSING}, or leave it out with --no-peer", file=sys.stderr)

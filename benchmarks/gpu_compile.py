@@ -1,12 +1,12 @@
-"""Compiles the Triton kernels for sm_80 and sm_90 without a GPU and prints what they occupy.
+"""Compiles the Triton kernels for sm_80 and sm_90 without a GPU and prints their resource usage.
 
     python benchmarks/gpu_compile.py                        # everything, a few minutes
     python benchmarks/gpu_compile.py --quick                # the main configuration
-    python benchmarks/gpu_compile.py --write docs/gpu.md    # and put the tables into that file
+    python benchmarks/gpu_compile.py --write docs/gpu.md    # also write the tables into that file
 
-The operators of lightconv.ops.gpu are called with tensors of the meta device (shapes without
-memory) and their launches are compiled instead of run, so what is compiled is what they launch.
-Exits with an error if a kernel spills registers.
+The operators of lightconv.ops.gpu are called with tensors on the meta device (shapes without
+memory) and their launches are compiled instead of run, so exactly the launched kernels are
+compiled. Exits with an error if a kernel spills registers.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Case(NamedTuple):
         return ", ".join([self.op, *extras, *weight])
 
 
-# Beyond the main table: autocast, wide, single and odd channels in a head, wide kernels, options.
+# Besides the main table: autocast, heads of 128, 1 and 3 channels, wide kernels, options.
 OTHER_CASES = (
     Case(weight="fp32"),
     Case(dtype="fp32", H=4, R=128),
@@ -76,7 +76,7 @@ OTHER_CASES = (
 
 
 class Launch(NamedTuple):
-    """A kernel as gpu.py launches it."""
+    """A kernel launch of gpu.py."""
 
     kernel: Any
     warps: int
@@ -88,7 +88,7 @@ class Launch(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Registers a thread, bytes of shared memory and bytes spilled by a compiled kernel."""
+    """Registers per thread, bytes of shared memory and spilled bytes of a compiled kernel."""
 
     registers: int
     shared: int
@@ -121,7 +121,7 @@ def record(case: Case) -> list[Launch]:
 
 
 def compile_for(architecture: int, launch: Launch) -> Usage:
-    """Compiles one launch and asks NVIDIA's tool (part of Triton) what the code occupies."""
+    """Compiles one launch; NVIDIA's tool (part of Triton) reports the resource usage."""
     signature, constants, attributes = {}, {}, {}
     for i, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
@@ -130,7 +130,7 @@ def compile_for(architecture: int, launch: Launch) -> Usage:
             constants[parameter.name] = value
         elif isinstance(value, torch.Tensor):
             signature[parameter.name] = f"*{TYPE_NAMES[value.dtype]}"
-            attributes[i,] = [["tt.divisibility", 16]]  # how torch allocates
+            attributes[i,] = [["tt.divisibility", 16]]  # the alignment of torch's allocations
         else:
             signature[parameter.name] = parameter.annotation_type or "i32"
     compiled = triton.compile(
@@ -152,7 +152,7 @@ def row(*cells: object) -> str:
 
 
 def main_table(quick: bool) -> tuple[list[str], list[Usage]]:
-    """R = 64, H = 16: a line for each kernel, dtype and architecture, a column for each K."""
+    """R = 64, H = 16: one row per kernel, dtype and architecture, one column per K."""
     widths = (31,) if quick else WIDTHS
     lines = [
         row("kernel", "dtype", "", *(f"K={K}" for K in widths)),
@@ -172,7 +172,7 @@ def main_table(quick: bool) -> tuple[list[str], list[Usage]]:
 
 
 def other_table() -> tuple[list[str], list[Usage]]:
-    """A line for each kernel of OTHER_CASES, a column for each architecture."""
+    """One row per kernel of OTHER_CASES, one column per architecture."""
     names = [f"sm_{architecture}" for architecture in ARCHITECTURES]
     lines = [row("kernel", "dtype", "H", "R", "K", *names), row(*["---"] * (5 + len(names)))]
     usages = []

@@ -1,12 +1,12 @@
-"""How much of a test set is nearly in training: by family of packages or page, and by chance.
+"""Share of test lines with near-duplicates in training, for three ways to split a corpus.
 
     python -m benchmarks.leaks debian-en-de debian-lm     fetched by apt, or from the cache
 
-A test line leaks if training has at least 80 % of its 4-grams of words (source side).
+A test line leaks if at least 80 % of its word 4-grams occur in training (source side).
 
-    random          as many lines as the test set has, drawn from all by chance
-    by hash alone   by a hash of the family or the page, before near-duplicates are left out
-    corpus          as `lightconv prepare` has it
+    random          a random test set of the same size
+    by hash alone   a hash of the package family or page, before near-duplicates are removed
+    corpus          the split of `lightconv prepare`
 """
 
 import argparse

@@ -16,7 +16,7 @@ ROUNDS = 4_000_000  # of twelve fused multiply-adds on vectors
 
 
 class Limits(NamedTuple):
-    """Of `threads` threads together."""
+    """Operations and bytes per second of `threads` threads together."""
 
     threads: int
     flops: float
@@ -24,7 +24,7 @@ class Limits(NamedTuple):
 
 
 class Probe:
-    """Two calls to be timed in turns with what they are the limits of: `copy` and `fma`."""
+    """Two calls, `copy` and `fma`, to be timed in turns with the kernels they limit."""
 
     def __init__(self) -> None:
         self.threads = torch.get_num_threads()
@@ -38,7 +38,7 @@ class Probe:
         self._memory = [torch.zeros(COPIED, dtype=torch.uint8) for _ in range(2)]
 
     def copy(self) -> None:
-        """Reads and writes COPIED bytes, stores passing the cache."""
+        """Reads and writes COPIED bytes with stores that bypass the cache."""
         to, source = (ctypes.c_void_p(m.data_ptr()) for m in self._memory)
         self._library.copy_bytes(self.threads, to, source, ctypes.c_int64(COPIED))
 
@@ -47,12 +47,12 @@ class Probe:
         self._library.multiply_add(self.threads, ctypes.c_int64(ROUNDS))
 
     def limits(self, copy_seconds: float, fma_seconds: float) -> Limits:
-        """From the medians of the two calls."""
+        """The limits, from the median times of the two calls."""
         flops = 2.0 * 12 * self._lanes * ROUNDS * self.threads / fma_seconds
         return Limits(self.threads, flops, 2.0 * COPIED / copy_seconds)
 
 
 def measure_limits(probe: Probe, rounds: int = 9) -> Limits:
-    """The limits alone."""
+    """The limits, measured without a kernel."""
     seconds = interleave({"copy": probe.copy, "fma": probe.fma}, rounds)
     return probe.limits(seconds["copy"], seconds["fma"])

@@ -1,7 +1,7 @@
-"""Timing and memory, the same way for every benchmark.
+"""Measurement of time and memory for all benchmarks.
 
 All sides of a comparison run in one process, in turns, after a warm-up; the figure is the median.
-Peak memory is what the process's resident size reached beyond what it was before the call.
+Peak memory is the increase of the process's resident size during the call.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def interleave(
 ) -> dict[str, float]:
     """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`.
 
-    warm  whether each side is called once before; otherwise somebody has done so
+    warm  call each side once before; False if the caller has done so
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values() if warm else ():
@@ -38,7 +38,7 @@ def interleave(
 
 
 def reuse_memory() -> None:
-    """Makes malloc keep what is freed, for this process: no page faults once it is warm.
+    """Makes malloc keep freed memory in this process: no page faults after the warm-up.
 
     By default glibc returns every block over 32 MB to the system and takes fresh pages for the
     next one, which have to be zeroed first.
@@ -50,7 +50,7 @@ def reuse_memory() -> None:
 
 
 def peak_bytes(call: Call) -> int:
-    """How far the resident size rises during call(), freed memory given back before."""
+    """Increase of the resident size during call(); freed memory is returned to the system first."""
     from lightconv.ops.memory import POOL
 
     gc.collect()
@@ -73,10 +73,11 @@ def _status(field: str) -> int:
 
 def machine() -> str:
     """One line that says what a figure was measured on."""
-    from lightconv.commands.doctor import processor
+    from lightconv.device import processor_name
     from lightconv.ops.library import native
 
+    kernels = native().isa or "no C++ kernels"
     return (
-        f"{processor()}, {torch.get_num_threads()} threads, {native().isa or 'no C++ kernels'}, "
+        f"{processor_name()}, {torch.get_num_threads()} threads, {kernels}, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )

@@ -1,4 +1,4 @@
-"""The operators against everything else that computes the same, and against attention.
+"""The operators compared with other formulations of the same function, and with attention.
 
     python -m benchmarks.ops               every table, about a quarter of an hour on two cores
     python -m benchmarks.ops --quick       one table in about a minute
@@ -29,10 +29,10 @@ from lightconv.ops import cpu, library
 from lightconv.ops.check import PLAIN
 
 TOKENS, D, H = 8192, 1024, 16
-STEP_US = 15  # what a step may cost beyond its arithmetic
+STEP_US = 15  # limit of a step's overhead beyond its arithmetic
 KERNELS = (3, 7, 15, 31, 63)
 LENGTHS = (32, 128, 512, 2048, 8192, 65536)
-MOST_BYTES = 6e9  # a formulation that would need more is not run, and the table says so
+MOST_BYTES = 6e9  # a formulation that would need more is not run; the table shows a dash
 
 Row = dict[str, Any]
 
@@ -50,7 +50,7 @@ def inputs(operator: str, T: int, K: int, tokens: int = TOKENS, width: int = D) 
 
 
 def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., Tensor]]]:
-    """Name -> (whose inputs it takes, function), ours first; None where too much is needed."""
+    """Name -> (kind of inputs, function), ours first, without those that need too much."""
     B = max(1, TOKENS // T)
     unfold_bytes = 3.0 * 4 * B * T * D * K
     band_bytes = 3.0 * 4 * B * H * T * (T + K)
@@ -77,7 +77,7 @@ def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., T
         del found["unfold"]
     if band_bytes > MOST_BYTES:
         del found["band"]
-    if T > 8192 or K != 31:  # at 65,536 minutes for one call; K means nothing to it
+    if T > 8192 or K != 31:  # minutes for one call at 65,536; does not depend on K
         found.pop("attention", None)
     if T > 8192:
         found.pop("conv2d", None)  # a quarter of a minute for one call
@@ -85,7 +85,7 @@ def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., T
 
 
 def verify() -> None:
-    """Every formulation against the kernel on a small case; attention has nothing to equal."""
+    """Compares every formulation with the kernel on a small case, except attention."""
     torch.manual_seed(0)
     for operator in ("dynamicconv", "lightconv"):
         x, logits = inputs(operator, 40, 7, tokens=80)
@@ -97,7 +97,7 @@ def verify() -> None:
 
 
 def prepared(takes: str, function: Callable[..., Tensor], T: int, K: int) -> Callable[[], object]:
-    """Forward + backward with inputs of its own."""
+    """A call of forward + backward with its own inputs."""
     given = inputs(takes, T, K)
     grad = torch.randn_like(given[0])
 
@@ -109,7 +109,7 @@ def prepared(takes: str, function: Callable[..., Tensor], T: int, K: int) -> Cal
 
 
 def measure(operator: str, T: int, K: int, rounds: int, memory: bool) -> Row:
-    """One row: milliseconds of each side, and the extra memory of each as a share."""
+    """One row: milliseconds and extra bytes of each side."""
     torch.manual_seed(0)
     calls = {name: prepared(*side, T, K) for name, side in sides(operator, T, K).items()}
     seconds = interleave(calls, rounds)
@@ -120,17 +120,17 @@ def measure(operator: str, T: int, K: int, rounds: int, memory: bool) -> Row:
         for name, call in calls.items():
             out, grads = call()  # type: ignore[misc]
             needed = sum(t.nbytes for t in (out, *grads))
-            row["needed_bytes"] = 2 * needed  # and as much for the inputs and the gradient given
+            row["needed_bytes"] = 2 * needed  # inputs and the given gradient have the same size
             del out, grads
             row["extra_bytes"][name] = max(0, peak_bytes(call) - needed)
     return row
 
 
 def forward_share(probe: Probe, rounds: int) -> Row:
-    """The forward passes at T = 2,048, K = 31, as a share of the limit that binds.
+    """Forward passes at T = 2,048, K = 31, and their share of the binding limit.
 
     The limits are measured in turns with them, on memory that has been touched before; so the share
-    is that of a call into an output that exists already. One with a fresh output stands beside it.
+    is that of a call with a preallocated output. A call with a fresh output is measured too.
     """
     found: Row = {}
     T, K = 2048, 31
@@ -158,7 +158,7 @@ def forward_share(probe: Probe, rounds: int) -> Row:
 
 
 def step_overhead(rounds: int) -> Row:
-    """One step of N = 4 rows, D = 512, K = 31: microseconds of the call and of its kernel alone."""
+    """One step with N = 4 rows, D = 512, K = 31: microseconds of the call and of its arithmetic."""
     x, window = torch.randn(4, 1, 512), torch.zeros(4, 30, 512)
     logits, out = torch.randn(4, 1, 4, 31), torch.empty(4, 1, 512)
     loaded = library.native().library
@@ -183,7 +183,7 @@ def step_overhead(rounds: int) -> Row:
 
 
 def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, float, bool]]:
-    """What must hold: (what, bound, measured, met)."""
+    """Required bounds: (what, bound, measured, met)."""
     at = {(r["operator"], r["T"], r["K"]): r for r in rows}
     found = []
 
@@ -205,7 +205,7 @@ def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, f
         what = f"{operator}: time per token, T=65,536 against T=128"
         found.append((what, "<= 1.2x", value, value <= 1.2))
         row = at[operator, 2048, 31]
-        if "extra_bytes" in row:  # memory that malloc keeps cannot be told from memory in use
+        if "extra_bytes" in row:  # absent with --reuse: kept memory looks like memory in use
             value = row["extra_bytes"]["lightconv"] / row["needed_bytes"]
             found.append((f"{operator}: extra memory, share", "< 0.05", value, value < 0.05))
         value = forward[operator]["share"]
@@ -217,7 +217,7 @@ def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, f
 
 
 def quick() -> int:
-    """The demo: one table, K = 31."""
+    """Prints one table, K = 31."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -246,7 +246,7 @@ def quick() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Verifies, measures, prints, and writes where asked."""
+    """Verifies, measures and prints; writes the pages with --write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

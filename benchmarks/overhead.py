@@ -1,14 +1,14 @@
-"""What a run costs beside its updates: loading, logging, and a checkpoint every 500 updates.
+"""Overhead of a run beyond its updates: loading, logging, and a checkpoint every 500 updates.
 
     python -m benchmarks.overhead                   IWSLT's DynamicConv: 21 updates, 3 checkpoints
     python -m benchmarks.overhead --write docs      also the table in docs/performance.md
     python -m benchmarks.overhead --recipe iwslt-de-en-dynamicconv-small --updates 60
 
-The loop of `lightconv train` trains on as many pairs as IWSLT has, of random words, and writes
-whole checkpoints (model, optimiser, manifest; on the disk) into --folder. Medians of single updates
-and saves are then put together as 500 updates have them. Loading counts twice: the loop's waiting,
-and the time that making the batches takes alone, which another thread does during the updates.
-Every update is logged, which is more than runs do.
+The loop of `lightconv train` trains on a data set of IWSLT's size, of random words, and writes full
+checkpoints (model, optimiser, manifest; synced to disk) into --folder. Medians of single updates
+and saves are combined for 500 updates. Loading counts twice: the waiting time of the loop, and the
+time to make the batches, which another thread does during the updates. Every update is logged,
+which is more than in a normal run.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Seconds = dict[str, float]
 
 
 class Watch(Display):
-    """Prints as a run does, and looks at the loop's times after each update."""
+    """Prints like a run, and records the loop's times after each update."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file)
@@ -56,18 +56,18 @@ class Watch(Display):
         self._seen: list[Seconds] = []
 
     def line(self, text: str, *, keep: bool = False) -> None:
-        """An update is over, but for this line."""
+        """Records the times; called at the end of each update."""
         self._seen.append(dict(self.seconds))
         super().line(text, keep=keep)
 
     def each(self, what: str) -> list[float]:
-        """How long it took from each update to the next, and after the last one."""
+        """Seconds of an activity from each update to the next, and after the last one."""
         times = [seconds.get(what, 0.0) for seconds in [*self._seen, self.seconds]]
         return [after - before for before, after in pairwise(times)]
 
 
 def write_pairs(folder: Path, model: Seq2SeqConfig, pairs: int) -> PreparedData:
-    """Pairs of random words, as long as sentences are; a batch of them for validation."""
+    """Pairs of random words with realistic sentence lengths, and 100 pairs for validation."""
     draw = np.random.default_rng(0)
     sizes = {"source": model.source_vocab, "target": model.target_vocab}
     for split, count in (("train", pairs), ("valid", 100)):
@@ -80,7 +80,7 @@ def write_pairs(folder: Path, model: Seq2SeqConfig, pairs: int) -> PreparedData:
 
 
 def measure(recipe: Recipe, folder: Path, updates: int, pairs: int = PAIRS) -> Seconds:
-    """Seconds of one update and of what comes with it, and of one checkpoint."""
+    """Seconds of one update, of its loading and logging, and of one checkpoint."""
     assert isinstance(recipe.model, Seq2SeqConfig)
     data = write_pairs(folder / "data", recipe.model, pairs)
     made = time_batches(data, recipe.train)
@@ -108,7 +108,7 @@ def measure(recipe: Recipe, folder: Path, updates: int, pairs: int = PAIRS) -> S
         )
         watch.seconds = loop.progress.seconds
         loop.run()
-    # Without the first update, which has what is done once: memory, the plan of an epoch.
+    # The first update is excluded: it includes one-time work (memory, the plan of an epoch).
     return {
         "update": statistics.median(watch.each("updates")[:-1]),
         "loading": statistics.median(watch.each("loading")[:-1]) + made,
@@ -118,7 +118,7 @@ def measure(recipe: Recipe, folder: Path, updates: int, pairs: int = PAIRS) -> S
 
 
 def time_batches(data: PreparedData, config: TrainConfig, count: int = 200) -> float:
-    """Seconds that an update's batches take when nothing else runs, the plan of an epoch too."""
+    """Seconds to make the batches of an update, including the epoch's plan, on an idle machine."""
     began = time.perf_counter()
     with data.updates(Position(config.seed), config, Group()) as updates:
         for _ in range(count):
@@ -127,7 +127,7 @@ def time_batches(data: PreparedData, config: TrainConfig, count: int = 200) -> f
 
 
 def put_together(found: Seconds) -> dict[str, float]:
-    """Seconds of 500 updates and of all that belongs to them."""
+    """Seconds of 500 updates with their loading, logging and one checkpoint."""
     each = {name: EVERY * found[name] for name in ("update", "loading", "logging")}
     return {**each, "checkpoint": found["checkpoint"]}
 
@@ -150,13 +150,13 @@ def render(found: Seconds) -> str:
 
 
 def overhead(found: Seconds) -> float:
-    """The share of all but the updates."""
+    """Share of the time outside of updates."""
     whole = put_together(found)
     return 1.0 - whole["update"] / sum(whole.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table; exit code 1 when the overhead is above its bar."""
+    """Prints the table; exit code 1 if the overhead is above its bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

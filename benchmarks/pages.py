@@ -1,4 +1,4 @@
-"""Measured tables inside written pages: what stands between two markers is the benchmark's."""
+"""Measured tables in Markdown pages: benchmarks replace the text between two markers."""
 
 import subprocess
 import time
@@ -9,20 +9,20 @@ from benchmarks.measure import machine
 
 
 def replace(page: Path, command: str, text: str) -> None:
-    """Replaces what stands between `command`'s markers in `page`."""
+    """Replaces the text between `command`'s markers in `page`."""
     begin, end = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
     head, rest = page.read_text().split(begin, 1)
     page.write_text(f"{head}{begin}\n{text.strip()}\n{end}{rest.split(end, 1)[1]}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown; the first column to the left, the others to the right."""
+    """A Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def commit() -> str:
-    """The project's short commit, with a mark when anything but written pages differs from it."""
+    """The short commit hash, with "-dirty" if files other than documents have changed."""
     found = _git("rev-parse", "--short", "HEAD")
     if not found:
         return "unknown"
@@ -36,5 +36,5 @@ def _git(*arguments: str) -> str:
 
 
 def measured() -> str:
-    """When and where: the first words under a table of figures."""
+    """Date, commit and machine: the first words above a table of figures."""
     return f"Measured {time.strftime('%Y-%m-%d')} at commit {commit()} on {machine()}"

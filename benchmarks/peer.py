@@ -1,8 +1,8 @@
 """CTranslate2 with a Transformer of given sizes and random weights, for benchmarks of decoding.
 
-The model is written through the library's own specification and quantised by itself. It runs at its
-best settings for this kind of machine: one thread for a sentence, two workers of one thread each
-for many (several threads inside a worker make it slower on virtual cores).
+The model is written with the library's own specification and quantised by the library. It runs with
+its best settings for this kind of machine: one thread for one sentence, two workers of one thread
+each for batches (several threads per worker are slower on virtual cores).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MISSING = "CTranslate2 is missing: pip install 'lightconv[bench]'"
 
 
 def available() -> bool:
-    """Whether the library is installed."""
+    """True if the library is installed."""
     try:
         import ctranslate2  # noqa: F401
     except ImportError:
@@ -67,7 +67,7 @@ def _norm(norm: Any, dim: int) -> None:
 
 
 def _attention(attention: Any, dim: int, *parts: int) -> None:
-    """`parts` are the widths of the projections before the last one, in units of dim."""
+    """Fills the projections; `parts` are the widths of all but the last, in units of dim."""
     for linear, width in zip(attention.linear, (*parts, 1), strict=True):
         _fill(linear, width * dim, dim, bias=True)
     _norm(attention.layer_norm, dim)
@@ -99,7 +99,7 @@ class Peer:
         )
 
     def call(self, beam: int, length: int) -> tuple[Callable[[], object], int]:
-        """What to time, and how many sentences it translates: a batch for each worker."""
+        """The call to time, and its number of sentences: a batch for each worker."""
         count = self.batch * self.workers
         source = [[f"w{(7 * i + 13 * j) % 1000}" for j in range(length)] for i in range(count)]
 

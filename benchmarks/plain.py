@@ -1,7 +1,7 @@
-"""The same models in plain PyTorch: what a training step costs without this project's operators.
+"""The same models in plain PyTorch: the cost of a training step without this project's operators.
 
-While `plain_pytorch` is open, dropout, residual sum and layer normalisation are torch's three
-calls, DynamicConv is the band matrix or the unfolded windows, and the logits exist as a whole.
+Inside `plain_pytorch`, dropout, residual sum and layer normalisation are torch's three calls,
+DynamicConv is the band matrix or the unfolded windows, and the logits are computed as one tensor.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ FORMULATIONS: dict[str, Convolution] = {"band": band, "unfold": unfold}
 
 @contextmanager
 def plain_pytorch(formulation: str) -> Iterator[None]:
-    """Models of DynamicConv layers compute with torch alone while this is open."""
+    """Models of DynamicConv layers use only torch's operators inside this context."""
     convolve = partial(_dynamicconv, convolution=FORMULATIONS[formulation])
     with ExitStack() as stack:
         for name, function in {

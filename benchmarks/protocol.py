@@ -1,10 +1,10 @@
 """The paper's own set-ups for speed, on this machine: its Sent/sec and Tok/sec columns.
 
 The ablation (section 6.2) decodes newstest2013 with beam 4 in batches of 256; appendix B decodes
-newstest2014 greedily, one sentence at a time. Here both have random weights and sentences of 28
-tokens, which is what the paper's Tok/sec over its Sent/sec gives for newstest2014. Its GPU (P100)
-is another machine: what can be compared is the ratio of two rows. `lightconv table` measures
-trained models on the real texts.
+newstest2014 greedily, one sentence at a time. Here both use random weights and sentences of 28
+tokens, the ratio of the paper's Tok/sec to its Sent/sec for newstest2014. The paper used another
+machine (P100): only the ratio of two rows is comparable. `lightconv table` measures trained models
+on the real texts.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from lightconv.paper.rows import Row
 from lightconv.paper.tables import TABLES
 
 TOKENS = 28
-# Rows of the ablation that are not the same at inference as another one, and that the engine runs.
+# Rows of the ablation that the engine supports and that differ at inference.
 ABLATION = (
     *("wmt-en-de-selfattention", "wmt-en-de-ablation-windowed", "wmt-en-de-ablation-softmax"),
     *("wmt-en-de-ablation-dynamicconv", "wmt-en-de-ablation-aan-decoder"),
@@ -27,7 +27,7 @@ _BATCH = 256
 
 
 class SetUp(NamedTuple):
-    """A table of the paper: which rows, how they are decoded, in which column speed stands."""
+    """A table of the paper: its rows, the size of a call, and the column with the speed."""
 
     name: str
     recipes: Sequence[str]
@@ -43,7 +43,7 @@ SET_UPS = (
 
 
 def measure(*, small: bool = False, rounds: int = 3) -> str:
-    """Both tables; a batch of the ablation takes a minute, so it has one turn after a warm-up."""
+    """Both tables; the ablation, with a minute per batch, has one turn after a warm-up."""
     return "\n\n".join(_measure(set_up, small, rounds) for set_up in SET_UPS)
 
 

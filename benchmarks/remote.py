@@ -1,4 +1,4 @@
-"""A side of a comparison in a process of its own: with the memory allocator as it finds it."""
+"""A side of a comparison in a separate process, with the default memory allocator."""
 
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -9,9 +9,9 @@ Make = Callable[..., Callable[[], object]]
 
 
 class Remote:
-    """Calls what `make(*arguments)` returns, in another process, and waits for it.
+    """Calls the function that `make(*arguments)` returns in another process, and waits for it.
 
-    A context manager; one process serves any number of such calls by name.
+    A context manager; one process serves any number of named functions.
     """
 
     def __init__(self, make: dict[str, tuple[Make, tuple[Any, ...]]]) -> None:
@@ -29,11 +29,11 @@ class Remote:
         self._process.join()
 
     def call(self, name: str) -> None:
-        """Calls it once."""
+        """Calls the function of that name once."""
         self._ask("call", name)
 
     def peak_bytes(self, name: str) -> int:
-        """How far the memory of that process rises during the call."""
+        """Increase of the memory of that process during the call."""
         found = self._ask("peak", name)
         assert isinstance(found, int)
         return found
@@ -42,7 +42,7 @@ class Remote:
         try:
             self._connection.send(question)
             return self._connection.recv()
-        except (EOFError, OSError):  # it has ended, and its end of the pipe with it
+        except (EOFError, OSError):  # the process has ended and closed the pipe
             self._process.join()
             code = self._process.exitcode
             raise RuntimeError(f"the process that measures ended with code {code}") from None

@@ -1,4 +1,4 @@
-"""Writes what benchmarks/ops.py measured: Markdown tables between markers, raw rows, one plot."""
+"""Writes the results of benchmarks/ops.py: Markdown tables between markers, raw rows, one plot."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def _speed(operator: str, rows: Sequence[Row]) -> str:
 
 
 def _first_screen(rows: Sequence[Row]) -> str:
-    """The README's table: K = 31, the operator and how many times slower the others are."""
+    """The README's table: K = 31, the operator's time and the slowdown of the others."""
     lines = []
     for r in rows:
         if r["K"] != 31 or r["operator"] != "dynamicconv":
@@ -75,7 +75,7 @@ def write(
     step: Row,
     checked: Sequence[Bar],
 ) -> None:
-    """performance.md (between its markers), performance-ops.json and performance-ops.png."""
+    """Writes performance.md (between its markers), performance-ops.json and performance-ops.png."""
     facts = {
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
@@ -146,7 +146,7 @@ def _bars(checked: Sequence[Bar]) -> str:
 
 
 def write_reuse(folder: Path, rows: Sequence[Row], checked: Sequence[Bar]) -> None:
-    """The tables with memory kept between calls, between their markers of performance.md."""
+    """Writes the tables of --reuse between their markers in performance.md."""
     text = f"""
 {_bars(checked)}
 

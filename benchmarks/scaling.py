@@ -1,11 +1,11 @@
-"""Tokens per second of one process and of several, one thread each, in one interleaved run.
+"""Throughput of one process and of several, one thread each, in one interleaved run.
 
     python -m benchmarks.scaling                    IWSLT's DynamicConv, 1 -> 2 processes
     python -m benchmarks.scaling --processes 4 --rounds 3 --tokens 1024
 
-An update has as many batches as there are processes. In turns it is made by the first process
-alone, the others waiting; by all together; and by each for itself, nothing being exchanged, which
-is what the machine can do at most. Figures are medians; the gradients' sum is timed apart.
+An update has one batch per process. In turns it is computed by the first process alone while the
+others wait; by all together; and by each process for itself without communication, which is the
+upper bound of the machine. Figures are medians; the sum of gradients is timed separately.
 """
 
 import argparse
@@ -32,7 +32,7 @@ T = 32
 
 
 def make_batch(config: Seq2SeqConfig, tokens: int, seed: int) -> Batch:
-    """`tokens` of source and as many of target, in sentences of T."""
+    """A batch of `tokens` source and `tokens` target tokens, in sentences of T."""
     draw = torch.Generator().manual_seed(seed)
     sizes = (config.source_vocab, config.target_vocab, config.target_vocab)
     source, target_in, target = (
@@ -107,7 +107,7 @@ def report(options: argparse.Namespace, seconds: dict[str, float]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Starts the processes, of which the first prints."""
+    """Starts the processes; the first one prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

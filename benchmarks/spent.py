@@ -1,9 +1,8 @@
-"""Where the time of a translation with the engine goes.
+"""Time of a translation with the engine, by part.
 
-The engine's programs tell the nanoseconds of each kind of instruction, on the thread that called.
-The output's product is run as a call of its own, so that it has a figure of its own. What is
-neither in a program nor in the choice of the best words is the search: torch's small operations and
-Python.
+The engine's programs report the nanoseconds of each kind of instruction on the calling thread. The
+output's product runs as a separate call, so that it is measured separately. The time outside of
+programs and the selection of the best words is the search: torch's small operations and Python.
 """
 
 import time
@@ -22,7 +21,7 @@ from lightconv.ops import program
 PRODUCTS = ("linear", "linear_int8")
 MIXERS = ("convolve", "attend", "average", "gate", "glu")
 SOURCE = ("attend_source",)
-# In the order of tables. All but the last two are products, kernels and the choice of words.
+# In the order of tables. All but the last two are products, kernels and the selection of words.
 PARTS = (
     *("encoder, products", "encoder, other kernels", "decoder, products", "decoder, mixers"),
     *("source attention", "vocabulary, product", "vocabulary, best words"),
@@ -52,7 +51,7 @@ class Clocks:
         found["source attention"] = _sum(decoder, SOURCE)
         found["vocabulary, product"] = sum(output.values())
         known = sum(found.values())
-        # Norms, int8 of activations, copies, embeddings; threads that start, and wait.
+        # Norms, quantisation of activations, copies, embeddings; starting and waiting of threads.
         found[SMALL] = self.native - known
         found["vocabulary, best words"] = self.words
         found[PYTHON] = whole - self.native - self.words
@@ -60,7 +59,7 @@ class Clocks:
 
 
 def spent(call: Callable[[], object]) -> dict[str, float]:
-    """Seconds of one call by part; they add up to the call."""
+    """Seconds of one call by part; they add up to the time of the call."""
     clocks = Clocks()
     with _watch(clocks):
         begin = time.perf_counter()
@@ -70,14 +69,14 @@ def spent(call: Callable[[], object]) -> dict[str, float]:
 
 
 def medians(turns: list[dict[str, float]]) -> dict[str, float]:
-    """Each part's share of the whole, the median of the turns, made to add up to one."""
+    """Median share of each part over the turns, normalised to add up to one."""
     shares = {part: median(turn[part] / sum(turn.values()) for turn in turns) for part in turns[0]}
     whole = sum(shares.values())
     return {part: share / whole for part, share in shares.items()}
 
 
 def overhead(shares: Mapping[str, float]) -> float:
-    """The share of Python and small operations."""
+    """Share of Python and small operations."""
     return shares[SMALL] + shares[PYTHON]
 
 
@@ -107,7 +106,7 @@ def _watch(clocks: Clocks) -> Iterator[None]:
 
 
 def _run(inner: Any, engine: int, task: program.Task, clocks: Clocks) -> int:
-    """A program, its clocks on; that of a decoder in two pieces, the second is its output."""
+    """Runs a program with its clocks; a decoder's output runs as a second piece."""
     if task.begins is not None:
         return int(inner(engine, _part(task, 0, task.count, clocks.encoder)))
     body = task.count - 1

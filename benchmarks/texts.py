@@ -1,4 +1,4 @@
-"""Made-up text with the shape of a language: how often words occur, how long lines are."""
+"""Synthetic text with the word frequencies and line lengths of a language."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# One consonant, one vowel: so no two rows of syllables are the same word.
+# One consonant, one vowel: different sequences of syllables are different words.
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou"]
-# The word of rank r stands in the text about 1 / (r + _SHIFT) ** _POWER times as often as others.
+# The frequency of the word of rank r is proportional to 1 / (r + _SHIFT) ** _POWER.
 _SHIFT, _POWER = 2.7, 1.05
 _BLOCK = 50_000
 
@@ -24,7 +24,7 @@ class Language:
         self._shares = np.cumsum(weights / weights.sum())
 
     def lines(self, lengths: NDArray[Any], seed: int) -> list[str]:
-        """Lines of so many words: [n]."""
+        """Lines with these numbers of words: [n]."""
         draw = np.random.default_rng(seed)
         places = np.searchsorted(self._shares, draw.random(int(lengths.sum())))
         words = self._words[np.minimum(places, len(self._words) - 1)].tolist()
@@ -41,7 +41,7 @@ class Language:
 
 
 def ted_like(examples: int, seed: int = 0) -> list[NDArray[Any]]:
-    """Lengths of two sides, [examples] each: log-normal, mean 23, correlated, as of talks."""
+    """Lengths of two sides, [examples] each: log-normal, mean 23, correlated, like talks."""
     draw = np.random.default_rng(seed)
     common, own = 0.6, 0.15
     mean = np.log(23) - (common**2 + own**2) / 2
@@ -51,7 +51,7 @@ def ted_like(examples: int, seed: int = 0) -> list[NDArray[Any]]:
 
 
 def _words(types: int, draw: np.random.Generator) -> Iterator[str]:
-    """All words of one syllable in any order, then those of two, ..."""
+    """All words of one syllable in random order, then those of two, ..."""
     base, width, left = len(_SYLLABLES), 1, types
     while left > 0:
         there_are = base**width
@@ -65,6 +65,6 @@ def _words(types: int, draw: np.random.Generator) -> Iterator[str]:
 
 
 def _some(below: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """`count` different numbers below a power of ten, in no order: no table of all is needed."""
-    step = int(draw.integers(below // 3, below // 2)) * 10 + 3  # has no divisor in common with it
+    """`count` different numbers below a power of ten, in mixed order, without a table of all."""
+    step = int(draw.integers(below // 3, below // 2)) * 10 + 3  # coprime to `below`
     return (np.arange(count, dtype=np.int64) * (step % below) + 7) % below

@@ -1,13 +1,13 @@
-"""One training step of the paper's models against the self-attention model of the same table.
+"""One training step of the paper's models compared with the self-attention model.
 
     python -m benchmarks.train                      the IWSLT models, 4,096 tokens, T = 32 and 512
     python -m benchmarks.train --rounds 3 --lengths 32
     python -m benchmarks.train --write docs         also the tables in docs/performance.md
 
-A step is an update as a run makes it: forward, backward with every dropout of the recipe on and
+A step is an update as in a run: forward and backward with every dropout of the recipe and the
 label-smoothed loss, the gradient's norm, Adam. All models run in turns; figures are medians.
-DynamicConv is also run in plain PyTorch (benchmarks/plain.py), in a process of its own that does
-not keep freed memory as a run does, and once under torch's profiler, to see where its time goes.
+DynamicConv is also run in plain PyTorch (benchmarks/plain.py), in a separate process that, unlike a
+run, does not keep freed memory, and once under torch's profiler for its time by operation.
 """
 
 import argparse
@@ -46,13 +46,13 @@ Row = dict[str, Any]
 
 
 def model_of(recipe: Recipe) -> Seq2SeqConfig:
-    """Its model, which is a translation model."""
+    """The model of a recipe for translation."""
     assert isinstance(recipe.model, Seq2SeqConfig)
     return recipe.model
 
 
 def step(recipe: Recipe, T: int, tokens: int) -> Callable[[], object]:
-    """One update on one batch of `tokens` source and as many target tokens."""
+    """One update on one batch of `tokens` source and `tokens` target tokens."""
     torch.manual_seed(0)
     config = model_of(recipe)
     trainer = Trainer(Seq2Seq(config), recipe.train)
@@ -66,7 +66,7 @@ def step(recipe: Recipe, T: int, tokens: int) -> Callable[[], object]:
 
 
 def plain_step(name: str, T: int, tokens: int, formulation: str) -> Callable[[], object]:
-    """The same in plain PyTorch, for the recipe of that name."""
+    """The same in plain PyTorch, for the named recipe."""
     call = step(RECIPES[name], T, tokens)
 
     def plain() -> None:
@@ -77,7 +77,7 @@ def plain_step(name: str, T: int, tokens: int, formulation: str) -> Callable[[],
 
 
 def products(config: Seq2SeqConfig, tokens: int) -> Callable[[], object]:
-    """The matrix products of the same step and nothing else, into memory that is there already.
+    """Only the matrix products of the same step, into preallocated memory.
 
     Each matrix [out, in] is multiplied three times: forward, for its input's gradient and for its
     own. Embeddings are read, not multiplied, unless they are the output.
@@ -103,7 +103,7 @@ def products(config: Seq2SeqConfig, tokens: int) -> Callable[[], object]:
 
 
 def measure(T: int, rounds: int) -> Row:
-    """Milliseconds of each model's step and of its products alone; peak memory of the step."""
+    """Milliseconds of each model's step and of its products alone; peak bytes of the step."""
     calls: dict[str, Callable[[], object]] = {}
     for mixer in MIXERS:
         recipe = RECIPES[f"{TABLE}-{mixer}"]
@@ -147,7 +147,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def render_parts(rows: Sequence[Row]) -> str:
-    """The table of where DynamicConv's time goes, in Markdown."""
+    """The table of DynamicConv's time by part, in Markdown."""
     header = ["part of DynamicConv's step", *(f"T = {row['T']}" for row in rows)]
     return table(
         header,
@@ -156,7 +156,7 @@ def render_parts(rows: Sequence[Row]) -> str:
 
 
 def judge(row: Row) -> list[tuple[str, float, float]]:
-    """What was found at one length and the least that it should be: (what, found, bar)."""
+    """Figures at one length with their lower bounds: (what, found, bar)."""
     T, ms = row["T"], row["ms"]
     dynamic = ms["dynamicconv"]
     plain = min(ms[name] for name in FORMULATIONS)
@@ -169,7 +169,7 @@ def judge(row: Row) -> list[tuple[str, float, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the tables; exit code 1 when DynamicConv misses a bar."""
+    """Prints the tables; exit code 1 if DynamicConv misses a bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,28 @@
-"""Trained models, made once when a test first asks for one."""
+"""Signals and time limits of all tests, and trained models, made when a test first asks for one."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.harness.signals import restore_signals, time_limit
+
 if TYPE_CHECKING:
     from tests.trained import Trained
+
+restore_signals()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[Any]:
+    with time_limit(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    with time_limit(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

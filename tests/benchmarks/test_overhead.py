@@ -8,7 +8,7 @@ from benchmarks.overhead import measure, overhead, put_together, render
 
 from lightconv.paper.recipes import RECIPES
 from lightconv.train.log import read_log
-from tests.train.examples import small_config
+from tests.harness.examples import small_config
 
 FOUND = {"update": 2.0, "loading": 0.004, "logging": 0.002, "checkpoint": 3.0}
 

@@ -11,18 +11,17 @@ import lightconv
 from lightconv.commands.train import _warn, choose_device, read_duration
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import ModelFolder
-from lightconv.selftest.forks import Answer, Server, shared
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
-from tests.train.examples import (
-    fingerprint,
+from tests.harness.examples import (
     lm_config,
     model_config,
     prepare,
     small_config,
     write_recipe,
 )
-from tests.train.examples import recipe as make_recipe
+from tests.harness.examples import recipe as make_recipe
+from tests.harness.server import Answer, Server, shared
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +137,7 @@ def test_a_device_that_is_not_there(server: Server, data: Path, tmp_path: Path) 
 
 
 def test_divergence_is_exit_3(server: Server, data: Path, tmp_path: Path) -> None:
-    """DynamicConv without softmax, and a rate that nothing survives."""
+    """R8: DynamicConv without softmax, and a rate that nothing survives."""
     layers = (DynamicConvConfig(kernel=3, heads=2, normalize="none"),) * 2
     path = recipe(
         tmp_path,
@@ -200,15 +199,6 @@ def test_a_run_has_one_process_at_a_time(server: Server, data: Path, tmp_path: P
         assert refused(server.run(*command), "another process is writing checkpoints")
         assert refused(server.run(*command, "--overwrite"), "another process is writing")
         assert (tmp_path / "run" / "config.json").exists()
-
-
-def test_seeds_make_the_same_run_twice(server: Server, data: Path, tmp_path: Path) -> None:
-    """R2, with all kinds of dropout, in processes of their own."""
-    path = recipe(tmp_path, model_config(), max_steps=15)
-    for name in ("a", "b"):
-        answer = server.run("train", path, "--data", data, "--out", tmp_path / name)
-        assert answer["code"] == 0, answer["err"]
-    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def merge(shares: list[list[list[int]]]) -> list[list[int]]:
     tokens=st.integers(1, 200),
 )
 def test_the_order_does_not_depend_on_ranks(lengths: list[int], tokens: int) -> None:
+    """R3."""
     batches = Batches(Numbers(lengths), max_tokens=40)
     count = sum(len(batches.plan.epoch(5, epoch).updates(tokens=tokens)) - 1 for epoch in (0, 1))
     size = {"tokens_per_update": tokens}

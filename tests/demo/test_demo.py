@@ -3,18 +3,24 @@
 import json
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from lightconv import cli
+from lightconv.commands import demo
+from lightconv.console import Display
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
-from lightconv.demo import command
+from lightconv.demo import run as stages
 from lightconv.demo.page import PAPER
+from lightconv.demo.plan import PLANS, quick
 
 CORPORA = {
     "translation": "synthetic-translation",
@@ -81,7 +87,7 @@ def test_the_page_stands_alone(done: Path) -> None:
     text = (done / "report.html").read_text()
     page = Page(text)
     assert page.open == []
-    assert len(page.images) >= 8  # learning, growth, learned and dynamic kernels, each twice
+    assert len(page.images) == 2  # learning and growth; kernels are tables
     assert all(image.startswith("data:image/svg+xml;base64,") for image in page.images)
     assert page.links == [PAPER]
     # Nothing but the link to the paper may name another place; base64 has no colon.
@@ -115,16 +121,68 @@ def test_the_second_time_is_quick_and_says_the_same(
     assert "updates" not in out  # nothing was trained
 
 
-def test_what_is_missing_is_made_again(done: Path, tmp_path: Path) -> None:
-    """A lost page is drawn anew from the results, and is the same to the byte."""
-    if task_of(done) != "translation":
-        pytest.skip("once is enough")
-    out = tmp_path / done.name
-    shutil.copytree(done, out)
+@pytest.fixture
+def out(done: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done, tmp_path / done.name))
+
+
+ONCE = pytest.mark.parametrize("done", ["translation"], indirect=True)
+
+
+@ONCE
+def test_what_is_missing_is_made_again(out: Path) -> None:
+    """A lost page is drawn again from the results, and is the same to the byte."""
     text = (out / "report.html").read_bytes()
     (out / "report.html").unlink()
-    assert run(out, task_of(done)) == 0
+    assert run(out, "translation") == 0
     assert (out / "report.html").read_bytes() == text
+
+
+def reopen(out: Path, **changes: int) -> stages.Demo:
+    plan = replace(quick(PLANS["translation"]), **changes)
+    found = stages.Demo("translation", plan, out, CORPORA["translation"])
+    with Display(quiet=True) as display:
+        found.prepare(display)
+    return found
+
+
+@ONCE
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"key": "one"}', "null", "[" * 10**5])
+def test_results_of_others_are_not_used(text: str, out: Path) -> None:
+    assert reopen(out).done
+    (out / "results.json").write_text(text)
+    found = reopen(out)
+    assert found.results.keys() == {"key"} and found.trained and not found.done
+
+
+@ONCE
+def test_another_size_is_trained_anew(out: Path) -> None:
+    found = reopen(out, steps=3)
+    assert found.results.keys() == {"key"} and not found.trained
+    assert found.train() == 0
+    assert found.trained
+
+
+def test_ctrl_c_is_passed_on(tmp_path: Path) -> None:
+    """The run is saved, and the demo ends with its exit code."""
+    small_data(tmp_path / "data", "lm")
+    script = "import sys\nfrom dataclasses import replace\nfrom lightconv import cli\n" + (
+        "from lightconv.demo.plan import PLANS\nPLANS['lm'] = replace(PLANS['lm'], dim=32)\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    arguments = ["demo", "--task", "lm", "--corpus", "synthetic-lm", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / "run" / "log.jsonl"
+    end = time.monotonic() + 120
+    while not (log.exists() and log.read_text()) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "saved as" in err
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
 def test_a_mistyped_corpus_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,15 +202,17 @@ def test_text_for_another_task_is_refused(
     assert "is for language_model, expected one for translation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("missing, extra", [("rouge_score", "rouge"), ("matplotlib", "plot")])
 def test_a_missing_package_is_named_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    missing: str,
+    extra: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == missing else True)
     assert run(tmp_path / "x", "summary") == 2
-    assert "pip install 'lightconv[rouge]'" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(tmp_path / "x", "translation") == 2
-    assert "pip install 'lightconv[plot]'" in capsys.readouterr().err
+    assert f"pip install 'lightconv[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

@@ -234,12 +234,12 @@ def put(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("encoder.layers.0.fc1.weight", torch.ones(12, 7)), r"encoder\.0\.ffn.*\[12, 7\]"),
         (put("encoder.layers.0.conv.weight", torch.ones(2, 2, 3)), r"conv\.weight has shape"),
         (put("encoder.layers.0.conv.weight", torch.ones(2, 4)), r"kernel"),
-        (put("encoder.layers.0.layer_norm1.weight", torch.ones(8)), r"stands twice"),
+        (put("encoder.layers.0.layer_norm1.weight", torch.ones(8)), r"given twice"),
         (put("decoder.layer_norm.weight", torch.ones(8)), r"norm after the last layer"),
         (put("encoder.layers.0.fc1.weight", torch.ones(12, 8).long()), r"type torch\.int64"),
         (put("encoder.layers.0.fc1.weight", torch.ones(12, 8).double()), r"type torch\.float64"),
-        (put("encoder.layers.0.fc1.weight", 3), r"which is no tensor"),
-        (put(7, torch.ones(1)), r"which is no tensor"),
+        (put("encoder.layers.0.fc1.weight", 3), r"which is not a tensor"),
+        (put(7, torch.ones(1)), r"which is not a tensor"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(change: Any, message: str, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files made to do harm: none runs anything, none grows, each is refused with a line."""
+"""R12: files made to do harm: none runs anything, none grows, each is refused with a line."""
 
 import argparse
 import io
@@ -218,17 +218,28 @@ def pipe(path: Path) -> None:
 
 NAMES = r"names {}, which no checkpoint of fairseq needs"
 COMPRESSED = r"entry '.*' is compressed"
-ODD_NAME = r"is no name that torch\.save gives"
+ODD_NAME = r"is not a name of torch\.save"
 DAMAGED = r"is damaged"
-NOTHING = r"is no checkpoint"
+NOTHING = r"is not a checkpoint"
 VIEW = r"is a view with gaps or repetitions"
 
 
+# Calls that a careless reader would make, and their names in the error.
+CALLS: dict[str, tuple[Callable[[], Call], str]] = {
+    "os.system": (lambda: Call(os.system, touch()), r"posix\.system"),
+    "eval": (lambda: Call(eval, f"__import__('os').system('{touch()}')"), r"\w+\.eval"),
+    "exec": (lambda: Call(exec, f"import os; os.system('{touch()}')"), r"\w+\.exec"),
+    "getattr": (lambda: Call(getattr, "a", "upper"), r"\w+\.getattr"),
+    "subprocess": (lambda: Call(subprocess.Popen, ["touch", os.environ[MARKER]]), r"\w+\.Popen"),
+    "torch.load": (lambda: Call(torch.load, "other.pt"), r"torch\.serialization\.load"),
+    "torch.hub": (lambda: Call(torch.hub.load, "a/b", "c"), r"torch\.hub\.load"),
+    "bytearray of a terabyte": (lambda: Call(bytearray, 10**12), r"\w+\.bytearray"),
+}
 HOSTILE: dict[str, tuple[Make, str]] = {
-    "os.system": (
-        saved(lambda: checkpoint(extra=Call(os.system, touch()))),
-        NAMES.format(r"posix\.system"),
-    ),
+    **{
+        name: (saved(lambda call=call: checkpoint(extra=call())), NAMES.format(shown))
+        for name, (call, shown) in CALLS.items()
+    },
     "os.system, legacy": (
         saved(lambda: checkpoint(extra=Call(os.system, touch())), zipped=False),
         NAMES.format(r"posix\.system"),
@@ -237,46 +248,9 @@ HOSTILE: dict[str, tuple[Make, str]] = {
         saved(lambda: checkpoint(args=Call(os.system, touch()))),
         NAMES.format(r"posix\.system"),
     ),
-    "eval": (
-        saved(lambda: checkpoint(extra=Call(eval, f"__import__('os').system('{touch()}')"))),
-        NAMES.format(r"\w+\.eval"),
-    ),
-    "exec": (
-        saved(lambda: checkpoint(extra=Call(exec, f"import os; os.system('{touch()}')"))),
-        NAMES.format(r"\w+\.exec"),
-    ),
-    "getattr": (
-        saved(lambda: checkpoint(extra=Call(getattr, "a", "upper"))),
-        NAMES.format(r"\w+\.getattr"),
-    ),
-    "subprocess": (
-        saved(lambda: Call(subprocess.Popen, ["touch", os.environ[MARKER]])),
-        NAMES.format(r"\w+\.Popen"),
-    ),
-    "torch.load": (
-        saved(lambda: Call(torch.load, "other.pt")),
-        NAMES.format(r"torch\.serialization\.load"),
-    ),
-    "torch.hub": (
-        saved(lambda: Call(torch.hub.load, "a/b", "c")),
-        NAMES.format(r"torch\.hub\.load"),
-    ),
-    "bytearray of a terabyte": (
-        saved(lambda: checkpoint(extra=Call(bytearray, 10**12))),
-        NAMES.format(r"\w+\.bytearray"),
-    ),
-    "protocol 4": (
-        pickled(4, archive),
-        r"STACK_GLOBAL in a pickle of torch\.save",
-    ),
-    "bare pickle": (
-        pickled(2, bytes),
-        NOTHING,
-    ),
-    "name with spaces": (
-        raw(archive(b"\x80\x02cos system\nx\n.")),
-        NAMES.format(r"os\.system x"),
-    ),
+    "protocol 4": (pickled(4, archive), r"STACK_GLOBAL in a pickle of torch\.save"),
+    "bare pickle": (pickled(2, bytes), NOTHING),
+    "name with spaces": (raw(archive(b"\x80\x02cos system\nx\n.")), NAMES.format(r"os\.system x")),
     "class by extension code": (raw(archive(b"\x80\x02\x82\x01.")), r"EXT1 in a pickle"),
     "old instance": (
         raw(archive(b"\x80\x02(S'x'\nios\nsystem\n.")),
@@ -288,7 +262,7 @@ HOSTILE: dict[str, tuple[Make, str]] = {
     "entries without a folder": (rezipped(flatten), ODD_NAME),
     "entry twice": (rezipped(twice), r"names an entry twice"),
     "encrypted": (patched(b"PK\x01\x02", 8, b"\x01"), r"is encrypted"),
-    "entries overlap": (overlapping, r"overlaps with another one"),
+    "entries overlap": (overlapping, r"overlaps another one"),
     "size beyond the file": (
         patched(b"PK\x01\x02", 20, b"\xff\xff\xff\x7f" * 2),
         r"its entries are longer than the file",
@@ -302,10 +276,11 @@ HOSTILE: dict[str, tuple[Make, str]] = {
     "pickle cut": (raw(archive(b"\x80\x02}q\x00")), DAMAGED),
     "stack underflow": (raw(archive(b"\x80\x02a.")), DAMAGED),
     "string longer than the file": (raw(archive(b"\x80\x02X\xff\xff\xff\x7fabc.")), DAMAGED),
+    "operation of an old protocol": (raw(archive(b"\x80\x02I1\n.")), r"is not of torch\.save"),
     "memo unknown": (raw(archive(b"\x80\x02h\x09.")), DAMAGED),
     "TorchScript": (
         raw(archive(b"\x80\x02}.", **{"constants.pkl": b"\x80\x02).", "code/a.py": b"0"})),
-        r"an archive, but not one of torch\.save",
+        r"an archive, but not of torch\.save",
     ),
     "empty": (raw(b""), NOTHING),
     "text": (raw(b"hello\n"), NOTHING),
@@ -332,8 +307,8 @@ HOSTILE: dict[str, tuple[Make, str]] = {
     "complex": (with_tensor(lambda: torch.zeros(12, 8, dtype=torch.complex64)), r"complex64"),
     "numbers shared by layers": (saved(shared_numbers), r"they share their numbers"),
     "nesting": (raw(archive(deep())), r"holds no dict"),
-    "folder": (lambda path: path.mkdir(), r"is no file"),
-    "pipe": (pipe, r"is no file"),
+    "folder": (lambda path: path.mkdir(), r"is not a file"),
+    "pipe": (pipe, r"is not a file"),
 }
 
 
@@ -360,6 +335,7 @@ def test_hostile_files_are_refused(name: str, target: Path) -> None:
     assert time.process_time() - start < 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # 200 MB
     assert len(str(raised.value)) < 600
+    assert "weights" not in str(raised.value).lower()  # torch advises to load without restrictions
     assert not Path(os.environ[MARKER]).exists()
 
 

@@ -39,7 +39,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     checkpoint = str(folder / CASES[request.param])
     assert main(["fairseq", checkpoint, *dictionaries, "--out", str(out)]) == 0
     reference = torch.load(folder / "reference.pt", weights_only=True)
-    return out, lightconv.load(out), reference
+    return out, lightconv.load(out).model, reference
 
 
 def test_teacher_forcing_is_the_same(case: Any) -> None:

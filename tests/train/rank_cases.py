@@ -1,23 +1,124 @@
-"""What a rank does in a test: each function runs on every rank at once and returns plain values."""
+"""Functions that run on every rank at once; they return plain values."""
 
 import hashlib
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lightconv.data import Batch
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import build
-from lightconv.selftest.together import CPU, joined, leave, make_batches
-from lightconv.train import DivergenceError, PreparedData, RunMetric, Trainer, run
+from lightconv.models.tensors import parameters, read_tensors, write_tensors
+from lightconv.train import (
+    AdamConfig,
+    DivergenceError,
+    Group,
+    NesterovConfig,
+    PreparedData,
+    RunMetric,
+    Trainer,
+    run,
+)
+from lightconv.train.distributed import join
+from lightconv.train.launch import find_place
+from lightconv.train.sharded import Shards
 from lightconv.train.signals import Stop
-from tests.train.examples import model_config, small_config, train_config
+from tests.harness.examples import DATA, lm_config, model_config, small_config, train_config
+
+CPU = torch.device("cpu")
+OPTIMIZERS = {"adam": AdamConfig(weight_decay=0.01), "nesterov": NesterovConfig(momentum=0.9)}
+KEY_BIASES = "source.kv_proj.bias"
+
+
+@contextmanager
+def joined(*, shard: bool = False) -> Iterator[Group]:
+    with join(find_place(os.environ), CPU, os.environ, kind=Shards if shard else None) as group:
+        yield group
+
+
+def make_batches(count: int) -> list[Batch]:
+    """Batches of different numbers of tokens: the mean of their means is not the mean."""
+    data = replace(DATA, sentences=12)
+    rows = [7, 12, 3, 9]
+    return [
+        Batch(tuple(part[: rows[i % 4]] for part in batch.inputs), batch.target[: rows[i % 4]])
+        for i, batch in enumerate(islice(data, count))
+    ]
+
+
+def updates(
+    folder: str,
+    *,
+    count: int,
+    steps: int = 20,
+    optimizer: str = "adam",
+    shard: bool = False,
+    text: bool = False,
+    **changes: Any,
+) -> list[float]:
+    """Updates of `count` batches each, shared by the ranks; writes the parameters to `folder`.
+
+    Returns loss and clipped gradient norm of each update, then a validation loss.
+    """
+    config = train_config(optimizer=OPTIMIZERS[optimizer], clip_norm=0.5, **changes)
+    with joined(shard=shard) as group:
+        torch.manual_seed(0)
+        model = build(lm_config() if text else model_config())
+        group.prepare(model)
+        trainer = Trainer(model, config, group=group)
+        data = make_batches(count * steps)
+        if text:
+            data = [Batch((batch.inputs[1],), batch.target) for batch in data]
+        losses = []
+        for step in range(steps):
+            mine = data[count * step : count * (step + 1)][group.rank :: group.size]
+            record = trainer.update(mine)
+            losses += [record.loss, record.norm]
+        losses.append(trainer.measure(data[:3][group.rank :: group.size]).loss)
+        with trainer.averaged():
+            leave(folder, group.whole(model), group)
+        return losses
+
+
+def leave(folder: str, model: nn.Module | None, group: Group) -> None:
+    """Writes the parameters of a rank under its number."""
+    if model is not None:
+        Path(folder).mkdir(exist_ok=True)
+        write_tensors(Path(folder) / f"{group.rank}.safetensors", parameters(model))
+
+
+def difference(a: Path, b: Path, *, all_of_them: bool = False) -> float:
+    """The largest difference between two files of parameters.
+
+    The bias of keys adds the same to all scores of a row, which softmax cancels: its gradient is
+    rounding alone, and Adam makes full steps of that. It is left out unless `all_of_them`.
+    """
+    one, two = read_tensors(a), read_tensors(b)
+    assert one.keys() == two.keys()
+    if not all_of_them:
+        one, two = without_key_biases(one), without_key_biases(two)
+    assert all(tensor.isfinite().all() for tensor in one.values())
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+def without_key_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keeps the values' half of the bias of a matrix for keys and values."""
+    return {
+        name: tensor.chunk(2)[1] if name.endswith(KEY_BIASES) else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def exchange() -> dict[str, Any]:
-    """Everything that ranks tell each other, with values that say whose they are."""
+    """Everything that ranks exchange, with values that depend on the rank."""
     with joined() as group:
         rank = group.rank
         model = nn.Linear(3, 2)

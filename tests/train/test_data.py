@@ -8,7 +8,7 @@ import pytest
 
 from lightconv.data import EOS, PAD, Batch, Position, StoreWriter
 from lightconv.train import Group, PreparedData
-from tests.train.examples import DATA, prepare, train_config
+from tests.harness.examples import DATA, prepare, train_config
 
 CONFIG = train_config()
 

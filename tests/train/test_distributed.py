@@ -1,21 +1,21 @@
-"""Several ranks: what they exchange, and that they compute what one would."""
+"""Several ranks exchange values, and compute what one rank would."""
 
 import math
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightconv.selftest.ranks import RankServer
-from lightconv.selftest.together import CASES, compare, difference
 from lightconv.train import Group
 from lightconv.train.distributed import join, meet, pieces
 from lightconv.train.launch import RankPlace
-from tests.train.rank_cases import exchange, out_of_memory, overflow
+from tests.harness.server import RankServer
+from tests.train.rank_cases import difference, exchange, out_of_memory, overflow, updates
 
 
 def test_what_ranks_tell_each_other(rank_server: RankServer) -> None:
@@ -33,18 +33,41 @@ def test_what_ranks_tell_each_other(rank_server: RankServer) -> None:
         assert found["hurried"] == ["nan", [True] if rank == 0 else []]
 
 
-SLOW = {"2 ranks, 2 batches, fp16", "4 ranks, 4 batches"}
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES],
+    "size, count, most, changes",
+    [
+        (2, 2, 0.0, {}),
+        (2, 4, 1e-6, {}),
+        (2, 2, 0.0, {"optimizer": "nesterov", "precision": "bf16", "ema": 0.9}),
+        pytest.param(2, 2, 0.0, {"precision": "fp16"}, marks=SLOW),
+        (3, 2, 0.0, {}),  # the third rank has no batch
+        pytest.param(4, 4, 1e-6, {}, marks=SLOW),
+    ],
 )
 def test_ranks_equal_one_that_accumulates(
-    name: str, rank_server: RankServer, tmp_path: Path
+    size: int,
+    count: int,
+    most: float,
+    changes: dict[str, Any],
+    rank_server: RankServer,
+    tmp_path: Path,
 ) -> None:
-    """R4: 20 updates with every kind of dropout, clipped, and validation in the end."""
-    assert compare(rank_server, tmp_path / "both", CASES[name]) <= CASES[name].most
+    """R4: 20 updates with every kind of dropout and clipping, then a validation."""
+    one, every = tmp_path / "one", tmp_path / "all"
+    (alone,) = rank_server.call(updates, size=1, folder=str(one), count=count, **changes)
+    losses = rank_server.call(updates, size=size, folder=str(every), count=count, **changes)
+    assert all(found == losses[0] for found in losses)
+    *trained, validated = losses[0]
+    assert trained == pytest.approx(alone[:-1], rel=1e-5 if most else 0.0, abs=0.0)
+    # The sums of a validation are in another order even where those of updates are not.
+    assert validated == pytest.approx(alone[-1], rel=1e-6, abs=0.0)
+    first = every / "0.safetensors"
+    for rank in range(1, size):
+        assert difference(first, every / f"{rank}.safetensors", all_of_them=True) == 0.0
+    assert difference(one / "0.safetensors", first, all_of_them=most == 0.0) <= most
 
 
 def test_ranks_agree_on_skips(rank_server: RankServer) -> None:

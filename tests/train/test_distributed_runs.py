@@ -8,13 +8,14 @@ import pytest
 
 from lightconv.commands.train import _warn_idle
 from lightconv.models import DynamicConvConfig
-from lightconv.selftest.ranks import RankServer, Row
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import EXIT_LOST
 from lightconv.train.log import read_log
-from tests.train.examples import fingerprint, model_config, prepare, write_recipe
-from tests.train.examples import recipe as make_recipe
+from tests.harness.examples import fingerprint, model_config, prepare, write_recipe
+from tests.harness.examples import recipe as make_recipe
+from tests.harness.server import Answer as Row
+from tests.harness.server import RankServer
 from tests.train.rank_cases import whole_run
 
 # Every update has two batches: their sum does not depend on an order.

@@ -18,7 +18,7 @@ from lightconv.train.estimate import (
 )
 from lightconv.train.loop import RunProgress, Window
 from lightconv.train.trainer import Record
-from tests.train.examples import lm_config, model_config, train_config
+from tests.harness.examples import lm_config, model_config, train_config
 
 
 def kept(model: Seq2Seq | LanguageModel, *inputs: torch.Tensor) -> int:

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
-from lightconv.selftest.guards import SmallDevice
 from lightconv.train import DivergenceError, Trainer
 from lightconv.train.guard import MOST_IN_A_ROW, Guard, halve, is_out_of_memory, positions
-from tests.train.examples import DATA, model_config, train_config
+from tests.harness.examples import DATA, model_config, train_config
 from tests.train.formula import fit
 
 
@@ -43,10 +42,14 @@ def spoil(model: nn.Module, name: str, value: float, when: Callable[[], bool]) -
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_it_never_reaches_the_parameters(value: float) -> None:
+@pytest.mark.parametrize(
+    "name", [f"{side}.{i}.ffn" for side in ("encoder", "decoder") for i in (0, 1)]
+)
+def test_it_never_reaches_the_parameters(name: str, value: float) -> None:
+    """R8."""
     trainer = build()
     calls = iter([False, True, False])
-    spoil(trainer.model, "decoder.1.ffn", value, lambda: next(calls))
+    spoil(trainer.model, name, value, lambda: next(calls))
     assert not trainer.update([DATA.batch(0)]).skipped
     before = [p.clone() for p in trainer.model.parameters()]
     record = trainer.update([DATA.batch(1)])
@@ -140,6 +143,23 @@ STILL = {
 }
 
 
+class SmallDevice:
+    """A model's features on a device with room for so many positions."""
+
+    def __init__(self, trainer: Trainer, room: int) -> None:
+        self.real = trainer.model.features
+        self.room = room
+        self.asked: list[int] = []
+        trainer.features = self
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        size = max(part.numel() for part in inputs)
+        self.asked.append(size)
+        if size > self.room:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't ...")
+        return self.real(*inputs)
+
+
 def still(**changes: Any) -> Trainer:
     torch.manual_seed(0)
     return Trainer(Seq2Seq(model_config(**{**STILL, **changes})).double(), train_config())
@@ -172,10 +192,12 @@ def _parts(*halves: Batch) -> list[tuple[Tensor, ...]]:
     return [(*half.inputs, half.target) for half in halves]
 
 
-def test_the_update_is_the_same_in_parts() -> None:
+@pytest.mark.parametrize("share", [2, 3, 5, 9])
+def test_the_update_is_the_same_in_parts(share: int) -> None:
+    """R9."""
     whole, cut = still(), still()
     batches = [DATA.batch(0), DATA.batch(1)]
-    small = SmallDevice(cut, room=positions(batches[0]) // 3)
+    small = SmallDevice(cut, room=positions(batches[0]) // share)
     for _ in range(3):
         a, b = whole.update(batches), cut.update(batches)
         assert (b.tokens, b.skipped) == (a.tokens, False)

@@ -30,7 +30,7 @@ from lightconv.train.launch import (
     rank_environment,
     spawn,
 )
-from tests.train.examples import prepare, small_config, write_recipe
+from tests.harness.examples import prepare, small_config, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}

@@ -26,7 +26,7 @@ from lightconv.models import (
     Seq2SeqConfig,
 )
 from lightconv.train import CosineConfig, Outcome, PreparedData, TrainConfig, Trainer, run
-from tests.train.examples import prepare
+from tests.harness.examples import prepare
 from tests.train.formula import fit
 
 SYMBOLS, LENGTH = 8, 12

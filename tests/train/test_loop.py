@@ -30,7 +30,7 @@ from lightconv.train.loop import Loop
 from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Trainer
-from tests.train.examples import fingerprint, prepare, small_config, train_config
+from tests.harness.examples import fingerprint, prepare, small_config, train_config
 
 CPU = torch.device("cpu")
 

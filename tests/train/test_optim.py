@@ -24,7 +24,7 @@ from lightconv.train.optim import (
     derive,
     set_seed,
 )
-from tests.train.examples import DATA, lm_config, model_config, train_config
+from tests.harness.examples import DATA, lm_config, model_config, train_config
 from tests.train.formula import fit, smoothed
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}

@@ -17,7 +17,7 @@ from lightconv.train import Group, PreparedData, Run, Trainer
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.loop import Loop, RunMetric
 from lightconv.train.run import _find_checkpoint, is_run
-from tests.train.examples import model_config, prepare, recipe, small_config
+from tests.harness.examples import model_config, prepare, recipe, small_config
 
 WHOLE = {"max_steps": 10, "validate_every": 5}
 

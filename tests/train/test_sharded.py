@@ -11,12 +11,11 @@ from lightconv.data import PAD
 from lightconv.models import AdaptiveConfig
 from lightconv.models.folder import build
 from lightconv.models.tensors import parameters
-from lightconv.selftest.ranks import RankServer
-from lightconv.selftest.together import difference, updates, without_key_biases
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.optim import batch_loss, empty_batch
-from tests.train.examples import lm_config, model_config, prepare
-from tests.train.rank_cases import whole_run
+from tests.harness.examples import lm_config, model_config, prepare
+from tests.harness.server import RankServer
+from tests.train.rank_cases import difference, updates, whole_run, without_key_biases
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from lightconv.train import (
     TrainConfig,
     Trainer,
 )
-from tests.train.examples import DATA as EXAMPLES
-from tests.train.examples import model_config, train_config
+from tests.harness.examples import DATA as EXAMPLES
+from tests.harness.examples import model_config, train_config
 from tests.train.formula import fit, smoothed
 
 DATA = Synthetic(task="copy", symbols=6, min_len=2, max_len=5, sentences=8)

@@ -1,200 +1,143 @@
 """`lightconv demo`: from nothing to a page that shows what the layers can do."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
-from lightconv.config import to_dict
-from lightconv.console import print_groups
-from lightconv.demo.plan import PLANS, Plan, quick
+from lightconv.console import Display, print_groups
+from lightconv.demo.plan import PLANS, quick
 
 if TYPE_CHECKING:
-    from lightconv.console import Display
-    from lightconv.data.prepared import Prepared
-    from lightconv.demo.results import Results
-    from lightconv.recipe import Recipe
+    from lightconv.demo.run import Demo
 
-REPORT_FILE = "report.html"
-STAGES = {
-    "data": "text",
-    "training": "training",
-    "scores": "scores on held-out text",
-    "growth": "the operator against attention",
-    "report": "report",
-}
-KINDS = {"translation": "translation", "lm": "language_model", "summary": "summarization"}
+STAGES = (
+    "text",
+    "training",
+    "scores on held-out text",
+    "the operator against attention",
+    "report",
+)
+USES = {"translation": "interactive", "lm": "generate", "summary": "summarize"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what has not been done yet, prints a short table and the name of the page."""
+    """Runs the stages that are missing; prints a short table and the path of the page."""
     options = _parser().parse(argv)
-    plan = PLANS[options.task]
-    out = options.out or Path("runs") / f"demo-{options.task}"
-    if options.quick:
-        plan = quick(plan)
+    task, plan = options.task, PLANS[options.task]
+    out = options.out or Path("runs") / f"demo-{task}"
     if options.corpus is not None:
         from lightconv.corpora import find_entry
 
         find_entry(options.corpus)
 
-    # These load numpy and more: mistakes above are answered at once.
-    from lightconv.console import Display
+    # Imports numpy and more: mistakes above are answered at once.
+    from lightconv.demo.run import Demo
 
-    _check_packages(plan.name)
+    _check_packages(task)
     out.mkdir(parents=True, exist_ok=True)
+    demo = Demo(task, quick(plan) if options.quick else plan, out, options.corpus)
     print(f"lightconv demo: {plan.about}; everything is kept in {out}")
-    _head("data")
+    _head(1)
     with Display(idle="preparing", pause=2.0) as display:
-        prepared = _prepare(plan, out, display, options.corpus)
-    recipe, results = _begin(plan, out, prepared)
-    if not _is_done(out, recipe, results):
-        code = _run(plan, out, prepared, recipe, results)
-        if code:
-            return code
-    _summarize(plan, out, results)
+        demo.prepare(display)
+    code = 0 if demo.done else _run(demo)
+    if code:
+        return code
+    _summarize(demo)
     return 0
 
 
 def _check_packages(task: str) -> None:
     """Raises ValueError before minutes are spent, if a package is missing that comes later."""
-    from lightconv.demo.plots import check_matplotlib
-
-    check_matplotlib()
-    if task == "summary" and find_spec("rouge_score") is None:
-        raise ValueError(
-            "summaries are scored by the package rouge-score. Install it with "
-            "pip install 'lightconv[rouge]'"
-        )
-
-
-def _prepare(plan: Plan, out: Path, display: "Display", corpus: str | None) -> "Prepared":
-    from lightconv.demo.corpus import find_data
-
-    prepared = find_data(plan, out / "data", display, corpus)
-    if prepared.task.kind != KINDS[plan.name]:
-        raise ValueError(
-            f"--corpus {corpus} is for {prepared.task.kind}, expected one for {KINDS[plan.name]}. "
-            "`lightconv prepare --list` shows them; choose another folder with --out"
-        )
-    return prepared
+    needed = [("matplotlib", "plot", "the demo's plots need")]
+    if task == "summary":
+        needed.append(("rouge_score", "rouge", "scores of summaries need"))
+    for package, extra, what in needed:
+        if find_spec(package) is None:
+            raise ValueError(
+                f"{what} the package {package}, expected it to be installed. Install it with "
+                f"pip install 'lightconv[{extra}]'"
+            )
 
 
-def _begin(plan: Plan, out: Path, prepared: "Prepared") -> "tuple[Recipe, Results]":
-    """The recipe, and what is known of its results."""
-    from lightconv.demo.results import Results, make_key
-    from lightconv.demo.training import find_recipe
-
-    recipe = find_recipe(plan, prepared)
-    digests = {name: split.digest for name, split in prepared.contents.splits.items()}
-    return recipe, Results.read(out, make_key(to_dict(recipe), digests, asdict(plan.size)))
-
-
-def _is_done(out: Path, recipe: "Recipe", results: "Results") -> bool:
-    from lightconv.demo.training import is_trained
-
-    return results.complete and (out / REPORT_FILE).is_file() and is_trained(out, recipe)
-
-
-def _run(plan: Plan, out: Path, prepared: "Prepared", recipe: "Recipe", results: "Results") -> int:
-    """Trains, measures and writes the page: the exit code."""
-    from lightconv.console import Display
-    from lightconv.demo.training import is_trained, train
-
-    _head("training")
-    if is_trained(out, recipe):
+def _run(demo: "Demo") -> int:
+    """Trains, measures and writes the page; an exit code."""
+    _head(2)
+    if demo.trained:
         print("  done before")
     else:
-        steps, tokens = recipe.train.max_steps, recipe.train.tokens_per_update
         print(
-            f"  {steps:,} updates of about {tokens:,} tokens: some {plan.minutes:g} minutes on two "
-            "cores. Ctrl-C saves; the same command goes on\n  loading torch",
+            f"  {demo.plan.steps:,} updates of about {demo.plan.tokens:,} tokens: some "
+            f"{demo.plan.minutes:g} minutes on two cores. Ctrl-C saves; the same command resumes\n"
+            "  loading torch",
             flush=True,
         )
-        code = train(out, prepared, recipe)
-        if code:
+        if code := demo.train():
             return code
-
-    from lightconv.demo.page import make_page
-    from lightconv.demo.results import replace_file
-    from lightconv.demo.stages import draw_all, measure_model, measure_operator
-
+    _head(3)
+    if "scores" in demo.results:
+        print("  done before")
+    else:
+        demo.measure_model()
     with Display(idle="working", pause=2.0) as display:
-        _head("scores")
-        measure_model(plan, out, prepared, recipe, results, display)
-        _head("growth")
-        measure_operator(plan, out, results, display)
-        _head("report")
+        _head(4)
+        if "growth" in demo.results:
+            print("  done before")
+        else:
+            demo.measure_operator(display)
+        _head(5)
         display.show("drawing (the first time, matplotlib lists the machine's fonts)")
-        page = make_page(plan.name, results, draw_all(results))
-        replace_file(out / REPORT_FILE, page.encode())
+        demo.write_page()
     return 0
 
 
-def _head(stage: str) -> None:
-    place = list(STAGES).index(stage) + 1
-    print(f"\n{place}/{len(STAGES)} {STAGES[stage]}", flush=True)
+def _head(stage: int) -> None:
+    print(f"\n{stage}/{len(STAGES)} {STAGES[stage - 1]}", flush=True)
 
 
-def _summarize(plan: Plan, out: Path, results: "Results") -> None:
-    """A few lines for those who do not open the page."""
-    from lightconv.demo.page import WORDS, headline
+def _summarize(demo: "Demo") -> None:
+    from lightconv.demo.page import METRICS, SOURCES, headline
 
-    words = WORDS[plan.name]
+    task, results = demo.task, demo.results
     print()
-    for example in results.examples or []:
-        rows = zip(words.parts, ("source", "output", "reference"), strict=True)
-        print("\n".join(f"{name:<10} {example[part]}" for name, part in rows), end="\n\n")
-    scores = [[who, f"{value:.1f}"] for who, value in headline(plan.name, results)]
-    print_groups({"": scores}, ("on the test set", words.metric), (words.metric,))
+    for example in results["examples"]:
+        print(f"{SOURCES[task]:<10} {example['source']}")
+        print(f"{'model':<10} {example['output']}")
+        print(f"{'reference':<10} {example['reference']}\n")
+    scores = [[who, f"{value:.1f}"] for who, value in headline(task, results)]
+    print_groups({"": scores}, ("on the test set", METRICS[task]), (METRICS[task],))
     print()
-    header, rows_of_growth = _growth(results.growth or [])
-    print_groups({"": rows_of_growth}, header, header)
-    print(f"\nthe model:  lightconv {_use(plan.name)} {out / 'run'}")
-    print(
-        f"the report: {out / REPORT_FILE} (open it in a browser; it needs no network)", flush=True
-    )
-
-
-def _growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Microseconds of a token at each length, and how many times as long attention takes."""
-    names = list(dict.fromkeys(name for row in rows for name in row["microseconds"]))
+    times = [(row["length"], row["microseconds"]) for row in results["growth"]]
+    names = list(dict.fromkeys(name for _, row in times for name in row))
     header = ["tokens", *(f"{name}, us/token" for name in names)]
-    found = []
-    for row in rows:
-        times = (row["microseconds"].get(name) for name in names)
-        cells = ["-" if each is None else f"{each:,.2f}" for each in times]
-        found.append([f"{row['length']:,}", *cells])
-    return header, found
-
-
-def _use(task: str) -> str:
-    return {"translation": "interactive", "lm": "generate", "summary": "summarize"}[task]
+    rows = [
+        [f"{length:,}", *(f"{row[name]:,.2f}" if name in row else "-" for name in names)]
+        for length, row in times
+    ]
+    print_groups({"": rows}, header, header)
+    print(f"\nthe model:  lightconv {USES[task]} {demo.run}")
+    print(f"the report: {demo.report} (open it in a browser; it needs no network)", flush=True)
 
 
 def _parser() -> Parser:
     parser = Parser(
         "demo",
-        "Fetches real text, trains a small model for a few minutes, scores it against systems that "
-        "have no model, measures the operator against attention, and writes one HTML page with "
-        "plots that opens without a network. What is done already is not done again: stopped or "
-        "killed, the same command goes on.",
+        "Fetches real text, trains a small model for a few minutes, scores it against baselines "
+        "without a model, measures the operator against attention, and writes one HTML page with "
+        "plots that opens without a network. Stopped or killed, the same command resumes.",
         "lightconv demo",
         "lightconv demo --task summary",
         "lightconv demo --corpus debian-en-fr --out runs/french",
     )
-    parser.add_argument("--task", choices=list(PLANS), default="translation")
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="where everything is kept; default: runs/demo-TASK"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--task", choices=list(PLANS), default="translation")
+    add("--out", metavar="DIR", type=Path, help="folder of everything; default: runs/demo-TASK")
+    add(
         "--corpus",
         metavar="NAME",
         help="other text, one of `lightconv prepare --list` that can be fetched or is invented",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="everything in seconds; the model learns nothing"
-    )
+    add("--quick", action="store_true", help="everything in seconds; the model learns nothing")
     return parser

@@ -1,28 +1,18 @@
-"""`lightconv doctor`: what runs here and why, in one screen or as JSON."""
+"""`lightconv doctor`: the kernels of this machine and why, on one screen or as JSON."""
 
 import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lightconv import __version__
 from lightconv.commands.parser import Parser
-
-
-def processor() -> str:
-    """The processor's own name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+from lightconv.console import tell
+from lightconv.device import processor_name
 
 
 def examine() -> dict[str, object]:
-    """Everything the report shows, as plain values."""
+    """The report as plain values."""
     import torch
 
     from lightconv.ops.functional import explain_all
@@ -31,18 +21,15 @@ def examine() -> dict[str, object]:
     from lightconv.train.allocator import most_kept
 
     library = native()
-    devices = ["cpu"]
-    devices += [
-        f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())
-    ]
+    gpus = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
     settings = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LIGHTCONV_")}
     return {
         "lightconv": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "processor": processor(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
-        "devices": devices,
+        "devices": ["cpu", *gpus],
         "instruction_set": library.isa or None,
         "cpu_kernels": library.reason,
         "kept_memory_mb": POOL.most_idle >> 20,
@@ -67,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         found = examine()
     except (RuntimeError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
     if options.json:
         print(json.dumps(found, indent=2))

@@ -1,13 +1,12 @@
 """`lightconv import`: a model of another toolkit becomes a model folder."""
 
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups
+from lightconv.console import print_rows, tell
 from lightconv.data.subword import LARGEST_CODES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import SPECIALS, Vocabularies, Vocabulary
 
@@ -16,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the checkpoint and its dictionaries, writes the folder, prints what it found."""
+    """Reads the checkpoint and its dictionaries, writes the folder, prints a summary."""
     options = _parser().parse(argv)
     dictionaries = [_read_dictionary(path) for path in _at_most_two("--dict", options.dict)]
     codes = _read_codes(_at_most_two("--codes", options.codes))
 
-    # These load torch, which takes its time: mistakes above are answered at once.
+    # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
     from lightconv.models.config import Seq2SeqConfig
     from lightconv.models.folder import check_free, describe_layers, save
     from lightconv.models.tensors import parameters
 
     check_free(options.out, overwrite=options.overwrite)
-    _tell(f"reading {options.checkpoint}")
+    tell(f"reading {options.checkpoint}")
     model, layout, task = read_model(options.checkpoint)
     config = model.config
     vocabulary = choose_vocabulary(dictionaries, options.dict, config)
-    _tell(f"writing {options.out}")
+    tell(f"writing {options.out}")
     save(
         model,
         options.out,
@@ -55,14 +54,14 @@ def main(argv: Sequence[str]) -> int:
         ("folder", str(options.out)),
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
-    print_groups({"": rows}, ("", ""), ())
+    print_rows(rows)
     return 0
 
 
 def choose_vocabulary(
     dictionaries: Sequence[Vocabulary], paths: Sequence[Path], config: "ModelConfig"
 ) -> Vocabularies:
-    """The dictionaries as the model reads them; ValueError if they are not its own."""
+    """Vocabularies of the model; ValueError if the dictionaries do not fit it."""
     from lightconv.models.config import Seq2SeqConfig
 
     if isinstance(config, Seq2SeqConfig):
@@ -103,28 +102,16 @@ def _parser() -> Parser:
         "--codes code --out de-en",
         "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",
     )
-    parser.add_argument("format", choices=["fairseq"], help="the toolkit that wrote it")
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="a .pt file")
-    parser.add_argument(
-        "--dict",
-        metavar="DICT",
-        type=Path,
-        action="append",
-        required=True,
-        help="its dict.txt; twice for source and target",
-    )
-    parser.add_argument(
-        "--codes",
-        metavar="CODES",
-        type=Path,
-        action="append",
-        default=[],
-        help="BPE codes to keep with it; twice for source and target",
-    )
-    parser.add_argument(
-        "--out", metavar="FOLDER", type=Path, required=True, help="the model folder to write"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an older model folder")
+    add = parser.add_argument
+    file: dict[str, Any] = {"type": Path, "action": "append"}
+    add("format", choices=["fairseq"], help="the toolkit that wrote it")
+    add("checkpoint", metavar="CHECKPOINT", type=Path, help="a .pt file")
+    text = "its dict.txt; twice for source and target"
+    add("--dict", metavar="DICT", **file, required=True, help=text)
+    text = "BPE codes to keep with it; twice for source and target"
+    add("--codes", metavar="CODES", **file, default=[], help=text)
+    add("--out", metavar="FOLDER", type=Path, required=True, help="the model folder to write")
+    add("--overwrite", action="store_true", help="replace an older model folder")
     return parser
 
 
@@ -141,7 +128,7 @@ def _read_dictionary(path: Path) -> Vocabulary:
         warnings.simplefilter("always")
         vocabulary = Vocabulary.from_fairseq(path)
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        tell(f"warning: {warning.message}")
     return vocabulary
 
 
@@ -154,9 +141,7 @@ def _read_text(path: Path) -> bytes:
     if not path.is_file():
         raise ValueError(f"there is no file {path}, expected BPE codes")
     if path.stat().st_size > LARGEST_CODES:
-        raise ValueError(
-            f"{path} is longer than {LARGEST_CODES >> 20} MB, so it holds no BPE codes"
-        )
+        raise ValueError(f"{path} is longer than {LARGEST_CODES >> 20} MB, expected BPE codes")
     data = path.read_bytes()
     try:
         text = data.decode()
@@ -166,7 +151,3 @@ def _read_text(path: Path) -> bytes:
     if not text.strip():
         raise ValueError(f"{path} is empty, expected BPE codes")
     return data
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

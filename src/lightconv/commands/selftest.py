@@ -1,39 +1,41 @@
 """`lightconv selftest`: one JSON line for each promise, exit code 1 if one is broken."""
 
 import json
-import sys
+import os
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
+from lightconv.console import tell
+from lightconv.processes import EXIT_FAILURE
 
 if TYPE_CHECKING:
-    from lightconv.selftest.promise import Promise
-
-EXIT_BROKEN = 1
+    from lightconv.selftest.checks import Promise
 
 
 def main(argv: Sequence[str]) -> int:
-    """Checks promises one after the other."""
+    """The command."""
     parser = Parser(
         "selftest",
-        "Checks what the project promises about crashes, signals, full disks, damaged files and "
-        "bad numbers, on this machine: small runs are trained, killed and resumed. Prints one JSON "
-        "line for each promise; exit code 1 if one is broken.",
-        "lightconv selftest             # about a minute",
-        "lightconv selftest --full      # every crash point, 52 random kills, ...: some minutes",
+        "Checks on this machine that a killed run resumes exactly, that damaged checkpoints and "
+        "files with code in them are refused, and that the kernels are right. Prints one JSON line "
+        "for each promise; exit code 1 if one is broken.",
+        "lightconv selftest             # half a minute",
+        "lightconv selftest --full      # more cases of each: some minutes",
         "lightconv selftest --only R1 R5",
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a sample of each (default)")
-    size.add_argument("--full", action="store_true", help="the figures that the documents state")
+    size.add_argument("--full", action="store_true", help="more cases of each")
     parser.add_argument("--only", metavar="NAME", nargs="+", help="these promises, such as R1")
     parser.add_argument("--list", action="store_true", help="print the promises and check nothing")
     options = parser.parse(argv)
 
-    # These load torch, which takes its time: mistakes above are answered at once.
-    from lightconv.selftest.promises import PROMISES
+    # Imports torch, which is slow: mistakes above are answered at once.
+    from lightconv.selftest import PROMISES
 
     known = [promise.name for promise in PROMISES]
     for name in options.only or []:
@@ -50,21 +52,24 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(line), flush=True)
         broken += not line["holds"]
     if broken:
-        print(f"{broken} of {len(chosen)} promises are broken", file=sys.stderr)
-    return EXIT_BROKEN if broken else 0
+        tell(f"{broken} of {len(chosen)} promises are broken")
+    return EXIT_FAILURE if broken else 0
 
 
 def check(promise: "Promise", *, full: bool) -> dict[str, Any]:
-    """What a line says: the figures, or why the promise does not hold."""
-    from lightconv.selftest.promise import BrokenError, scratch
+    """The fields of an output line: figures, or why the promise does not hold."""
+    from lightconv.selftest.checks import BrokenError
+
+    # In memory where possible.
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
     began = time.perf_counter()
     line: dict[str, Any] = {"promise": promise.name, "text": promise.text, "holds": True}
     try:
-        with scratch() as folder:
-            line |= promise.check(folder, full)
+        with tempfile.TemporaryDirectory(prefix="lightconv-", dir=where) as folder:
+            line |= promise.check(Path(folder), full)
     except BrokenError as error:
         line |= {"holds": False, "broken": str(error)}
-    except Exception as error:  # a check that cannot be done is a promise that nobody can rely on
+    except Exception as error:  # a check that fails proves nothing
         line |= {"holds": False, "broken": f"{type(error).__name__}: {error}"}
     return line | {"seconds": round(time.perf_counter() - began, 1)}

@@ -1,12 +1,13 @@
-"""The configuration of a model of the original: sizes from its tensors, the rest from arguments."""
+"""Configuration of a fairseq model: sizes from its tensors, the rest from its arguments."""
 
 import re
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from lightconv.interop.arguments import Arguments
 from lightconv.interop.layouts import need
+from lightconv.interop.pickles import content, settings
 from lightconv.models.config import (
     AdaptiveConfig,
     AttentionConfig,
@@ -21,17 +22,121 @@ from lightconv.models.config import (
 )
 
 State = Mapping[str, Tensor]
+# Arguments that change the computation without changing a tensor, and the value supported here.
+SUPPORTED: Mapping[str, Any] = {
+    "encoder_learned_pos": False,
+    "decoder_learned_pos": False,
+    "no_token_positional_embeddings": False,
+    "no_scale_embedding": False,
+    "layernorm_embedding": False,
+    "character_embeddings": False,
+    "no_cross_attention": False,
+    "cross_self_attention": False,
+    "encoder_layers_to_keep": None,
+    "decoder_layers_to_keep": None,
+    "activation_fn": "relu",
+}
+
+
+class Arguments:
+    """Arguments of a fairseq model by name; each method names the expected type in its error."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Mapping[str, Any]) -> "Arguments":
+        """From `args` until v0.10, from `cfg.model` and `cfg.task` since then."""
+        found = settings(checkpoint.get("args"))
+        if not found:
+            parts = content(checkpoint.get("cfg"))
+            for part in ("task", "model") if isinstance(parts, Mapping) else ():
+                found |= settings(parts.get(part))
+        if not found:
+            raise ValueError("the checkpoint has neither 'args' nor 'cfg' with a 'model' in it")
+        return cls(found)
+
+    def check_supported(self) -> None:
+        """Raises ValueError for an argument whose value is not supported here."""
+        for name, wanted in SUPPORTED.items():
+            value = self.values.get(name)
+            if value is not None and value != wanted:
+                self._refuse(name, value, f"{wanted}; other values are not supported")
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """True or false, also as text."""
+        value = self._get(name, default)
+        words = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
+        if str(value) not in words:
+            self._refuse(name, value, "true or false")
+        return words[str(value)]
+
+    def count(self, name: str) -> int:
+        """A whole number of at least 1."""
+        value = self._get(name, None)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._refuse(name, value, "a whole number of at least 1")
+        return value
+
+    def counts(self, name: str) -> list[int] | None:
+        """Whole numbers: a list, or text such as `[3, 7]` or `3,7`; None if not given."""
+        value = self.values.get(name)
+        if isinstance(value, str):
+            parts = value.strip("[]() ").split(",")
+            value = [int(p) if p.strip().isdecimal() and len(p) < 20 else p for p in parts]
+        if value is None:
+            return None
+        if not isinstance(value, list) or any(type(item) is not int or item < 1 for item in value):
+            self._refuse(name, self.values[name], "a list of whole numbers of at least 1")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._refuse(name, value, "a number")
+        return float(value)
+
+    def share(self, *names: str) -> float:
+        """A probability: the first of these arguments that is given and not zero, else zero."""
+        for name in names:
+            value = self.number(name, 0.0)
+            if not 0.0 <= value < 1.0:
+                self._refuse(name, value, "a number in [0, 1)")
+            if value:
+                return value
+        return 0.0
+
+    def word(self, name: str) -> str | None:
+        """Text that is not empty, or None."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) and value else None
+
+    def check_same(self, name: str, found: object) -> None:
+        """Raises ValueError if the argument is given and differs from what the tensors show."""
+        value = self.values.get(name)
+        if value is not None and value != found:
+            self._refuse(name, value, f"{found} by the weights")
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise ValueError(f"the checkpoint does not give argument {name}, which is needed")
+        return value
+
+    def _refuse(self, name: str, value: Any, expected: str) -> NoReturn:
+        raise ValueError(f"argument {name}={repr(value)[:60]}, expected {expected}")
 
 
 def model_config(args: Arguments, state: State) -> ModelConfig:
-    """An encoder-decoder model if there are tensors of an encoder, else a language model."""
+    """Configuration of an encoder-decoder model, or of a language model without encoder."""
     args.check_supported()
     is_pair = any(name.startswith("encoder.") for name in state)
     return seq2seq_config(args, state) if is_pair else language_model_config(args, state)
 
 
 def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
-    """state: tensors by common names."""
     if args.counts("adaptive_softmax_cutoff") is not None:
         raise ValueError("argument adaptive_softmax_cutoff is supported in language models only")
     source_vocab, dim = matrix(state, "encoder.embed_tokens.weight")
@@ -41,11 +146,14 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
     ffn_dim = matrix(state, "encoder.layers.0.fc1.weight")[0]
     if matrix(state, "decoder.layers.0.fc1.weight")[0] != ffn_dim:
         raise ValueError(f"decoder_ffn_embed_dim must be encoder_ffn_embed_dim={ffn_dim}")
-    check_widths(args, "encoder", dim)
-    check_widths(args, "decoder", dim)
     pre_norm = args.flag("decoder_normalize_before")
     if args.flag("encoder_normalize_before") != pre_norm:
         raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
+    share: ShareEmbeddings = "none"
+    if args.flag("share_decoder_input_output_embed", False):
+        share = "decoder"
+    if args.flag("share_all_embeddings", False):
+        share = "all"
     return Seq2SeqConfig(
         dim=dim,
         ffn_dim=ffn_dim,
@@ -54,18 +162,15 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
         decoder=mixers(args, state, "decoder", dim),
         source_vocab=source_vocab,
         target_vocab=target_vocab,
-        share_embeddings=shared(args),
-        dropout=args.share("dropout"),
-        input_dropout=args.share("input_dropout"),
-        activation_dropout=args.share("activation_dropout", "relu_dropout"),
+        share_embeddings=share,
         attention_dropout=args.share("attention_dropout"),
+        **dropouts(args),
         pre_norm=pre_norm,
         final_norm=ends_with_norm(state, pre_norm, "encoder", "decoder"),
     )
 
 
 def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
-    """state: tensors by common names."""
     adaptive = adaptive_config(args, state)
     if adaptive is None:
         vocab, dim = matrix(state, "decoder.embed_tokens.weight")
@@ -73,7 +178,6 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         dim = matrix(state, "decoder.embed_tokens.embeddings.0.1.weight")[0]
         bands = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(len(state))]
         vocab = sum(matrix(state, name)[0] for name in bands if name in state)
-    check_widths(args, "decoder", dim)
     pre_norm = args.flag("decoder_normalize_before")
     return LanguageModelConfig(
         dim=dim,
@@ -82,19 +186,25 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         vocab=vocab,
         tie_output=adaptive is not None or args.flag("share_decoder_input_output_embed", False),
         adaptive=adaptive,
-        dropout=args.share("dropout"),
-        input_dropout=args.share("input_dropout"),
-        activation_dropout=args.share("activation_dropout", "relu_dropout"),
+        **dropouts(args),
         pre_norm=pre_norm,
         final_norm=ends_with_norm(state, pre_norm, "decoder"),
     )
 
 
+def dropouts(args: Arguments) -> dict[str, Any]:
+    return {
+        "dropout": args.share("dropout"),
+        "input_dropout": args.share("input_dropout"),
+        "activation_dropout": args.share("activation_dropout", "relu_dropout"),
+    }
+
+
 def adaptive_config(args: Arguments, state: State) -> AdaptiveConfig | None:
-    """Bands at the input and at the output, which must be cut at the same places."""
+    """Bands of the input and the output, which must have the same cutoffs."""
     cutoffs = args.counts("adaptive_softmax_cutoff")
     if args.flag("adaptive_input", False) != (cutoffs is not None):
-        raise ValueError("adaptive_input needs adaptive_softmax_cutoff, and the other way round")
+        raise ValueError("adaptive_input needs adaptive_softmax_cutoff, and vice versa")
     if cutoffs is None:
         return None
     if args.counts("adaptive_input_cutoff") != cutoffs:
@@ -102,7 +212,7 @@ def adaptive_config(args: Arguments, state: State) -> AdaptiveConfig | None:
     factor = args.number("adaptive_softmax_factor", 4.0)
     if args.number("adaptive_input_factor", 4.0) != factor or factor != int(factor):
         raise ValueError(f"adaptive_input_factor must be adaptive_softmax_factor={factor}, whole")
-    # The last cutoff may be the size of the vocabulary, which goes without saying.
+    # The last cutoff may be the size of the vocabulary.
     bands = sum(name.endswith(".0.weight") for name in state if ".embed_tokens.embed" in name)
     return AdaptiveConfig(
         cutoffs=tuple(cutoffs[: bands - 1]),
@@ -114,10 +224,12 @@ def adaptive_config(args: Arguments, state: State) -> AdaptiveConfig | None:
 
 
 def mixers(args: Arguments, state: State, side: str, dim: int) -> tuple[MixerConfig, ...]:
-    """One per layer, as its tensors say; arguments that say otherwise are an error."""
+    """Mixers of a stack by its tensors; ValueError if an argument differs."""
     numbers = [re.match(rf"{side}\.layers\.(\d{{1,6}})\.", name) for name in state]
     layers = len({found[1] for found in numbers if found})
     args.check_same(f"{side}_layers", layers)
+    for name in ("embed_dim", "input_dim", "output_dim", "conv_dim"):
+        args.check_same(f"{side}_{name}", dim)
     found = tuple(mixer(args, state, side, place, dim) for place in range(layers))
     kernels = [layer.kernel for layer in found if not isinstance(layer, AttentionConfig)]
     given = args.counts(f"{side}_kernel_size_list")
@@ -131,7 +243,6 @@ def mixers(args: Arguments, state: State, side: str, dim: int) -> tuple[MixerCon
 def mixer(
     args: Arguments, state: State, side: str, place: int, dim: int
 ) -> AttentionConfig | LightConvConfig | DynamicConvConfig:
-    """The mixer of one layer."""
     prefix = f"{side}.layers.{place}"
     heads = args.count(f"{side}_attention_heads")
     if f"{prefix}.self_attn.q_proj.weight" in state:
@@ -139,47 +250,31 @@ def mixer(
     glu = matrix(state, f"{prefix}.linear1.weight")[0] == 2 * dim
     args.check_same(f"{side}_glu", glu)
     normalize: Normalize = "softmax" if args.flag("weight_softmax", True) else "none"
-    dropconnect = args.share("weight_dropout")
+    common: dict[str, Any] = {"glu": glu, "normalize": normalize}
+    common["dropconnect"] = args.share("weight_dropout")
     if f"{prefix}.conv.weight" in state:
         found, kernel = matrix(state, f"{prefix}.conv.weight")
         args.check_same(f"{side}_attention_heads", found)
         args.check_same(f"{side}_conv_type", "lightweight")
-        return LightConvConfig(
-            kernel=kernel, heads=found, glu=glu, normalize=normalize, dropconnect=dropconnect
-        )
+        return LightConvConfig(kernel=kernel, heads=found, **common)
     name = f"{prefix}.conv.weight_linear.weight"
     rows = matrix(state, name)[0]
     if rows % heads != 0:
-        raise ValueError(f"tensor {name} has {rows} rows, which {heads} heads cannot share")
+        raise ValueError(f"tensor {name} has {rows} rows, expected a multiple of {heads} heads")
     args.check_same(f"{side}_conv_type", "dynamic")
-    return DynamicConvConfig(
-        kernel=rows // heads, heads=heads, glu=glu, normalize=normalize, dropconnect=dropconnect
-    )
+    return DynamicConvConfig(kernel=rows // heads, heads=heads, **common)
 
 
 def matrix(state: State, name: str) -> tuple[int, int]:
-    """The shape of a tensor that must have two dimensions."""
+    """Shape of a tensor with two dimensions; ValueError for another."""
     shape = need(state, name).shape
     if len(shape) != 2:
         raise ValueError(f"tensor {name} has shape {list(shape)}, expected two dimensions")
     return shape[0], shape[1]
 
 
-def check_widths(args: Arguments, side: str, dim: int) -> None:
-    """All of these are one width here."""
-    for name in ("embed_dim", "input_dim", "output_dim", "conv_dim"):
-        args.check_same(f"{side}_{name}", dim)
-
-
-def shared(args: Arguments) -> ShareEmbeddings:
-    """Which of the three matrices are one."""
-    if args.flag("share_all_embeddings", False):
-        return "all"
-    return "decoder" if args.flag("share_decoder_input_output_embed", False) else "none"
-
-
 def ends_with_norm(state: State, pre_norm: bool, *sides: str) -> bool:
-    """Whether a norm follows the last layer; old pre-norm models have none."""
+    """True if a norm follows the last layer; old pre-norm models have none."""
     found = {side: f"{side}.layer_norm.weight" in state for side in sides}
     if len(set(found.values())) != 1 or (found[sides[0]] and not pre_norm):
         raise ValueError(f"a norm after the last layer in some places only: {found}")

@@ -1,8 +1,8 @@
 """Checkpoints of torch.save from strangers, read as data: nothing in them is run.
 
-First the archive and the names of all classes in it are looked at, then torch's restricted reader
-builds tensors, plain values and argparse.Namespace. Every other class that the original writes
-becomes an `Inert`: a holder of values without methods. Any other name in the file ends the reading.
+The archive and the names of all classes in it are checked first; then torch's restricted reader
+builds tensors, plain values and argparse.Namespace. Every other class that fairseq writes becomes
+an `Inert`, which holds values and has no methods. Any other name is refused.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from typing import IO, Any
 
 import torch
 
-# How torch.save begins, before version 1.6: a pickle of a number.
+# The first bytes of torch.save before version 1.6: a pickle of a number.
 LEGACY_START = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
-# Only the pickle of an archive is read whole. The largest known checkpoint has 2 MB of it.
+# The pickle of an archive is read whole; the largest known one has 2 MB.
 LARGEST_PICKLE = 64 << 20
-# Entries of one archive: a model of the paper with its optimizer has fewer than 2,000.
+# Entries of an archive; a model of the paper with its optimizer has fewer than 2,000.
 MOST_ENTRIES = 100_000
 
 TENSORS = {
@@ -32,20 +32,21 @@ TENSORS = {
     "argparse": {"Namespace"},
     "_codecs": {"encode"},
     "builtins": {"set"},
-    "__builtin__": {"set"},  # what protocol 2 calls it
+    "__builtin__": {"set"},  # its name in protocol 2
 }
 STORAGE = re.compile(
     r"\w+Storage|Size|device|u?int(8|16|32|64)|bool|half|float|double|b?float(16|32|64)"
 )
-# Types as values, such as what makes the values of a defaultdict; protocol 2 has old names for two.
+# Types as values, such as the factory of a defaultdict; protocol 2 has old names for two.
 TYPES = {
     **{name: name for name in ("int", "float", "bool", "str", "list", "dict", "tuple")},
     "long": "int",
     "unicode": "str",
 }
-# What the original's checkpoints name besides: meters of training, settings, numbers of numpy.
+# Other classes in checkpoints of fairseq: training meters, settings, NumPy scalars.
 INERT = re.compile(r"(fairseq|omegaconf|hydra|numpy|typing|enum|pathlib)(\.\w+)*")
 
+DAMAGES = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, pickle.UnpicklingError)
 SCALARS = (str, int, float, bool, type(None))
 LONGEST_LIST = 1000
 DEEPEST = 8
@@ -53,7 +54,7 @@ Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
 
 class Inert:
-    """Stands for an object of a class that is not known here: its values and nothing else."""
+    """An object of an unknown class: its values and nothing else."""
 
     values: tuple[Any, ...]
     state: Any = None
@@ -64,24 +65,29 @@ class Inert:
         return made
 
     def __init__(self, *values: Any) -> None:
-        pass  # object's own would take no values
+        pass  # object's own takes no values
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
 def read_pickle(path: str | Path) -> Any:
-    """What torch.save wrote, as data; tensors of an archive are mapped from the file."""
+    """The object that torch.save wrote, as data; tensors of an archive are mapped from the file."""
     path = Path(path)
     is_archive = check_kind(path)
-    names = archive_names(path) if is_archive else legacy_names(path)
-    allowed = check_names(path, names)
+    try:
+        allowed = check_names(path, archive_names(path) if is_archive else legacy_names(path))
+    except (*DAMAGES, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
     try:
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on old formats
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+    except pickle.UnpicklingError:
+        # torch's own text advises to load the file without restrictions.
+        raise ValueError(f"{path} is damaged: its pickle is not of torch.save") from None
     except Exception as error:
-        # Whatever a damaged or forged file makes torch stumble over.
+        # A damaged or forged file can raise anything in torch.
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
 
 
@@ -90,7 +96,7 @@ def check_kind(path: Path) -> bool:
     if not path.exists():
         raise ValueError(f"there is no file {path}")
     if not path.is_file():
-        raise ValueError(f"{path} is no file, expected a checkpoint")
+        raise ValueError(f"{path} is not a file, expected a checkpoint")
     with path.open("rb") as file:
         start = file.read(16)
     if start.startswith(b"PK\x03\x04"):
@@ -98,33 +104,33 @@ def check_kind(path: Path) -> bool:
     if start.startswith(LEGACY_START):
         return False
     found = f"it begins with {start[:8]!r}" if start else "it is empty"
-    raise ValueError(f"{path} is no checkpoint: {found}, expected a file of torch.save")
+    raise ValueError(f"{path} is not a checkpoint: {found}, expected a file of torch.save")
 
 
 def archive_names(path: Path) -> set[tuple[str, str]]:
-    """The classes named in a zip archive, after a look at its entries."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entry = check_entries(path, archive.infolist())
-            return class_names(io.BytesIO(archive.read(entry)))
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
-    except _PickleError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    """Classes named in a zip archive, whose entries are checked first."""
+    with zipfile.ZipFile(path) as archive:
+        return class_names(io.BytesIO(archive.read(check_entries(path, archive.infolist()))))
+
+
+def legacy_names(path: Path) -> set[tuple[str, str]]:
+    """Classes named in the four pickles of the older format: number, version, sizes, object."""
+    with path.open("rb") as file:
+        return set().union(*(class_names(file) for _ in range(4)))
 
 
 def check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
-    """The entry that holds the pickle; torch.save compresses nothing and nests nothing."""
+    """The entry of the pickle; torch.save neither compresses nor nests."""
     if len(entries) > MOST_ENTRIES:
-        raise ValueError(f"{path} has {len(entries)} entries, so it is no checkpoint")
+        raise ValueError(f"{path} has {len(entries)} entries, so it is not a checkpoint")
     names = [entry.filename for entry in entries]
     if len(set(names)) != len(names):
-        raise ValueError(f"{path} names an entry twice, so it is no file of torch.save")
+        raise ValueError(f"{path} names an entry twice, so it is not a file of torch.save")
     for entry in entries:
         where = f"{path}, entry {entry.filename[:80]!r}"
         parts = entry.filename.split("/")
         if len(parts) < 2 or ".." in parts or "" in parts or "\\" in entry.filename:
-            raise ValueError(f"{where} is no name that torch.save gives")
+            raise ValueError(f"{where} is not a name of torch.save")
         if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
             raise ValueError(f"{where} is compressed, which torch.save never does")
         if entry.flag_bits & 1:
@@ -132,35 +138,28 @@ def check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> zipfile.ZipInfo
     _check_overlap(path, entries)
     pickles = [entry for entry in entries if entry.filename.split("/")[1:] == ["data.pkl"]]
     if len(pickles) != 1 or any(entry.filename.endswith("constants.pkl") for entry in entries):
-        raise ValueError(f"{path} is no checkpoint: an archive, but not one of torch.save")
+        raise ValueError(f"{path} is not a checkpoint: an archive, but not of torch.save")
     if pickles[0].file_size > LARGEST_PICKLE:
         raise ValueError(f"{path} has a pickle of {pickles[0].file_size} bytes, so it is refused")
     return pickles[0]
 
 
 def _check_overlap(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """Entries that share bytes would unpack to more than the file has."""
+    """Refuses entries that share bytes, which would unpack to more than the file has."""
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
-            raise ValueError(f"{path}, entry {entry.filename[:80]!r} overlaps with another one")
+            raise ValueError(f"{path}, entry {entry.filename[:80]!r} overlaps another one")
         end = entry.header_offset + entry.file_size
     if end > path.stat().st_size:
         raise ValueError(f"{path} is damaged: its entries are longer than the file")
 
 
-def legacy_names(path: Path) -> set[tuple[str, str]]:
-    """The classes named in the four pickles before the raw numbers of the older format."""
-    try:
-        with path.open("rb") as file:
-            # A number, a version, the machine's sizes, the object.
-            return set().union(*(class_names(file) for _ in range(4)))
-    except _PickleError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-
-
 def class_names(file: IO[bytes]) -> set[tuple[str, str]]:
-    """The (module, name) pairs in a pickle, read without building anything."""
+    """(module, name) pairs in a pickle, which is scanned and not run.
+
+    torch.serialization.get_unsafe_globals_in_checkpoint does not read the older format.
+    """
     names = set()
     try:
         for operation, argument, _ in pickletools.genops(file):
@@ -169,16 +168,16 @@ def class_names(file: IO[bytes]) -> set[tuple[str, str]]:
                 names.add((module, name))
             elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
                 # torch.save writes protocol 2, which has only GLOBAL.
-                raise _PickleError(f"{operation.name} in a pickle of torch.save")
-    except _PickleError:
+                raise pickle.UnpicklingError(f"{operation.name} in a pickle of torch.save")
+    except pickle.UnpicklingError:
         raise
     except Exception as error:
-        raise _PickleError(f"not a pickle: {_first_line(error)}") from None
+        raise pickle.UnpicklingError(f"not a pickle: {_first_line(error)}") from None
     return names
 
 
 def check_names(path: Path, names: set[tuple[str, str]]) -> list[Allowed]:
-    """What torch's reader shall take for the names it does not know; ValueError for a bad one."""
+    """Classes for the names that torch's reader does not know; ValueError for a bad name."""
     allowed: list[Allowed] = [argparse.Namespace]
     for module, name in sorted(names):
         if name in TENSORS.get(module, ()) or (module == "torch" and STORAGE.fullmatch(name)):
@@ -191,15 +190,14 @@ def check_names(path: Path, names: set[tuple[str, str]]) -> list[Allowed]:
             allowed.append((Inert, f"{module}.{name}"))
         else:
             raise ValueError(
-                f"{path} names {module[:60]}.{name[:60]}, which no checkpoint of fairseq needs, so "
-                "it is refused. If you trust the file, open it where it was made and save only its "
-                "'model' and 'args' or 'cfg' with torch.save"
+                f"{path} names {module[:60]}.{name[:60]}, which no checkpoint of fairseq needs. "
+                "Ask its author for a file with 'model' and 'args' or 'cfg' alone"
             )
     return allowed
 
 
 def settings(value: Any) -> dict[str, Any]:
-    """A Namespace, a dict or a pickled omegaconf container as numbers, text and lists of them."""
+    """Numbers, texts and lists of them in a Namespace, a dict or an omegaconf container."""
     found = content(value)
     if not isinstance(found, Mapping):
         return {}
@@ -207,17 +205,16 @@ def settings(value: Any) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """A number, text, a list of these; None for what is nothing of the kind."""
     found = content(value)
     if isinstance(found, list | tuple):
-        # Long ones are no settings, and the same one may stand in a forged file many times.
+        # Longer ones are not settings, and a forged file may hold the same one many times.
         items = [content(item) for item in found[:LONGEST_LIST]]
         return items if all(isinstance(item, SCALARS) for item in items) else None
     return found if isinstance(found, SCALARS) else None
 
 
 def content(value: Any) -> Any:
-    """What is in a Namespace, in a container or node of omegaconf, in an enum."""
+    """The value inside a Namespace, a container or node of omegaconf, or an enum."""
     for _ in range(DEEPEST):
         if isinstance(value, argparse.Namespace):
             return vars(value)
@@ -233,12 +230,8 @@ def content(value: Any) -> Any:
     return None
 
 
-class _PickleError(Exception):
-    """A pickle that is not of torch.save."""
-
-
 def _plain_dict(*_: Any) -> dict[Any, Any]:
-    """A defaultdict without the function that makes its values."""
+    """A defaultdict without its factory."""
     return {}
 
 

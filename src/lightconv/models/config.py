@@ -41,10 +41,7 @@ class ConvConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LightConvConfig:
-    """Lightweight convolution; `heads` = dim and `normalize` = "none" is a depthwise one."""
-
-    kind: ClassVar[str] = "lightconv"
+class _ConvolutionConfig:
     kernel: int
     heads: int
     glu: bool = False
@@ -57,7 +54,14 @@ class LightConvConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicConvConfig(LightConvConfig):
+class LightConvConfig(_ConvolutionConfig):
+    """Lightweight convolution; `heads` = dim and `normalize` = "none" is a depthwise one."""
+
+    kind: ClassVar[str] = "lightconv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicConvConfig(_ConvolutionConfig):
     """Dynamic convolution: the kernel is predicted from the current position."""
 
     kind: ClassVar[str] = "dynamicconv"

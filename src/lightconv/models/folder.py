@@ -167,11 +167,15 @@ class ModelFolder:
             count = sum(tensor.numel() for tensor in named.values())
             listed = sorted([WEIGHTS_FILE, *extra])
             extra[CARD_FILE] = _card(path.absolute().name, model.config, count, listed).encode()
-        with new_folder(path, replace=overwrite) as fresh:
-            for name, data in extra.items():
-                write_file(fresh / name, data)
-            write_tensors(fresh / WEIGHTS_FILE, named)
-            write_manifest(fresh, skip=(CARD_FILE,))  # people may edit the card
+        try:
+            with new_folder(path, replace=overwrite) as fresh:
+                for name, data in extra.items():
+                    write_file(fresh / name, data)
+                write_tensors(fresh / WEIGHTS_FILE, named)
+                write_manifest(fresh, skip=(CARD_FILE,))  # people may edit the card
+        except OSError as error:  # a failed write names no file
+            reason = f"the model folder cannot be written: {error.strerror}"
+            raise OSError(error.errno, reason, str(path)) from error
         return cls(path)
 
 

@@ -1,1 +1,5 @@
-"""What the project promises about failures, as checks that anyone can run: `lightconv selftest`."""
+"""Promises about failures as checks that a user can run: `lightconv selftest`."""
+
+from lightconv.selftest.checks import PROMISES
+
+__all__ = ["PROMISES"]

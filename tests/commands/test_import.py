@@ -33,12 +33,15 @@ def given(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def command(given: dict[str, str], *more: str) -> list[str]:
+    dicts = ["--dict", given["source"], "--dict", given["target"]]
+    return ["import", "fairseq", given["checkpoint"], *dicts, "--out", given["out"], *more]
+
+
 def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     codes = Path(given["out"]).with_name("code")
     codes.write_text("#version: 0.2\na b\n")
-    dicts = ["--dict", given["source"], "--dict", given["target"]]
-    command = ["import", "fairseq", given["checkpoint"], *dicts, "--codes", str(codes)]
-    assert main([*command, "--out", given["out"]]) == 0
+    assert main(command(given, "--codes", str(codes))) == 0
     printed = capsys.readouterr()
     assert [line.split(maxsplit=1) for line in printed.out.splitlines()] == [
         ["layout", "2019 (v0.6)"],
@@ -49,8 +52,8 @@ def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFix
         ["folder", given["out"]],
         [
             "files",
-            "README.md, codes.txt, config.json, model.safetensors, vocab.source.txt, "
-            "vocab.target.txt",
+            "README.md, codes.txt, config.json, manifest.json, model.safetensors, "
+            "vocab.source.txt, vocab.target.txt",
         ],
     ]
     assert printed.err.splitlines() == [f"reading {given['checkpoint']}", f"writing {given['out']}"]
@@ -110,13 +113,13 @@ def mistakes(given: dict[str, str]) -> dict[str, tuple[list[str], str]]:
         ),
         "no such dictionary": (["x", "--dict", f"{folder}/none", *out], "none does not exist"),
         "no such checkpoint": ([f"{folder}/none.pt", *full[1:], *out], "there is no file"),
-        "no checkpoint": ([longer, *full[1:], *out], "is no checkpoint: it begins with"),
+        "no checkpoint": ([longer, *full[1:], *out], "is not a checkpoint: it begins with"),
         "codes of latin1": ([*full, "--codes", str(latin1), *out], "latin1, line 2: not UTF-8"),
         "codes empty": ([*full, "--codes", f"{folder}/empty", *out], "empty is empty"),
         "no such codes": ([*full, "--codes", f"{folder}/none", *out], "there is no file"),
         "folder of others": (
             [*full, "--overwrite", "--out", str(other)],
-            "is no model folder, so it is not overwritten",
+            "is not a model folder, so it is not overwritten",
         ),
         "folder exists": ([*full, "--out", str(other)], "other exists"),
     }
@@ -148,12 +151,10 @@ def test_a_shared_vocabulary_needs_one_dictionary(
 
 
 def test_overwriting(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    dicts = ["--dict", given["source"], "--dict", given["target"]]
-    command = ["import", "fairseq", given["checkpoint"], *dicts, "--out", given["out"]]
-    assert main(command) == 0
-    assert main(command) == 2
+    assert main(command(given)) == 0
+    assert main(command(given)) == 2
     assert "exists" in capsys.readouterr().err
-    assert main([*command, "--overwrite"]) == 0
+    assert main(command(given, "--overwrite")) == 0
 
 
 FULL_DISK = """
@@ -165,11 +166,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_full_disk(given: dict[str, str]) -> None:
-    dicts = ["--dict", given["source"], "--dict", given["target"]]
-    command = ["import", "fairseq", given["checkpoint"], *dicts, "--out", given["out"]]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, *command], capture_output=True, text=True, check=False
-    )
+    script = [sys.executable, "-c", FULL_DISK, *command(given)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "cannot be written" in done.stderr.splitlines()[-1]
     assert "File too large" in done.stderr.splitlines()[-1]
@@ -181,8 +179,7 @@ def test_a_windows_dictionary_is_read_with_a_warning(
 ) -> None:
     source = Path(given["source"])
     source.write_bytes(source.read_bytes().replace(b"\n", b"\r\n"))
-    dicts = ["--dict", given["source"], "--dict", given["target"]]
-    assert main(["import", "fairseq", given["checkpoint"], *dicts, "--out", given["out"]]) == 0
+    assert main(command(given)) == 0
     warning = capsys.readouterr().err.splitlines()[0]
     assert warning == f"warning: {source}: dropped the CR of 7 lines"
 

@@ -1,6 +1,6 @@
-"""Writers of checkpoints that are killed, one at each operation on files.
+"""Writers of checkpoints that are killed at each operation on files.
 
-Each runs in a fork of a process that has torch imported and no threads: `lightconv.selftest.forks`.
+Each runs in a fork of a process that has torch imported and no threads: `tests.harness.server`.
 """
 
 import errno
@@ -10,22 +10,90 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lightconv.selftest.points import OPERATIONS, Action, interrupt_at, kill, kill_halfway
-from lightconv.selftest.promise import BrokenError, expect
 from lightconv.train.checkpoints import Checkpoints, SaveError
+from lightconv.train.loop import Loop
+
+OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "unlink", "rmdir")
+Action = Callable[[str, tuple[Any, ...]], None]
+
+
+def interrupt_at(point: int, action: Action) -> Callable[[], list[str]]:
+    """Does `action` before operation number `point`; returns a function that lists all of them.
+
+    For a process that will end: nothing is put back.
+    """
+    names: list[str] = []
+
+    def patch(name: str) -> None:
+        real = getattr(os, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            names.append(name)
+            if len(names) - 1 == point:
+                action(name, args)
+            return real(*args, **kwargs)
+
+        setattr(os, name, counted)
+
+    for name in OPERATIONS:
+        patch(name)
+    return lambda: names
+
+
+def kill(name: str, args: tuple[Any, ...]) -> None:
+    """Ends the process before the operation."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_halfway(name: str, args: tuple[Any, ...]) -> None:
+    """Ends the process after half of a write, or before another operation."""
+    if name == "write":
+        with os.fdopen(os.dup(args[0]), "wb", buffering=0) as file:
+            file.write(args[1][: len(args[1]) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash_at(step: int, point: int, halfway: bool) -> None:
+    """Kills a run at an operation of its save at `step`.
+
+    It ends after that save in any case, and prints the names of all operations as JSON.
+    """
+    real = Loop._save
+
+    def save(self: Loop) -> None:
+        if self.trainer.step != step:
+            return real(self)
+        names = interrupt_at(point, kill_halfway if halfway else kill)
+        real(self)
+        os.write(1, json.dumps(names()).encode())
+        os._exit(0)
+
+    Loop._save = save  # type: ignore[method-assign]
+
+
+def worth_it(names: list[str]) -> list[int]:
+    """All operations except those in the middle of a row of writes: its first two and last stay."""
+
+    def middle(place: int) -> bool:
+        row = names[max(place - 2, 0) : place + 2]
+        return row == ["write"] * 4
+
+    return [place for place in range(len(names)) if not middle(place)]
+
+
+# --- Cases
 
 OLD, LAST, NEW, NEXT = 50, 100, 200, 300
 Result = dict[str, Any]
 
 
 def contents(step: int, version: int = 0) -> tuple[dict[str, dict[str, torch.Tensor]], Result]:
-    """What the checkpoint of a step holds: all of it says which step it is of."""
+    """Tensors and values of a checkpoint; all depend on the step."""
     tensors = {
         "model": {
             name: torch.arange(20, dtype=torch.float32) + step + version for name in ("a", "b.c")
@@ -40,36 +108,30 @@ def contents(step: int, version: int = 0) -> tuple[dict[str, dict[str, torch.Ten
 
 
 def save(folder: Path, step: int, version: int = 0) -> None:
-    """Writes it, and keeps two."""
     tensors, values = contents(step, version)
     with Checkpoints(folder, keep_last=2, keep_best=0) as checkpoints:
         checkpoints.save(step, tensors, values)
 
 
 def identify(folder: Path) -> Result:
-    """Which checkpoint is the latest; it must be that one in every number."""
+    """Identity of the latest checkpoint, compared with what was written in every number."""
     found = Checkpoints(folder).latest()
-    if found is None:
-        raise BrokenError("there is no checkpoint")
+    assert found is not None
     tensors, values = contents(found.step, found.values["version"])
-    expect(found.values == values, f"step {found.step} has other values")
-    expect(found.tensors.keys() == tensors.keys(), f"step {found.step} has other parts")
+    assert found.values == values
+    assert found.tensors.keys() == tensors.keys()
     for part, named in tensors.items():
-        read = found.tensors[part]
-        same = read.keys() == named.keys() and all(
-            torch.equal(read[name], tensor) for name, tensor in named.items()
-        )
-        expect(same, f"step {found.step}: other tensors in {part}")
+        assert found.tensors[part].keys() == named.keys()
+        assert all(torch.equal(found.tensors[part][name], named[name]) for name in named)
     return {"step": found.step, "version": values["version"], "skipped": len(found.skipped)}
 
 
 def names(folder: Path) -> list[str]:
-    """What lies there."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a forked process; how that ended, if it was killed."""
+    """The result of `work` in a forked process, or the signal that killed it."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -87,16 +149,15 @@ def in_child(work: Callable[[], Any]) -> Any:
 
 
 def fail(name: str, args: tuple[Any, ...]) -> None:
-    """The disk is full."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def template(folder: Path, scene: str) -> tuple[int, int]:
-    """Prepares a folder; the step and version that is saved then.
+    """Prepares a folder; returns the step and version to save next.
 
-    new      a checkpoint more, after which the oldest goes
-    again    the newest once more, with other contents
-    remains  a checkpoint more where others were killed: before, while replacing, while removing
+    new      one more checkpoint, which removes the oldest
+    again    the newest again, with other contents
+    remains  one more checkpoint beside the remains of killed writers
     """
     save(folder, OLD)
     save(folder, LAST)
@@ -111,7 +172,7 @@ def template(folder: Path, scene: str) -> tuple[int, int]:
 
 
 def at_every_point(folder: Path, scene: str, action: Action) -> Iterator[Result]:
-    """Saves with `action` at each operation in turn, until one save has come to its end."""
+    """Saves with `action` at each operation in turn, until one save completes."""
     before = folder / "before"
     step, version = template(before, scene)
     point, ended = 0, False
@@ -138,7 +199,7 @@ def at_every_point(folder: Path, scene: str, action: Action) -> Iterator[Result]
 
 
 def order(folder: Path) -> Iterator[Result]:
-    """Every operation of one save, with what it acts on."""
+    """All operations of one save with their paths."""
     template(folder, "new")
     log: list[Result] = []
     paths: dict[int, str] = {}
@@ -163,7 +224,7 @@ def order(folder: Path) -> Iterator[Result]:
 
 
 def small_disk(folder: Path) -> Iterator[Result]:
-    """No file may be longer than so many bytes."""
+    """Files may not be longer than so many bytes."""
     save(folder, OLD)
     save(folder, LAST)
     for limit in (0, 1, 100, 300, 600):
@@ -182,7 +243,7 @@ def small_disk(folder: Path) -> Iterator[Result]:
 
 
 def closed_folder(folder: Path) -> Iterator[Result]:
-    """The folder cannot be written to, by someone who is not its owner or by its owner."""
+    """The folder is not writable."""
     save(folder, OLD)
     save(folder, LAST)
     (folder / ".lock").unlink()
@@ -202,13 +263,13 @@ def closed_folder(folder: Path) -> Iterator[Result]:
 
 
 def two_writers(folder: Path) -> Iterator[Result]:
-    """A second process is refused while the first lives, even if that leaves a child behind."""
+    """A second process is refused while the first lives; a child left behind does not count."""
     ready, tell = os.pipe()
     owner = os.fork()
     if owner == 0:
         held = Checkpoints(folder)  # the lock is released with it
         held.claim()
-        if os.fork() == 0:  # a worker that nobody ends
+        if os.fork() == 0:  # a worker that outlives its parent
             os.write(tell, f"{os.getpid():10d}".encode())
             signal.pause()
         signal.pause()
@@ -242,19 +303,17 @@ CASES: dict[str, Callable[[Path], Iterator[Result]]] = {
 }
 
 
-def run(name: str, folder: Path) -> list[Result]:
-    """The results of a case; the last one may be an error."""
-    results = []
-    try:
-        for result in CASES[name](folder / name):
-            results.append(result)  # noqa: PERF402 - those before an error are wanted too
-    except Exception as error:
-        results.append({"error": f"{type(error).__name__}: {error}"})
-    return results
+def run(name: str, folder: str) -> list[Result]:
+    """Results of a case, in a process of its own; the last one may be an error."""
 
+    def work() -> list[Result]:
+        results = []
+        try:
+            for result in CASES[name](Path(folder) / name):
+                results.append(result)  # noqa: PERF402 - those before an error are wanted too
+        except Exception as error:
+            results.append({"error": f"{type(error).__name__}: {error}"})
+        return results
 
-def run_all(folder: str, *cases: str) -> int:
-    """Prints the results of some cases, or of all, as JSON; each is a process of its own."""
-    found = {case: in_child(partial(run, case, Path(folder))) for case in cases or CASES}
-    print(json.dumps(found))
-    return 0
+    found: list[Result] = in_child(work)
+    return found

@@ -1,4 +1,4 @@
-"""`lightconv selftest`: one JSON line for each promise, and an exit code that one can rely on."""
+"""`lightconv selftest`: one JSON line for each promise, and the exit code."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lightconv import selftest
 from lightconv.cli import main
-from lightconv.selftest import promises
-from lightconv.selftest.promise import Promise, expect, scratch
+from lightconv.selftest.checks import Promise, expect
 
 
 def holds(folder: Path, full: bool) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def fails(folder: Path, full: bool) -> dict[str, Any]:
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {"A": holds, "B": breaks, "C": fails}
     found = tuple(Promise(name, f"text of {name}", check) for name, check in checks.items())
-    monkeypatch.setattr(promises, "PROMISES", found)
+    monkeypatch.setattr(selftest, "PROMISES", found)
 
 
 @pytest.mark.usefixtures("three")
@@ -55,14 +55,3 @@ def test_some_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--only R99, expected one of A, B, C" in capsys.readouterr().err
     assert main(["selftest", "--list"]) == 0
     assert capsys.readouterr().out == "A    text of A\nB    text of B\nC    text of C\n"
-
-
-def test_names_are_those_of_the_documents() -> None:
-    names = [promise.name for promise in promises.PROMISES]
-    assert names == [f"R{number}" for number in range(1, 13)]
-
-
-def test_a_scratch_folder_is_removed() -> None:
-    with scratch() as folder:
-        (folder / "a").mkdir()
-    assert not folder.exists()

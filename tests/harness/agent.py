@@ -1,7 +1,7 @@
 """torchrun's agent in one process that forks its workers, which have everything imported.
 
-Run as `python -m lightconv.selftest.agent FOLDER RESTARTS ARGUMENTS...`. Two workers run
-`lightconv` with the arguments; each says in FOLDER who it is, as `ATTEMPT-RANK.pid`.
+Run as `python -m tests.harness.agent FOLDER RESTARTS ARGUMENTS...`. Two workers run `lightconv`
+with the arguments; each writes its process id to FOLDER/ATTEMPT-RANK.pid.
 """
 
 import os
@@ -13,7 +13,6 @@ RANKS = 2
 
 
 def work(folder: str, argv: Sequence[str]) -> None:
-    """A worker."""
     from lightconv.cli import main
 
     attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
@@ -24,8 +23,6 @@ def work(folder: str, argv: Sequence[str]) -> None:
 
 
 def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
-    """Starts the workers, and again when one of them is gone."""
-    import torch._dynamo  # noqa: F401 - or every worker would import it
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     import lightconv.commands.train
@@ -40,7 +37,7 @@ def serve(folder: str, restarts: int, argv: Sequence[str]) -> None:
         monitor_interval=0.05,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        run_id="selftest",
+        run_id="tests",
         start_method="fork",
     )
     elastic_launch(config, work)(folder, argv)
