@@ -174,7 +174,7 @@ class AdaptiveOutput(nn.Module):
         part too: ranks can sum gradients of zero, but not of None.
         """
         which, column = band_of(target, self.bands), target
-        inside = []
+        inside: list[tuple[Tensor, ...]] = []
         for place, band in enumerate(self.bands[1:], start=1):
             own = which == place
             column = column.masked_fill(own, self.bands[0].end + place - 1)
