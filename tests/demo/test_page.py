@@ -5,7 +5,7 @@ from typing import Any
 
 from lightconv.demo.page import make_page
 from lightconv.demo.plan import PLANS
-from lightconv.demo.plots import draw_growth, draw_learning
+from lightconv.demo.page import draw_growth, draw_learning
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </dd></main>"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.selftest import PROMISES, damage, kernels, resume, strangers
-from lightconv.selftest.promise import BrokenError
+from lightconv.selftest import PROMISES, checks
+from lightconv.selftest.checks import BrokenError
 from lightconv.train import checkpoint
 
 CHECKS = {promise.name: promise.check for promise in PROMISES}
@@ -40,7 +40,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         (folder / "log.jsonl").write_text(json.dumps(entry) + "\n")
         return log is not None
 
-    monkeypatch.setattr(resume, "_run", run)
+    monkeypatch.setattr(checks, "_run", run)
 
 
 def test_another_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_another_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_run_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(resume.SETTINGS, "max_tokens", 1)
+    monkeypatch.setitem(checks.SETTINGS, "max_tokens", 1)
     broken("R1", tmp_path, r"exit code 2: error: ")
 
 
@@ -66,25 +66,25 @@ def test_a_digest_that_nobody_compares_is_noticed(
 def test_a_damage_changes_something() -> None:
     chance = random.Random(1)
     data = bytes(range(1, 200)) * 20
-    for change, _ in damage.DAMAGES.values():
+    for change, _ in checks.DAMAGES.values():
         assert all(change(data, chance) != data for _ in range(100))
 
 
 def test_a_kernel_that_is_a_little_wrong_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = kernels.OPERATORS["lightconv"]
+    real = checks.OPERATORS["lightconv"]
 
     def wrong(x: Tensor, weight: Tensor, left: int, backend: str = "auto") -> Tensor:
         out = real(x, weight, left, backend=backend)
         return out * 1.0001 if backend == "auto" else out
 
-    monkeypatch.setitem(kernels.OPERATORS, "lightconv", wrong)
+    monkeypatch.setitem(checks.OPERATORS, "lightconv", wrong)
     broken("R10", tmp_path, "lightconv, out: ")
 
 
 def test_code_that_runs_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers, "read_pickle", lambda path: torch.load(path, weights_only=False))
+    monkeypatch.setattr(checks, "read_pickle", lambda path: torch.load(path, weights_only=False))
     broken("R12", tmp_path, "os.system, archive was read")
 
 

@@ -242,7 +242,7 @@ def mixers(args: Arguments, state: State, side: str, dim: int) -> tuple[MixerCon
 
 def mixer(
     args: Arguments, state: State, side: str, place: int, dim: int
-) -> AttentionConfig | LightConvConfig:
+) -> AttentionConfig | LightConvConfig | DynamicConvConfig:
     prefix = f"{side}.layers.{place}"
     heads = args.count(f"{side}_attention_heads")
     if f"{prefix}.self_attn.q_proj.weight" in state:
