@@ -21,6 +21,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
+from tests.mixers.examples import stream
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -44,6 +45,7 @@ LAYERS["mixed"] = (*(layers[0] for layers in LAYERS.values()), LAYERS["attention
 ADAPTIVE = AdaptiveConfig(cutoffs=(6, 10), factor=2)
 
 every_kind = pytest.mark.parametrize("kind", LAYERS)
+either_output = pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
 
 
 def seq2seq(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Seq2Seq:
@@ -101,15 +103,10 @@ class Run(NamedTuple):
     features: Callable[[Tensor], Tensor]
     start: Callable[[int], Any]
 
-    def stream(self, tokens: Tensor, sizes: list[int]) -> Tensor:
+    def stream(self, tokens: Tensor, sizes: list[int], state: Any = None) -> Tensor:
         """The scores of `tokens`, stepped in chunks of those sizes."""
-        state = self.start(tokens.shape[1])
-        parts = []
-        for chunk in tokens.split(sizes, dim=1):
-            scores, state = self.model.step(chunk, state)
-            parts.append(scores)
-        assert state.position == tokens.shape[1]
-        return torch.cat(parts, dim=1)
+        state = self.start(tokens.shape[1]) if state is None else state
+        return stream(self.model.step, tokens, sizes, state)
 
 
 def run_seq2seq(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Run:

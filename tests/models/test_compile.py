@@ -14,6 +14,7 @@ from .examples import (
     LAYERS,
     PAD,
     SOURCE_VOCAB,
+    either_output,
     every_kind,
     language_model,
     seq2seq,
@@ -95,23 +96,16 @@ def test_language_model_to_machine_code() -> None:
 
 @pytest.mark.slow
 @every_kind
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
-def test_seq2seq_of_every_kind(kind: str, adaptive: object) -> None:
-    model = seq2seq(kind, torch.float32, pre_norm=True, adaptive=adaptive)
-    check(model, model.forward, pairs())
+@either_output
+def test_every_kind(kind: str, adaptive: object) -> None:
+    pair = seq2seq(kind, torch.float32, pre_norm=True, adaptive=adaptive)
+    check(pair, pair.forward, pairs())
+    text = language_model(kind, torch.float32, adaptive=adaptive)
+    check(text, loss(text), texts())
 
 
 @pytest.mark.slow
-@every_kind
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
-def test_language_model_of_every_kind(kind: str, adaptive: object) -> None:
-    model = language_model(kind, torch.float32, adaptive=adaptive)
-    check(model, loss(model), texts())
-
-
-@pytest.mark.slow
-def test_the_loss_of_every_output_to_machine_code() -> None:
-    for adaptive in (None, ADAPTIVE):
-        torch.compiler.reset()
-        model = language_model("dynamicconv", torch.float32, layers=ONE, adaptive=adaptive)
-        check(model, loss(model), texts(), "inductor")
+@either_output
+def test_the_loss_to_machine_code(adaptive: object) -> None:
+    model = language_model("dynamicconv", torch.float32, layers=ONE, adaptive=adaptive)
+    check(model, loss(model), texts(), "inductor")

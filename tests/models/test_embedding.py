@@ -18,6 +18,9 @@ def test_embedding_starts_with_variance_one_over_dim_and_a_zero_pad_row() -> Non
     rest = torch.cat([weight[:PAD], weight[PAD + 1 :]])
     assert rest.mean().abs() < 0.005
     assert rest.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    words = Words(50, 16, None)  # a band without padding
+    assert words.weight.abs().sum(1).min() > 0.0
+    assert torch.equal(words(torch.tensor([3, 3])), words.weight[[3, 3]])
 
 
 def test_embedding_is_scaled_and_padding_learns_nothing() -> None:
@@ -41,37 +44,24 @@ def test_sinusoids(dim: int) -> None:
             assert table[row, half + i].item() == pytest.approx(math.cos(angle), abs=1e-12)
     if dim % 2 == 1:
         assert torch.all(table[:, -1] == 0.0)
+    # Half precision is rounded from float32.
+    exact = sinusoids(torch.arange(2000), dim, torch.float32)
+    assert torch.equal(sinusoids(torch.arange(2000), dim, torch.bfloat16), exact.bfloat16())
 
 
-def test_the_first_token_has_position_pad_plus_one() -> None:
-    x = torch.zeros(1, 3, 8, dtype=torch.float64)
-    out = add_positions(x, torch.zeros(1, 3, dtype=torch.bool), PAD)
-    torch.testing.assert_close(out[0], sinusoids(torch.tensor([2, 3, 4]), 8, torch.float64))
-
-
-def test_positions_go_on_at_an_offset() -> None:
-    x = torch.randn(2, 9, 8, dtype=torch.float64)
-    none = torch.zeros(2, 9, dtype=torch.bool)
-    whole = add_positions(x, none, PAD)
-    for at in range(10):
-        parts = [
-            add_positions(x[:, :at], none[:, :at], PAD),
-            add_positions(x[:, at:], none[:, at:], PAD, position=at),
-        ]
-        torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-12)
-
-
-def test_padding_is_not_counted_on_either_side() -> None:
+def test_positions_begin_behind_pad_and_count_no_padding() -> None:
     x = torch.zeros(2, 5, 6, dtype=torch.float64)
     padding = torch.tensor([[True, True, False, False, False], [False, False, False, True, True]])
     out = add_positions(x, padding, PAD)
-    torch.testing.assert_close(out[0, 2:], out[1, :3])
+    for real in (out[0, 2:], out[1, :3]):
+        torch.testing.assert_close(real, sinusoids(torch.tensor([2, 3, 4]), 6, torch.float64))
     assert torch.all(out[padding] == 0.0)
-
-
-def test_half_precision_positions_are_computed_in_float32() -> None:
-    exact = sinusoids(torch.arange(2000), 32, torch.float32)
-    assert torch.equal(sinusoids(torch.arange(2000), 32, torch.bfloat16), exact.bfloat16())
+    x, none = torch.randn(2, 9, 8, dtype=torch.float64), torch.zeros(2, 9, dtype=torch.bool)
+    whole = add_positions(x, none, PAD)
+    for at in range(10):
+        before = add_positions(x[:, :at], none[:, :at], PAD)
+        after = add_positions(x[:, at:], none[:, at:], PAD, position=at)
+        torch.testing.assert_close(torch.cat([before, after], dim=1), whole, rtol=0, atol=1e-12)
 
 
 def test_scores_and_nll_of_one_matrix() -> None:
@@ -88,13 +78,6 @@ def test_scores_and_nll_of_one_matrix() -> None:
     narrow = words.bfloat16().nll(x.bfloat16(), target)
     assert narrow.dtype == torch.float32
     torch.testing.assert_close(narrow, expected.float(), atol=0.05, rtol=0)
-
-
-def test_words_without_padding_are_all_random() -> None:
-    torch.manual_seed(0)
-    words = Words(50, 16, None)
-    assert words.weight.abs().sum(1).min() > 0.0
-    assert torch.equal(words(torch.tensor([3, 3])), words.weight[[3, 3]])
 
 
 def test_what_the_first_layer_reads() -> None:

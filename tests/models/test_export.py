@@ -9,9 +9,17 @@ from torch.export import Dim, export
 from torch.utils._pytree import tree_map
 
 from lightconv.models import LanguageModel, Seq2Seq
-from lightconv.models.seq2seq import Memory
 
-from .examples import ADAPTIVE, PAD, SOURCE_VOCAB, every_kind, language_model, seq2seq, tokens
+from .examples import (
+    ADAPTIVE,
+    PAD,
+    SOURCE_VOCAB,
+    either_output,
+    every_kind,
+    language_model,
+    seq2seq,
+    tokens,
+)
 
 MAX_LEN = 50
 BATCH, SOURCE = Dim("batch"), Dim("source")
@@ -22,26 +30,17 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 one_or_chunk = pytest.mark.parametrize("one", [True, False], ids=["one", "chunk"])
 
 
-class Encode(nn.Module):
-    """`encode` as a module's forward, which is what export takes."""
+class Method(nn.Module):
+    """A method of a model as a module's forward, which is what export takes."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__()
         self.model = model
+        self.name = name
 
-    def forward(self, source: Tensor) -> Memory:
-        return self.model.encode(source)
-
-
-class Step(nn.Module):
-    """`step` as a module's forward."""
-
-    def __init__(self, model: Seq2Seq | LanguageModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.model.step(tokens, state)
+    def forward(self, tokens: Tensor, state: Any = None) -> Any:
+        method = getattr(self.model, self.name)
+        return method(tokens) if state is None else method(tokens, state)
 
 
 def sources(rows: int, length: int) -> Tensor:
@@ -75,8 +74,8 @@ def state_dims(state: Any) -> Any:
 
 @torch.no_grad()
 def check_encode(model: Seq2Seq) -> None:
-    dims = ({0: BATCH, 1: SOURCE},)
-    program = export(Encode(model), (sources(3, 7),), dynamic_shapes=dims).module()
+    dims = {"tokens": {0: BATCH, 1: SOURCE}}
+    program = export(Method(model, "encode"), (sources(3, 7),), dynamic_shapes=dims).module()
     for shape in ((3, 7), (1, 1), (1, 9), (2, 4), (5, 40)):
         source = sources(*shape)
         for expected, found in zip(model.encode(source), program(source), strict=True):
@@ -89,7 +88,7 @@ def check_step(model: Seq2Seq | LanguageModel, one: bool) -> None:
     chunk = Dim("chunk", min=2, max=MAX_LEN)
     dims = {"tokens": {0: BATCH} if one else {0: BATCH, 1: chunk}, "state": state_dims(state)}
     arguments = (tokens(3, 1 if one else 4), state)
-    program = export(Step(model), arguments, dynamic_shapes=dims).module()
+    program = export(Method(model, "step"), arguments, dynamic_shapes=dims).module()
     for rows, length, position in PLACES:
         for size in (1,) if one else (2, 9, MAX_LEN - position):
             batch = tokens(rows, size, seed=4)
@@ -107,7 +106,7 @@ def check_stream(model: LanguageModel) -> None:
     """The program alone, fed its own states, writes what forward reads."""
     state = model.start(2, MAX_LEN)
     dims = {"tokens": {0: BATCH}, "state": state_dims(state)}
-    program = export(Step(model), (tokens(2, 1), state), dynamic_shapes=dims).module()
+    program = export(Method(model, "step"), (tokens(2, 1), state), dynamic_shapes=dims).module()
     batch = tokens(3, 12)
     state = model.start(3, MAX_LEN)
     parts = []
@@ -137,7 +136,7 @@ def test_a_program_exported_at_the_start_goes_on() -> None:
 
 @pytest.mark.slow
 @every_kind
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
+@either_output
 def test_every_kind(kind: str, adaptive: object) -> None:
     for pre_norm in (False, True):
         options = {"pre_norm": pre_norm, "adaptive": adaptive}

@@ -11,7 +11,17 @@ import torch
 
 from lightconv.mixers import MIXERS, reorder
 
-from .examples import ADAPTIVE, EOS, FAMILIES, LAYERS, PAD, every_family, every_kind, tokens
+from .examples import (
+    ADAPTIVE,
+    EOS,
+    FAMILIES,
+    LAYERS,
+    PAD,
+    either_output,
+    every_family,
+    every_kind,
+    tokens,
+)
 
 VARIANTS = {
     "post": {"pre_norm": False},
@@ -112,7 +122,7 @@ def test_padding_teaches_nothing(family: str) -> None:
 
 @every_family
 @every_kind
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
+@either_output
 def test_the_state_follows_its_row(family: str, kind: str, adaptive: object) -> None:
     run = FAMILIES[family](kind, adaptive=adaptive)
     batch = tokens(3, 9)
@@ -124,16 +134,13 @@ def test_the_state_follows_its_row(family: str, kind: str, adaptive: object) -> 
             state = reorder(state, chosen)
             assert type(state) is type(run.start(9))
             assert state.position == 4
-            parts = []
-            for chunk in batch[chosen, 4:].split([1, 3, 1], dim=1):
-                scores, state = run.model.step(chunk, state)
-                parts.append(scores)
-            torch.testing.assert_close(torch.cat(parts, dim=1), whole[chosen, 4:], **EXACT)
+            found = run.stream(batch[chosen, 4:], [1, 3, 1], state)
+            torch.testing.assert_close(found, whole[chosen, 4:], **EXACT)
 
 
 @every_family
 @every_kind
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
+@either_output
 def test_every_parameter_gets_a_gradient(family: str, kind: str, adaptive: object) -> None:
     run = FAMILIES[family](kind, pre_norm=True, final_norm=True, adaptive=adaptive)
     run.model.train()
@@ -144,24 +151,18 @@ def test_every_parameter_gets_a_gradient(family: str, kind: str, adaptive: objec
 
 
 @every_family
-def test_stepping_in_training_mode_is_refused(family: str) -> None:
-    run = FAMILIES[family]("dynamicconv")
-    run.model.train()
-    with pytest.raises(ValueError, match=r"call eval\(\)"):
-        run.start(5)
-
-
-@every_family
-def test_dropout_acts_in_training_only(family: str) -> None:
+def test_training_mode_drops_out_and_does_not_step(family: str) -> None:
     run = FAMILIES[family]("dynamicconv", dropout=0.5)
     batch = tokens(3, 4)
     assert torch.equal(run.whole(batch), run.whole(batch))
     run.model.train()
     assert not torch.equal(run.whole(batch), run.whole(batch))
+    with pytest.raises(ValueError, match=r"call eval\(\)"):
+        run.start(5)
 
 
 @every_family
-@pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
+@either_output
 def test_autocast(family: str, adaptive: object) -> None:
     run = FAMILIES[family]("mixed", torch.float32, pre_norm=False, adaptive=adaptive)
     batch = tokens(3, 9)

@@ -17,6 +17,7 @@ from .examples import (
     FAMILIES,
     PAD,
     VOCAB,
+    either_output,
     every_family,
     every_kind,
     language_model,
@@ -24,8 +25,6 @@ from .examples import (
     source_batch,
     tokens,
 )
-
-either_output = pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
 
 
 def read(words: Tensor, batch: Tensor) -> Tensor:
