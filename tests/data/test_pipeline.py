@@ -165,9 +165,7 @@ def test_an_imported_model_brings_codes_and_vocabulary(tmp_path: Path) -> None:
     assert pipeline.encode(0, words) == [[4], [5, 6], [UNK] * 6]
     assert pipeline.encode(1, ["lower"]) == [[UNK, 4]]
     (tmp_path / "codes.txt").unlink()
-    with pytest.raises(
-        ValueError, match=r"has no codes: codes.source.txt and .* expected codes\.txt"
-    ):
+    with pytest.raises(ValueError, match=r"has no codes: .* expected codes\.txt"):
         Pipeline.load(tmp_path, config)
     (tmp_path / "codes.source.txt").write_text("l o\nlo w\nlow </w>\n")
     (tmp_path / "codes.target.txt").write_text("l o 12\n")

@@ -67,6 +67,8 @@ def test_a_restart_goes_on_after_every_stage(
         with pytest.raises(KeyboardInterrupt):
             prepare(two_splits([]), out)
     assert not out.exists()
+    # As a process leaves it that is killed while it writes a file.
+    (tmp_path / ".out.prepare" / "result" / ".manifest.json.0123abcd.new").touch()
     calls: list[str] = []
     notes = Notes()
     prepare(two_splits(calls), out, display=notes)

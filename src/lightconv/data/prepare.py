@@ -159,6 +159,8 @@ class Work:
 
     def publish(self) -> None:
         """Renames the result to the prepared folder, which it replaces; removes the work folder."""
+        for path in self.result.glob(".*"):  # left by a process that was killed while writing
+            path.unlink()
         sync(self.result)
         if self.out.exists():
             self.out.rename(self.folder / REPLACED)
