@@ -34,9 +34,9 @@ from lightconv.models.folder import build
 from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import Recipe
 from lightconv.train import Group, PreparedData, Run, TrainConfig, Trainer
-from lightconv.train.allocator import Allocator
 from lightconv.train.log import LOG_FILE, Log
 from lightconv.train.loop import Loop
+from lightconv.train.memory import Allocator
 from lightconv.train.signals import Stop
 
 BAR = 0.03

@@ -30,7 +30,7 @@ from lightconv.data import Batch
 from lightconv.models import Seq2Seq, Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import Recipe
-from lightconv.train.allocator import Allocator
+from lightconv.train.memory import Allocator
 from lightconv.train.trainer import Trainer
 
 TABLE = "iwslt-de-en"

@@ -30,8 +30,7 @@ from lightconv.data.config import (
     SideConfig,
     WordsConfig,
 )
-from lightconv.data.prepared import Prepared
-from lightconv.data.statistics import count_lengths, describe_side, find_edges
+from lightconv.data.prepared import Prepared, count_lengths, describe_side, find_edges
 from tests.corpora.packing import lines, write_folder
 
 Ask = Callable[[str], tuple[int, str, str]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lightconv.config import ConfigError, from_dict
 from lightconv.data.config import FilterConfig
-from lightconv.data.statistics import (
+from lightconv.data.prepared import (
     BARS,
     apply_filters,
     count_lengths,

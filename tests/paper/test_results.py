@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.paper.report import TableReport
 from lightconv.paper.results import (
     Experiment,
     Measurement,
@@ -16,6 +15,7 @@ from lightconv.paper.results import (
     ResultsFolder,
     Speed,
     SplitScore,
+    TableReport,
     Training,
     find_results,
     show_mean,

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from lightconv.train.allocator import SETTING, Allocator, machine_bytes, most_kept, resident_bytes
+from lightconv.train.memory import SETTING, Allocator, machine_bytes, most_kept, resident_bytes
 
 CODE = """
 import ctypes, json, sys
-from lightconv.train.allocator import Allocator, resident_bytes
+from lightconv.train.memory import Allocator, resident_bytes
 
 keep, most = json.loads(sys.argv[1])
 allocator = Allocator(most)

@@ -4,7 +4,7 @@ import torch
 
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.train import NesterovConfig
-from lightconv.train.estimate import LENGTH, estimate
+from lightconv.train.memory import LENGTH, estimate
 from tests.harness.examples import lm_config, model_config, train_config
 
 

@@ -21,10 +21,10 @@ from lightconv.train import (
     RunMetric,
     run,
 )
-from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.log import Log, read_log
 from lightconv.train.loop import Loop, RunProgress, Window
+from lightconv.train.memory import Allocator
 from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Record, Trainer

@@ -18,7 +18,7 @@ def examine() -> dict[str, object]:
     from lightconv.ops.functional import explain_all
     from lightconv.ops.library import native
     from lightconv.ops.memory import POOL
-    from lightconv.train.allocator import most_kept
+    from lightconv.train.memory import most_kept
 
     library = native()
     gpus = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]

@@ -18,7 +18,7 @@ from lightconv.files import cache_folder
 if TYPE_CHECKING:
     from lightconv.console import Display
     from lightconv.corpora.own import Given
-    from lightconv.data.corpus import Corpus
+    from lightconv.data.config import Corpus
     from lightconv.data.prepared import Prepared
 
 # Options for training files of one's own, all of which are needed, and their task.
@@ -116,7 +116,7 @@ def report(prepared: "Prepared") -> None:
 
 def count_rows(splits: Mapping[str, Any]) -> list[dict[str, str]]:
     """Examples of each split that were read, kept, and dropped by reason."""
-    from lightconv.data.statistics import REASONS
+    from lightconv.data.prepared import REASONS
 
     found = {reason for split in splits.values() for reason in split["dropped"]}
     rows = []

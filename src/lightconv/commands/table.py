@@ -14,7 +14,7 @@ from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
 if TYPE_CHECKING:
     from lightconv.paper.jobs import TableOptions
-    from lightconv.paper.report import Section, TableReport
+    from lightconv.paper.results import Section, TableReport
 
 SEEDS = 3
 MOST_SEEDS = 1000
@@ -83,7 +83,7 @@ def _results_folder(options: argparse.Namespace) -> Path:
 
 def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
     from lightconv.paper.experiment import find_series, prepare_corpus
-    from lightconv.paper.report import TableReport
+    from lightconv.paper.results import TableReport
 
     if options.scale == "cpu" and (code := prepare_corpus(options)) is not None:
         if code:
@@ -104,8 +104,7 @@ def _run(table: Table, options: "TableOptions", *, as_markdown: bool) -> int:
 
 
 def _show(table: Table, options: argparse.Namespace) -> int:
-    from lightconv.paper.report import TableReport, show_cited, show_paper
-    from lightconv.paper.results import Result, find_results
+    from lightconv.paper.results import Result, TableReport, find_results, show_cited, show_paper
 
     root = _results_folder(options)
     if options.results is not None and not root.is_dir():

@@ -12,9 +12,8 @@ from lightconv.device import choose_device
 from lightconv.paper.recipes import RECIPES
 from lightconv.processes import EXIT_DIVERGED, exit_code
 from lightconv.recipe import Recipe, count_parameters, find_recipe
-from lightconv.train.allocator import SETTING, most_kept
-from lightconv.train.estimate import estimate
 from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
+from lightconv.train.memory import SETTING, estimate, most_kept
 from lightconv.train.run import Outcome, Run
 
 if TYPE_CHECKING:

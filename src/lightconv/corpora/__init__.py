@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from lightconv.console import suggest
-from lightconv.data.config import TaskConfig
-from lightconv.data.corpus import Corpus
+from lightconv.data.config import Corpus, TaskConfig
 
 # Takes one line of text about the work in progress.
 Progress = Callable[[str], None]

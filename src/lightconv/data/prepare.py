@@ -22,25 +22,29 @@ from numpy.typing import NDArray
 
 from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
-from lightconv.data.config import FilterConfig, PipelineConfig, PrepareConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.config import (
+    Corpus,
+    Example,
+    FilterConfig,
+    PipelineConfig,
+    PrepareConfig,
+    SideConfig,
+)
 from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
+    REASONS,
     Contents,
     Origin,
     Prepared,
     Split,
-    is_prepared,
-    text_file,
-    write_contents,
-)
-from lightconv.data.statistics import (
-    REASONS,
     apply_filters,
     count_lengths,
     describe_side,
     find_edges,
+    is_prepared,
+    text_file,
+    write_contents,
 )
 from lightconv.data.store import PAIR, TEXT, StoreWriter
 from lightconv.data.subword import Codes

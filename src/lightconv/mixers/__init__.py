@@ -6,7 +6,7 @@ from lightconv.mixers.base import Mixer, State, reorder
 from lightconv.mixers.conv import Conv
 from lightconv.mixers.dynamicconv import DynamicConv
 from lightconv.mixers.lightconv import LightConv
-from lightconv.mixers.normalize import NORMALIZATIONS
+from lightconv.mixers.projected import NORMALIZATIONS
 
 MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,

@@ -4,8 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from lightconv.mixers.normalize import NORMALIZATIONS
-from lightconv.mixers.projected import Projected
+from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import dynamicconv, dynamicconv_softmax, dynamicconv_step
 
 

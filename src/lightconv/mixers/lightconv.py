@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.normalize import NORMALIZATIONS
-from lightconv.mixers.projected import Projected
+from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import lightconv, lightconv_softmax, lightconv_step
 
 

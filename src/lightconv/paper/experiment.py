@@ -20,8 +20,14 @@ from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.files import lock
 from lightconv.paper.jobs import DATA, Job, TableOptions, TablePlan
-from lightconv.paper.report import TableReport
-from lightconv.paper.results import Experiment, Measurement, Result, ResultsFolder, Status
+from lightconv.paper.results import (
+    Experiment,
+    Measurement,
+    Result,
+    ResultsFolder,
+    Status,
+    TableReport,
+)
 from lightconv.paper.tables import Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_FAILURE, EXIT_INPUT, EXIT_INTERRUPT, PARENT
 from lightconv.train.signals import Stop

@@ -1,16 +1,26 @@
-"""Results of a table: one JSON file for each row and seed, in RESULTS/TABLE/EXPERIMENT."""
+"""Results of a table: one JSON file for each row and seed, in RESULTS/TABLE/EXPERIMENT.
+
+Reports have the paper's figures beside ours, as rows, Markdown and a picture; each column says
+whose figures it has.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_dict
+from lightconv.console import Rows, markdown
 from lightconv.files import replace_file
+from lightconv.paper.recipes import RECIPES, WIDTH
 from lightconv.paper.rows import NONE
-from lightconv.paper.tables import Column
+from lightconv.paper.tables import CITED, TABLES, Column, Table
+from lightconv.recipe import count_parameters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 T = TypeVar("T")
 
@@ -200,3 +210,175 @@ def _read(path: Path, cls: type[T]) -> T:
 def _write(path: Path, value: object) -> None:
     text = json.dumps(to_dict(value), indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, f"{text}\n".encode())
+
+
+BLUE = "#0072b2"
+# Arguments of `print_groups` and `markdown`: rows by title, header, columns set to the right.
+Section = tuple[dict[str, Rows], Sequence[str], Sequence[str]]
+
+
+def show_paper(table: Table, full: Mapping[str, Sequence[Result]]) -> Section:
+    """The paper's rows: its figures, our exact counts, and results at full size by recipe."""
+    header = ["row", "recipe", "params (paper)", "params (ours)"]
+    for column in table.columns:
+        header += [f"{column.name} (paper)", f"{column.name} (ours)"]
+    rows = []
+    for recipe, row in table.rows_at("paper").items():
+        cells = [row.text, recipe, row.params, f"{count_parameters(RECIPES[recipe].model):,}"]
+        for column, figure in zip(table.columns, row.figures, strict=True):
+            cells += [figure, show_results(full.get(recipe, []), column)]
+        rows.append(cells)
+    return {f"{table.title} ({table.place})": rows}, header, header[2:]
+
+
+def show_cited(table: Table) -> Section:
+    """Rows that are the work of others."""
+    header = ["row", "params (paper)", *(f"{column.name} (paper)" for column in table.columns)]
+    rows = [row.split(" | ") for row in CITED[table.name]]
+    return {"Work of others, as the paper cites it": rows}, header, header[1:]
+
+
+class TableReport:
+    """The results of one experiment."""
+
+    def __init__(self, results: ResultsFolder) -> None:
+        self.folder, self.experiment = results.folder, results.experiment
+        self.table = TABLES[self.experiment.table]
+        self.found = results.all()
+        self.every = [result for each in self.found.values() for result in each]
+        self.measured = [result.measured for result in self.every if result.measured is not None]
+        # Splits that the data does not have; validation was scored in their place.
+        self.absent = [s for s in self.table.splits if s not in self.experiment.data]
+        small, corpus = self.experiment.scale == "cpu", self.experiment.corpus
+        rows = self.table.rows_at(self.experiment.scale)
+        self.rows = {n: r for n, r in rows.items() if small or RECIPES[n].task.corpus == corpus}
+
+    @property
+    def columns(self) -> list[Column]:
+        """The table's columns, and sentences per second if sentences were decoded.
+
+        A column's name says so if validation replaces a split that the data does not have; a table
+        with a column for validation gets no second one.
+        """
+        absent, columns = self.absent, list(self.table.columns)
+        columns = [c for c in columns if c.measured != "score" or c.split not in absent]
+        if not any(column.measured == "score" for column in columns):
+            columns = [
+                replace(c, name=f"{c.name}, validation", split="valid") if c.split in absent else c
+                for c in self.table.columns
+            ]
+        decoded = any(each.speed for each in self.measured)
+        if decoded and all(column.measured == "score" for column in columns):
+            columns.append(Column(name="Sent/sec", measured="sentences/s", digits=1))
+        return columns
+
+    @property
+    def title(self) -> str:
+        """`Small twins on multi30k, 3,000 updates`."""
+        experiment = self.experiment
+        steps = [each.training.steps for each in self.measured if each.training]
+        updates = f", {max(steps):,} updates" if steps else ""
+        name = experiment.name
+        name += "" if name == experiment.corpus else f" ({experiment.corpus})"
+        limit = "" if experiment.limit is None else f", the first {experiment.limit:,} lines"
+        kind = "Small twins" if experiment.scale == "cpu" else "Full size"
+        return f"{kind} on {name}{updates}{limit}"
+
+    def show(self) -> Section:
+        """Rows of the experiment; those without results say so."""
+        ours = [f"{column.name} (ours)" for column in self.columns]
+        papers = [f"{column.name} (paper, full size)" for column in self.table.columns]
+        spent = ["training (ours)", "tokens/s (ours)"]
+        header = ["row", "params (ours)", "seeds", *ours, *spent, *papers]
+        rows = []
+        for recipe, row in self.rows.items():
+            mine = self.found.get(recipe, [])
+            measured = [result.measured for result in mine if result.measured is not None]
+            trained = [each.training for each in measured if each.training and each.scores]
+            minutes = show_mean([sum(each.seconds.values()) / 60 for each in trained], 1)
+            rates = [t.tokens / max(t.seconds.get("updates", 0.0), 1e-9) for t in trained]
+            cells = [row.text, f"{measured[0].parameters:,}" if measured else NONE, str(len(mine))]
+            cells += [show_results(mine, column) for column in self.columns]
+            cells += [f"{minutes} min" if minutes else NONE, show_mean(rates, 0) or NONE]
+            rows.append([*cells, *row.figures])
+        return {self.title: rows}, header, header[1:]
+
+    def notes(self) -> list[str]:
+        """Origin of the figures: commands, dates, commits, machines, signatures, failures."""
+        dates, settings = sorted(result.date for result in self.every), self.experiment.settings
+        lines = []
+        if self.experiment.scale == "cpu":
+            lines.append(
+                "rows have the names of the paper; their twins have width "
+                f"{self.experiment.width or WIDTH} and about half of its layers (`lightconv show "
+                "RECIPE`), and are changed by the settings below"
+            )
+        no_split = "the data has no split {}: validation is scored in its place"
+        lines += map(no_split.format, self.absent)
+        lines += [f"command: {result.command}" for result in self.every]
+        lines += [f"date: {dates[0]} to {dates[-1]}"] if dates else []
+        lines += [f"commit: {result.commit}" for result in self.every if result.commit]
+        machines = [[f"{k} {v}" for k, v in each.machine.items()] for each in self.measured]
+        lines += [f"machine: {', '.join(parts)}" for parts in machines]
+        lines += [f"settings: {' '.join(settings)}"] if settings else []
+        scores = [each[0] for m in self.measured for each in m.scores.values() if each]
+        lines += [f"score: {score.signature}" for score in scores]
+        bad = [result for result in self.every if result.status != "done"]
+        lines += [f"{each.status}: {each.recipe}, seed {each.seed}: {each.why}" for each in bad]
+        return list(dict.fromkeys(lines))
+
+    def write(self) -> Path:
+        """Writes table.md into the folder of the results."""
+        head = (
+            f"# {self.table.title}\n\nWritten by `lightconv table {self.table.name} --write`. Mean "
+            "and deviation (of a sample) over seeds. Columns of the paper are of full-size models "
+            "on its own data: their order may be compared with ours, not their values.\n"
+        )
+        listed = "\n".join(f"- {line}" for line in self.notes())
+        path = self.folder / "table.md"
+        path.write_text(f"{head}\n{markdown(*self.show())}\n\n{listed}\n", encoding="utf-8")
+        return path
+
+    def draw(self) -> Path | None:
+        """Writes table.png: a panel for each column, dots for seeds. None without results."""
+        columns = [c for c in self.columns if any(r.figure(c) is not None for r in self.every)]
+        if not columns:
+            return None
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise ValueError(
+                "a picture needs the package matplotlib. Install it with pip install "
+                "'lightconv[plot]'"
+            ) from None
+        size = (4.2 + 3.2 * len(columns), 1.2 + 0.36 * len(self.rows))
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+        for axis, column in zip(axes, columns, strict=True):
+            self._draw_column(axis, column)
+        names = [row.text for row in self.rows.values()]
+        axes[0].set_yticks(range(len(names)), names, fontsize="small")
+        axes[0].set_ylim(len(names) - 0.5, -0.5)  # the first row above
+        figure.suptitle(f"{self.title} (ours)", fontsize="medium")
+        path = self.folder / "table.png"
+        figure.savefig(path, dpi=150)
+        return path
+
+    def _draw_column(self, axis: "Axes", column: Column) -> None:
+        gray: dict[str, Any] = {"color": "#666666", "fontsize": "small", "va": "center"}
+        bar: dict[str, Any] = {"fmt": "|", "color": BLUE, "markersize": 12, "capsize": 3}
+        for place, recipe in enumerate(self.rows):
+            mine = self.found.get(recipe, [])
+            values = [value for each in mine if (value := each.figure(column)) is not None]
+            if not values:
+                text, within = show_results(mine, column), axis.get_yaxis_transform()
+                axis.text(0.02, place, text, transform=within, **gray)
+                continue
+            axis.plot(values, [place] * len(values), "o", color=BLUE, alpha=0.35, markersize=4)
+            deviation = stdev(values) if len(values) > 1 else 0.0
+            axis.errorbar(fmean(values), place, xerr=deviation, **bar)
+        axis.set_title(f"{column.name} (ours)", fontsize="medium")
+        axis.grid(axis="x", alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)

@@ -13,7 +13,6 @@ from lightconv.console import Display
 from lightconv.data import Batch, Loader, Position
 from lightconv.models.tensors import parameters
 from lightconv.ops.library import native
-from lightconv.train.allocator import Allocator
 from lightconv.train.checkpoint import (
     EMA_PART,
     MODEL_PART,
@@ -28,6 +27,7 @@ from lightconv.train.data import TrainingData
 from lightconv.train.group import Group, gather
 from lightconv.train.guard import DivergenceError
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
+from lightconv.train.memory import Allocator
 from lightconv.train.optim import Model
 from lightconv.train.signals import Stop
 from lightconv.train.trainer import Record, Trainer

@@ -249,9 +249,9 @@ class Run:
         """
         import torch
 
-        from lightconv.train.allocator import Allocator, most_kept
         from lightconv.train.group import Group
         from lightconv.train.loop import Loop
+        from lightconv.train.memory import Allocator, most_kept
         from lightconv.train.optim import derive, set_seed
         from lightconv.train.signals import Stop
         from lightconv.train.trainer import Trainer
