@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from lightconv.interop.fairseq import need
+from lightconv.interop.layouts import need
 from lightconv.interop.pickles import content, settings
 from lightconv.models.config import (
     AdaptiveConfig,
