@@ -8,24 +8,24 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 300,
-    ("console", "files", "processes", "device"): 600,
+    ("console", "files", "processes", "device"): 710,
     ("config",): 480,
     ("ops",): 2600,
     ("mixers",): 900,
-    ("models",): 1400,
+    ("models",): 1560,
     ("data",): 2700,
     ("corpora",): 2200,
-    ("train",): 3000,
+    ("train",): 3350,
     ("decode",): 2700,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2100,
     ("interop",): 850,
-    ("commands",): 2000,
+    ("commands",): 2430,
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 23_000
-MOST_FILES = 140
+MOST_LINES = 24_650
+MOST_FILES = 150
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

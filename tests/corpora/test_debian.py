@@ -17,7 +17,8 @@ from lightconv.corpora.debian import (
     units,
 )
 from lightconv.corpora.splits import leaks, package_stem, position
-from lightconv.data.config import BytesConfig, Corpus, Example, TaskConfig
+from lightconv.data.config import BytesConfig, TaskConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.fake_apt import FakeApt
 

@@ -11,12 +11,12 @@ from lightconv.corpora.own import own_corpus
 from lightconv.data.config import (
     BPEConfig,
     BytesConfig,
-    Corpus,
     FilterConfig,
     PipelineConfig,
     SideConfig,
     TaskKind,
 )
+from lightconv.data.corpus import Corpus
 from tests.corpora.packing import lines, write_folder
 
 

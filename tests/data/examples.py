@@ -10,13 +10,12 @@ from lightconv.console import Display
 from lightconv.data.config import (
     BPEConfig,
     BytesConfig,
-    Corpus,
-    Example,
     PipelineConfig,
     SideConfig,
     TaskConfig,
     WordsConfig,
 )
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.learn import Learned, learn
 from lightconv.data.store import Store
 

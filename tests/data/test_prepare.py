@@ -12,12 +12,12 @@ import pytest
 
 from lightconv.data.config import (
     BPEConfig,
-    Example,
     FilterConfig,
     PipelineConfig,
     PrepareConfig,
     WordsConfig,
 )
+from lightconv.data.corpus import Example
 from lightconv.data.learn import MOST_CHARACTERS, pieces
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared

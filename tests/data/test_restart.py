@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from lightconv.corpora.synthetic import Settings, make
-from lightconv.data.config import BytesConfig, Corpus, Example, FilterConfig, PrepareConfig
+from lightconv.data.config import BytesConfig, FilterConfig, PrepareConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.prepare import Work, prepare
 from lightconv.data.prepared import Origin
 from tests.data.examples import BYTES, LM_TASK, WORDS, Notes, contents, corpus, ids, sentences

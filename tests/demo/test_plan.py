@@ -12,7 +12,8 @@ from lightconv.config import from_dict, to_toml
 from lightconv.console import Display
 from lightconv.corpora import CORPORA, Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
-from lightconv.data.config import Corpus, TaskConfig
+from lightconv.data.config import TaskConfig
+from lightconv.data.corpus import Corpus
 from lightconv.data.prepare import prepare
 from lightconv.demo import run
 from lightconv.demo.plan import PLANS, make_recipe, quick

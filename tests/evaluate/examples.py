@@ -4,14 +4,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightconv.data.config import (
-    Corpus,
-    Example,
-    PipelineConfig,
-    SideConfig,
-    TaskConfig,
-    WordsConfig,
-)
+from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import lightconv
-from lightconv.data.config import BPEConfig, BytesConfig, Example
+from lightconv.data.config import BPEConfig, BytesConfig
+from lightconv.data.corpus import Example
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig
 from lightconv.evaluate import METRICS, compute_perplexity, system

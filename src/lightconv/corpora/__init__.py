@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from lightconv.console import suggest
-from lightconv.data.config import Corpus, TaskConfig
+from lightconv.data.config import TaskConfig
+from lightconv.data.corpus import Corpus
 
 # Takes one line of text about the work in progress.
 Progress = Callable[[str], None]

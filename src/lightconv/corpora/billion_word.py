@@ -11,14 +11,8 @@ from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress
 from lightconv.corpora.sources import SourceFiles
-from lightconv.data.config import (
-    Corpus,
-    Example,
-    PipelineConfig,
-    SideConfig,
-    TaskConfig,
-    WordsConfig,
-)
+from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.text import lines_of
 from lightconv.data.vocabulary import SPECIALS
 

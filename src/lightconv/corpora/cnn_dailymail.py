@@ -17,16 +17,8 @@ from typing import Any
 
 from lightconv.corpora import CORPORA, Progress
 from lightconv.corpora.sources import Member, SourceFiles
-from lightconv.data.config import (
-    SENTENCE_BREAK,
-    BPEConfig,
-    Corpus,
-    Example,
-    PipelineConfig,
-    Reader,
-    SideConfig,
-    TaskConfig,
-)
+from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig
+from lightconv.data.corpus import SENTENCE_BREAK, Corpus, Example, Reader
 from lightconv.data.text import lines_of
 from lightconv.data.vocabulary import SPECIALS
 

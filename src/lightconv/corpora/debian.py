@@ -13,15 +13,8 @@ from typing import NamedTuple
 from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_indices
 from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
-from lightconv.data.config import (
-    BytesConfig,
-    Corpus,
-    Example,
-    FilterConfig,
-    PipelineConfig,
-    SideConfig,
-    TaskConfig,
-)
+from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.files import digest
 
 # Share of the stems in validation and in test: one to two thousand lines each.

@@ -14,15 +14,8 @@ from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
 from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
-from lightconv.data.config import (
-    BPEConfig,
-    Corpus,
-    Example,
-    FilterConfig,
-    PipelineConfig,
-    Reader,
-    SideConfig,
-)
+from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
+from lightconv.data.corpus import Corpus, Example, Reader
 from lightconv.data.words import Steps
 from lightconv.files import replace_file
 

@@ -10,7 +10,7 @@ from lightconv.corpora import Progress, translation_task
 from lightconv.corpora.apt import fetch_packages, read_members
 from lightconv.corpora.debian import fetched_corpus, is_translation, tidy
 from lightconv.corpora.splits import Item
-from lightconv.data.config import Corpus
+from lightconv.data.corpus import Corpus
 
 # (id, number of earlier elements of the page with this id) -> text
 Page = dict[tuple[str, int], str]

@@ -18,15 +18,13 @@ from lightconv.corpora.splits import position
 from lightconv.data import text
 from lightconv.data.config import (
     BytesConfig,
-    Corpus,
-    Example,
     FilterConfig,
     PipelineConfig,
-    Reader,
     SideConfig,
     TaskConfig,
     TaskKind,
 )
+from lightconv.data.corpus import Corpus, Example, Reader
 
 METRICS: dict[TaskKind, str] = {
     "translation": "sacrebleu",

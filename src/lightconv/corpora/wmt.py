@@ -14,14 +14,8 @@ from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
 from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
-from lightconv.data.config import (
-    BPEConfig,
-    Corpus,
-    Example,
-    FilterConfig,
-    PipelineConfig,
-    SideConfig,
-)
+from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.vocabulary import SPECIALS
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"

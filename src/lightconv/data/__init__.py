@@ -26,7 +26,7 @@ from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
-    from lightconv.data.config import Corpus
+    from lightconv.data.corpus import Corpus
     from lightconv.data.loader import TASKS, Loader, Synthetic
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
@@ -69,7 +69,7 @@ __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
-        "config": ["Corpus"],
+        "corpus": ["Corpus"],
         "loader": ["Loader", "Synthetic", "TASKS"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],

@@ -22,14 +22,8 @@ from numpy.typing import NDArray
 
 from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
-from lightconv.data.config import (
-    Corpus,
-    Example,
-    FilterConfig,
-    PipelineConfig,
-    PrepareConfig,
-    SideConfig,
-)
+from lightconv.data.config import FilterConfig, PipelineConfig, PrepareConfig, SideConfig
+from lightconv.data.corpus import Corpus, Example
 from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
