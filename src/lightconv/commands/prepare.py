@@ -248,7 +248,7 @@ def _parser() -> Parser:
         "prepare",
         "Makes a prepared folder of a corpus: text is normalised, cut into subwords and stored as "
         "ids, with everything that turns ids into text again. A corpus is one of --list, or files "
-        "of your own. Stopped or killed, the same command goes on where it was.",
+        "of your own. Stopped or killed, the same command resumes.",
         "lightconv prepare --list",
         "lightconv prepare debian-en-de --out data/debian",
         "lightconv prepare iwslt14-de-en --from de-en.tgz --out data/iwslt",

@@ -160,7 +160,7 @@ def _parser() -> Parser:
         "and score every row at full size, as a shell script; --scale cpu those of small twins, "
         "the same rows and steps, on a corpus that can be fetched or given. --run runs them: row "
         "by row and seed by seed, each result in a file of its own. Stopped or killed, the same "
-        "command goes on.",
+        "command resumes.",
         "lightconv table                    # the names of the tables",
         "lightconv table ablation",
         "lightconv table ablation --scale paper > ablation.sh",

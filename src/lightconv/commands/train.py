@@ -26,7 +26,7 @@ OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains a recipe, or goes on with it."""
+    """Trains a recipe, or resumes its run."""
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
@@ -243,7 +243,7 @@ def _parser() -> Parser:
     parser = Parser(
         "train",
         "Trains a model as its recipe says and leaves it in RUN/model. A run that exists already "
-        "goes on where it was, bit for bit: after a crash, after Ctrl-C (which saves first), after "
+        "resumes where it was, bit for bit: after a crash, after Ctrl-C (which saves first), after "
         "SIGTERM. Exit codes: 0 done, 2 something given cannot be used, 3 training diverged, 75 "
         "stopped and saved, 130 Ctrl-C.",
         "lightconv train debian-en-de-dynamicconv-small --data data/debian --out runs/first",
