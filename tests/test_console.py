@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,16 +58,6 @@ def test_a_narrow_terminal_loses_nothing_and_a_pipe_is_wide(
     assert max(map(len, out.splitlines())) <= 40
 
 
-def test_whoever_watches_is_told_to_wait(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tell_waiting("counting")
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    tell_waiting("counting")
-    assert capsys.readouterr() == ("", "counting ...\n")
-
-
 # --- Progress, with a clock of the test's own
 
 
@@ -84,17 +75,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Terminal(io.StringIO):
+class Stderr(io.StringIO):
+    terminal = False
+
     def isatty(self) -> bool:
-        return True
+        return self.terminal
 
     def plain(self) -> str:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
 
 
-def test_lines_come_now_and_then(clock: Clock) -> None:
-    file = io.StringIO()
-    with Display(file=file) as display:
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch) -> Stderr:
+    """The stderr of a test; it is a terminal if told so."""
+    file = Stderr()
+    monkeypatch.setattr(console, "sys", SimpleNamespace(stderr=file))
+    return file
+
+
+def test_lines_come_now_and_then(clock: Clock, file: Stderr) -> None:
+    with Display() as display:
         display.show("reading", 0, 4000)
         for second in range(1, 25):
             clock.now = 100 + second
@@ -122,9 +122,9 @@ def test_lines_come_now_and_then(clock: Clock) -> None:
     ]
 
 
-def test_a_terminal_keeps_notes_and_ends(clock: Clock) -> None:
-    file = Terminal()
-    with Display(file=file) as display:
+def test_a_terminal_keeps_notes_and_ends(clock: Clock, file: Stderr) -> None:
+    file.terminal = True
+    with Display() as display:
         display.show("reading", 0, 10)
         clock.now += 1.0
         display.show("reading", 5, 10)
@@ -135,12 +135,18 @@ def test_a_terminal_keeps_notes_and_ends(clock: Clock) -> None:
     assert "[a note]\n" in text and "reading: 5 in 1.0 s" in text
 
 
-def test_a_quiet_display_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_whoever_watches_is_told_to_wait(file: Stderr) -> None:
+    for file.terminal, text in ((False, ""), (True, "counting ...\n")):
+        tell_waiting("counting")
+        assert file.getvalue() == text
+
+
+def test_a_quiet_display_says_nothing(file: Stderr) -> None:
     with Display(quiet=True, idle="waiting") as display:
         display.show("reading", 1, 2)
         display.note("a note")
         display.line("a line", keep=True)
-    assert capsys.readouterr() == ("", "")
+    assert file.getvalue() == ""
 
 
 # --- No silence: a thread writes when nothing else does
@@ -149,9 +155,10 @@ def test_a_quiet_display_says_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "BLINK", 0.02)
+    monkeypatch.setattr(console, "IDLE_PAUSE", 0.1)
 
 
-def wait_for(file: io.StringIO, pattern: str, count: int = 1) -> None:
+def wait_for(file: Stderr, pattern: str, count: int = 1) -> None:
     until = time.monotonic() + 60
     while len(re.findall(pattern, file.getvalue())) < count:
         assert time.monotonic() < until
@@ -159,9 +166,8 @@ def wait_for(file: io.StringIO, pattern: str, count: int = 1) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_idle_display_tells_the_time() -> None:
-    file = io.StringIO()
-    with Display(idle="preparing", pause=0.1, file=file) as display:
+def test_an_idle_display_tells_the_time(file: Stderr) -> None:
+    with Display(idle="preparing") as display:
         wait_for(file, r"preparing: \d+ s so far\n")
         display.show("thinking")
         wait_for(file, r"thinking: \d+ s so far\n")
@@ -173,17 +179,17 @@ def test_an_idle_display_tells_the_time() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_idle_terminal_sees_one_line_change() -> None:
-    file = Terminal()
-    with Display(idle="waiting", file=file) as display:
+def test_an_idle_terminal_sees_one_line_change(file: Stderr) -> None:
+    file.terminal = True
+    with Display(idle="waiting") as display:
         display.show("thinking")
         wait_for(file, r"thinking: \d+ s so far", 2)
     assert re.search(r"thinking: \d+\.\d s\n", file.plain())
 
 
-def test_an_error_is_not_an_end() -> None:
-    file = io.StringIO()
-    with pytest.raises(KeyError), Display(idle="waiting", pause=0.1, file=file) as display:
+@pytest.mark.usefixtures("quick")
+def test_an_error_is_not_an_end(file: Stderr) -> None:
+    with pytest.raises(KeyError), Display(idle="waiting") as display:
         display.show("thinking")
         raise KeyError
     assert "so far" in file.getvalue() or file.getvalue() == ""

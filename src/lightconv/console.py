@@ -10,16 +10,15 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 Rows = Sequence[Sequence[str]]
 
-# Seconds between two lines about the same work, and between two redraws of a live line.
-PAUSE = 10.0
-BLINK = 0.2
+# Seconds between two lines about the same work, in an idle display, and between two redraws.
+PAUSE, IDLE_PAUSE, BLINK = 10.0, 2.0, 0.2
 # Characters that a wrapped column keeps on a narrow terminal.
 NARROWEST = 16
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -120,34 +119,21 @@ def markdown(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[
 
 
 class Display:
-    """Progress on stderr: a live line on a terminal, occasional lines elsewhere.
-
-    A context manager.
+    """Progress on stderr, a context manager: a live line on a terminal, occasional lines elsewhere.
 
     quiet  show nothing
     idle   text to show while nothing is counted; the line is then redrawn by a thread
-    pause  seconds between two lines where stderr is not a terminal
     """
 
-    def __init__(
-        self,
-        *,
-        quiet: bool = False,
-        idle: str = "",
-        pause: float = PAUSE,
-        file: TextIO | None = None,
-    ) -> None:
-        self._file = file or sys.stderr
+    def __init__(self, *, quiet: bool = False, idle: str = "") -> None:
+        self._file, self._idle = sys.stderr, idle
         self._quiet = quiet or self._file is None
-        self._idle = idle
-        self._pause = pause
+        self._pause = IDLE_PAUSE if idle else PAUSE
         self._live: Live | None = None
-        self._lock = threading.RLock()
-        self._ended = threading.Event()
+        self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
-        self._what, self._first, self._done = "", 0, 0
-        self._total: int | None = None
-        self._began = self._shown = time.monotonic()
+        self._begin("")
+        self._shown = self._began
 
     def __enter__(self) -> Self:
         if not self._quiet and self._file.isatty():
@@ -156,6 +142,7 @@ class Display:
 
             self._live = Live(console=Console(file=self._file), auto_refresh=False, transient=True)
             self._live.start()
+            self._pause = BLINK
         if self._idle and not self._quiet:
             self._thread.start()
         return self
@@ -209,19 +196,17 @@ class Display:
                 self._begin("")
 
     def _begin(self, what: str, done: int = 0) -> None:
-        self._what, self._first, self._done, self._total = what, done, done, None
+        self._what, self._first, self._done = what, done, done
+        self._total: int | None = None
         self._began = time.monotonic()
 
     def _progress(self) -> str:
         """`encoding train: 120,000 of 160,000 (75%), 52,000/s, 0.8 s left`."""
-        rate = (self._done - self._first) / max(time.monotonic() - self._began, 1e-9)
-        text = f"{self._what}: {self._done:,}"
-        if self._total:
-            text += f" of {self._total:,} ({min(self._done / self._total, 1):.0%})"
-        text += f", {rate:,.0f}/s"
-        if self._total and rate:
-            text += f", {_short(max(self._total - self._done, 0) / rate)} left"
-        return text
+        done, total = self._done, self._total
+        rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
+        share = f" of {total:,} ({min(done / total, 1):.0%})" if total else ""
+        left = f", {_short(max(total - done, 0) / rate)} left" if total and rate else ""
+        return f"{self._what}: {done:,}{share}, {rate:,.0f}/s{left}"
 
     def _tick(self) -> None:
         """Redraws while the work itself reports nothing."""
@@ -232,7 +217,7 @@ class Display:
                 self._refresh(self._progress() if self._done else waiting)
 
     def _refresh(self, text: str) -> None:
-        if time.monotonic() - self._shown < (self._pause if self._live is None else BLINK):
+        if time.monotonic() - self._shown < self._pause:
             return
         if self._live is None:
             self.note(text)

@@ -38,9 +38,8 @@ def choose_device(name: str, local_rank: int | None = None, local_size: int = 1)
 
 def count_cores() -> int:
     """Processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def machine_bytes() -> int:

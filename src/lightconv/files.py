@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,19 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(handle)
 
 
-def write_file(path: Path, *parts: bytes | memoryview) -> None:
-    """Writes a new file and syncs it to disk."""
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as handle:
+def write_file(path: Path, *parts: bytes | memoryview) -> dict[str, Any]:
+    """Writes a new file and syncs it to disk; returns its entry of a manifest."""
+    found = hashlib.sha256()
+    # A second thread computes the digest while this one waits for the disk.
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as handle, ThreadPoolExecutor(1) as it:
+        updates = it.map(found.update, parts)
         for part in parts:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
+        list(updates)
+    return {"bytes": sum(map(len, parts)), "sha256": found.hexdigest()}
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -120,7 +126,10 @@ def lock(
     with _opened(path, os.O_RDWR | os.O_CREAT) as handle:
         try:
             take(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            # The folder may have been removed, and the file with it, since it was opened.
+            if busy is not None and not os.path.samestat(os.fstat(handle), path.stat()):
+                raise ValueError(busy)
+        except (BlockingIOError, PermissionError, FileNotFoundError):
             if busy is not None:
                 raise ValueError(busy) from None
             if wait is not None:
@@ -129,17 +138,7 @@ def lock(
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-        # The folder may have been removed, and the file with it, since it was opened.
-        if busy is not None and not _is_at(path, handle):
-            raise ValueError(busy)
         yield handle
-
-
-def _is_at(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except OSError:
-        return False
 
 
 def digest(path: Path) -> str:
@@ -208,9 +207,7 @@ def cache_folder() -> Path:
     """Folder for what is fetched or compiled once: $LIGHTCONV_CACHE, else the user's cache."""
     if chosen := os.environ.get("LIGHTCONV_CACHE"):
         return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "lightconv"
     try:
-        return Path.home() / ".cache" / "lightconv"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lightconv")
     except RuntimeError as error:  # no $HOME and no entry in the system's list of users
         raise OSError(str(error)) from None

@@ -1,7 +1,7 @@
 """Processes that end with their parent, and an ordered pool of workers.
 
 Each worker of the pool has its own pipe and shares no lock or queue with another, so the death of
-one is noticed within a second. A `ProcessPoolExecutor` can wait forever if a worker dies while it
+one is noticed at once. A `ProcessPoolExecutor` can wait forever if a worker dies while it
 holds the lock of the queue.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -34,8 +34,8 @@ EXIT_STOPPED = 75  # stopped by SIGTERM after saving
 EXIT_INTERRUPT = 130
 # Items queued per worker, so that none waits for its next one.
 AHEAD = 2
-# Seconds between two checks that the other end of a pipe is alive.
-PATIENCE = 1.0
+# Seconds a worker that died or was killed has to leave its exit code.
+PATIENCE = 10.0
 # Seconds a process has to end after SIGTERM, once its parent is gone.
 GRACE = 30.0
 
@@ -127,9 +127,9 @@ class _Worker:
         try:
             self._pipe.send_bytes(message)
             # Its exit is watched too, since another process may hold a copy of its end of the pipe.
-            while not self._pipe.poll(PATIENCE):
-                if not self._process.is_alive() and not self._pipe.poll():
-                    raise EOFError
+            wait([self._pipe, self._process.sentinel])
+            if not self._pipe.poll():
+                raise EOFError
             succeeded, value = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             self._process.join(PATIENCE)
@@ -147,7 +147,7 @@ class _Worker:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.join(10 * PATIENCE)
+        self._process.join(PATIENCE)
 
 
 def _work(pipe: Connection, parent: int) -> None:

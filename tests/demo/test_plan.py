@@ -3,6 +3,7 @@
 import io
 import shutil
 import tomllib
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def no_apt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def find(task: str, folder: Path, corpus: str | None = None) -> tuple[str, str]:
     """The corpus that was used, and the notes."""
     file = io.StringIO()
-    with Display(file=file) as display:
+    with redirect_stderr(file), Display() as display:
         found = run.find_data(PLANS[task], folder, display, corpus)
     return found.task.corpus, file.getvalue()
 

@@ -30,7 +30,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from lightconv.models.folder import ModelFolder, build, load, save
+from lightconv.models.folder import ModelFolder, build
 
 PAIR = Seq2SeqConfig(
     dim=8,
@@ -62,6 +62,10 @@ every_config = pytest.mark.parametrize("name", CONFIGS)
 def make(config: ModelConfig, seed: int = 0) -> Seq2Seq | LanguageModel:
     torch.manual_seed(seed)
     return build(config).eval()
+
+
+def load(folder: Path, **options: Any) -> Seq2Seq | LanguageModel:
+    return ModelFolder(folder).load(**options)
 
 
 def run(model: Seq2Seq | LanguageModel) -> torch.Tensor:
@@ -143,7 +147,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     codes.write_bytes(b"#version: 0.2\na b\n")
     tables = {"task": {"kind": "translation", "source_lang": "de"}}
     files = {"codes.txt": codes, "notes.txt": b"hello", "README.md": b"mine"}
-    save(model, tmp_path / "model", vocabulary=words, files=files, tables=tables)
+    model.save(tmp_path / "model", vocabulary=words, files=files, tables=tables)
     folder = tmp_path / "model"
     assert names(folder) == {*OWN_FILES, *files, "vocab.source.txt", "vocab.target.txt"}
     assert (folder / "codes.txt").read_bytes() == codes.read_bytes()
@@ -245,7 +249,7 @@ def test_bad_options_of_save(tmp_path: Path) -> None:
     cases += [({"files": {name: b""}}, f"must not be called {name!r}") for name in bad]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
-            save(make(PAIR), tmp_path / "model", **options)
+            make(PAIR).save(tmp_path / "model", **options)
     assert names(tmp_path) == set()
 
 
@@ -298,7 +302,7 @@ def test_damage_anywhere_is_found(name: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     for case in range(20):
         folder = tmp_path / str(case)
-        save(model, folder, vocabulary=words)
+        model.save(folder, vocabulary=words)
         data = bytearray((folder / name).read_bytes())
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         (folder / name).write_bytes(data)

@@ -99,7 +99,8 @@ def test_what_cannot_be_stored(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_garbage_is_a_value_error(tmp_path: Path) -> None:
-    (tmp_path / "x.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{'a'  }")
-    with pytest.raises(ValueError, match=r"x\.safetensors is damaged"):
+@pytest.mark.parametrize("data", [b"", b"\x08\0\0\0\0\0\0\0{'a'   }", b"\xff" * 16, bytes(16)])
+def test_garbage_is_a_value_error(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(data)
+    with pytest.raises(ValueError, match=r"x\.safetensors is .*damaged"):
         read_tensors(tmp_path / "x.safetensors")

@@ -227,7 +227,7 @@ def test_files_of_other_data_are_not_taken_over(data: Path, tmp_path: Path) -> N
     (run / "codes.txt").write_text("of another run")
     begin(run, small_config(), **WHOLE).train(PreparedData(data))
     assert not (run / "codes.txt").exists()
-    assert not ModelFolder(run).has("codes.txt")
+    assert not (ModelFolder(run).path / "codes.txt").exists()
 
 
 def test_a_log_that_is_a_link_stops_the_run(data: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     demo = Demo(task, quick(plan) if options.quick else plan, out, options.corpus)
     print(f"lightconv demo: {plan.about}; everything is kept in {out}")
     _head(1)
-    with Display(idle="preparing", pause=2.0) as display:
+    with Display(idle="preparing") as display:
         demo.prepare(display)
     code = 0 if demo.done else _run(demo)
     if code:
@@ -81,7 +81,7 @@ def _run(demo: "Demo") -> int:
         print("  done before")
     else:
         demo.measure_model()
-    with Display(idle="working", pause=2.0) as display:
+    with Display(idle="working") as display:
         _head(4)
         if "growth" in demo.results:
             print("  done before")

@@ -22,8 +22,7 @@ def main(argv: Sequence[str]) -> int:
 
     # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
-    from lightconv.models.config import Seq2SeqConfig
-    from lightconv.models.folder import check_free, describe_layers, save
+    from lightconv.models.folder import ModelFolder, check_free, describe_layers
     from lightconv.models.tensors import parameters
 
     check_free(options.out, overwrite=options.overwrite)
@@ -32,23 +31,18 @@ def main(argv: Sequence[str]) -> int:
     config = model.config
     vocabulary = choose_vocabulary(dictionaries, options.dict, config)
     tell(f"writing {options.out}")
-    save(
-        model,
+    ModelFolder.write(
         options.out,
+        model,
         vocabulary=vocabulary,
         files=codes,
         tables={"task": task},
         overwrite=options.overwrite,
     )
     count = sum(tensor.numel() for tensor in parameters(model).values())
-    stacks = (
-        {"encoder": config.encoder, "decoder": config.decoder}
-        if isinstance(config, Seq2SeqConfig)
-        else {"layers": config.layers}
-    )
     rows = [
         ("layout", layout),
-        *((name, describe_layers(layers)) for name, layers in stacks.items()),
+        *((name, describe_layers(layers)) for name, layers in config.stacks.items()),
         ("parameters", f"{count:,}"),
         ("vocabulary", " and ".join(f"{len(each):,}" for each in dict.fromkeys(vocabulary))),
         ("folder", str(options.out)),

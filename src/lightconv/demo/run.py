@@ -118,7 +118,7 @@ class Demo:
     def measure_model(self) -> None:
         """Scores, examples and kernels of the trained model."""
         scores = self._score()
-        with Display(idle="loading torch and the model", pause=2.0):
+        with Display(idle="loading torch and the model"):
             from lightconv.decode.text import load
 
             loaded = load(self.run)
@@ -147,7 +147,7 @@ class Demo:
 
     def _score(self) -> dict[str, list[dict[str, Any]]]:
         """Scores of the model and of baselines without a model."""
-        with Display(idle="loading torch", pause=2.0):
+        with Display(idle="loading torch"):
             from lightconv.evaluate.comparison import Evaluation
 
         lead = self.out / "lead.txt" if self.task == "summary" else None

@@ -23,9 +23,8 @@ from lightconv.interop.layouts import (
 )
 from lightconv.interop.pickles import read_pickle
 from lightconv.models.config import LanguageModelConfig, ModelConfig
-from lightconv.models.folder import build_empty
+from lightconv.models.folder import build_from
 from lightconv.models.layers import BaseModel
-from lightconv.models.tensors import compare, fill, parameters
 
 
 class Imported(NamedTuple):
@@ -82,13 +81,8 @@ def our_names(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, lis
 
 
 def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> BaseModel:
-    model = build_empty(config)
-    wanted = {name: tuple(tensor.shape) for name, tensor in parameters(model).items()}
     whole = {
         name: (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
         for name, parts in tensors.items()
     }
-    shapes = {name: tuple(tensor.shape) for name, tensor in whole.items()}
-    compare("the checkpoint", "its arguments", wanted, shapes)
-    fill(model, whole)
-    return model.eval()
+    return build_from(config, whole, "the checkpoint", "its arguments")

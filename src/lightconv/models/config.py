@@ -133,7 +133,7 @@ class Seq2SeqConfig:
     def __post_init__(self) -> None:
         check_counts(self, "dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab")
         check_shares(self, "attention_dropout")
-        _check_model(self, encoder=self.encoder, decoder=self.decoder)
+        _check_model(self)
         if self.dim % self.source_heads != 0:
             raise ValueError(f"source_heads={self.source_heads} does not divide dim={self.dim}")
         if self.share_embeddings not in get_args(ShareEmbeddings):
@@ -151,9 +151,9 @@ class Seq2SeqConfig:
         return self.source_vocab, self.target_vocab
 
     @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.encoder) + len(self.decoder)
+    def stacks(self) -> dict[str, tuple[MixerConfig, ...]]:
+        """Layers by the name of their field."""
+        return {"encoder": self.encoder, "decoder": self.decoder}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class LanguageModelConfig:
 
     def __post_init__(self) -> None:
         check_counts(self, "dim", "ffn_dim", "vocab")
-        _check_model(self, layers=self.layers)
+        _check_model(self)
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -185,17 +185,17 @@ class LanguageModelConfig:
         return self.vocab, self.vocab
 
     @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.layers)
+    def stacks(self) -> dict[str, tuple[MixerConfig, ...]]:
+        """Layers by the name of their field."""
+        return {"layers": self.layers}
 
 
 ModelConfig = Seq2SeqConfig | LanguageModelConfig
 
 
-def _check_model(config: ModelConfig, **stacks: tuple[MixerConfig, ...]) -> None:
+def _check_model(config: ModelConfig) -> None:
     check_shares(config, "dropout", "input_dropout", "activation_dropout")
-    for name, layers in stacks.items():
+    for name, layers in config.stacks.items():
         if not layers:
             raise ValueError(f"{name} must have at least one layer")
         for place, layer in enumerate(layers):

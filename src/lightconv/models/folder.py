@@ -68,17 +68,9 @@ class ModelFolder:
         """True for a sequence-to-sequence model, False for a language model."""
         return isinstance(self.config, Seq2SeqConfig)
 
-    def has(self, name: str) -> bool:
-        """True if the folder has a file of this name."""
-        return (self.path / name).exists()
-
-    def file(self, name: str) -> Path:
-        """Path of a regular file inside the folder; ValueError if there is none."""
-        return inside(self.path, name)
-
     def verify(self) -> None:
         """Compares all files with the manifest; folders of lightconv 0.1 have none."""
-        if not self.has(MANIFEST_FILE):
+        if not (self.path / MANIFEST_FILE).exists():
             return
         stats = [path.stat() for path in sorted(self.path.iterdir())]
         state = (self.path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
@@ -94,36 +86,34 @@ class ModelFolder:
         _VERIFIED.add(state)
 
     def load(
-        self,
-        device: "torch.device | str" = "cpu",
-        dtype: "torch.dtype | None" = None,
+        self, device: "torch.device | str" = "cpu", dtype: "torch.dtype | None" = None
     ) -> "Seq2Seq | LanguageModel":
         """The model in evaluation mode, its parameters memory-mapped unless converted."""
         import torch
 
-        from lightconv.models.tensors import count_listed, read_weights
+        from lightconv.models.tensors import read_weights
 
-        weights = self.file(WEIGHTS_FILE)
+        weights = inside(self.path, WEIGHTS_FILE)
         check_no_pickle(weights)
-        # Building a model costs time per layer, so the file must have tensors to fill them.
-        listed, layers = count_listed(weights), self.config.depth
-        if listed < layers:
-            raise ValueError(f"{weights} has {listed} tensors for {layers} layers in {CONFIG_FILE}")
         self.verify()
+        tensors = read_weights(weights)
+        # Building a model costs time per layer, so the file must have tensors to fill them.
+        count, layers = len(tensors), sum(map(len, self.config.stacks.values()))
+        if count < layers:
+            raise ValueError(f"{weights} has {count} tensors for {layers} layers in {CONFIG_FILE}")
         try:
-            model = build_empty(self.config)
+            model = build_from(self.config, tensors, weights, f"its {CONFIG_FILE}")
         except (RuntimeError, OverflowError) as error:
             raise ValueError(
                 f"{self.path / CONFIG_FILE}: no such model can be built: {error}"
             ) from None
-        read_weights(model, weights, torch.device(device), dtype)
-        return model.eval()
+        return model.to(torch.device(device), dtype)
 
     def set_tables(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Replaces tables of config.json."""
         self.verify()
         self.tables = {**self.tables, **tables}
-        verified = self.has(MANIFEST_FILE)
+        verified = (self.path / MANIFEST_FILE).exists()
         # Without a manifest in between: a crash must not leave one that does not fit.
         (self.path / MANIFEST_FILE).unlink(missing_ok=True)
         replace_file(self.path / CONFIG_FILE, _config_text(self.config, self.tables).encode())
@@ -170,20 +160,6 @@ class ModelFolder:
         return cls(path)
 
 
-def save(model: "BaseModel", folder: str | Path, **options: Any) -> None:
-    """Writes a model folder; options as of `ModelFolder.write`."""
-    ModelFolder.write(folder, model, **options)
-
-
-def load(
-    folder: str | Path,
-    device: "torch.device | str" = "cpu",
-    dtype: "torch.dtype | None" = None,
-) -> "Seq2Seq | LanguageModel":
-    """The model of a model folder or a run, in evaluation mode."""
-    return ModelFolder(folder).load(device, dtype)
-
-
 def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
     """A new model of that configuration with random parameters."""
     from lightconv.models.lm import LanguageModel
@@ -200,6 +176,18 @@ def build_empty(config: ModelConfig) -> "Seq2Seq | LanguageModel":
 
     with torch.device("meta"), SkipInit():
         return build(config)
+
+
+def build_from(
+    config: ModelConfig, tensors: "Mapping[str, torch.Tensor]", where: object, by: str
+) -> "Seq2Seq | LanguageModel":
+    """The model of these parameters in evaluation mode; `where` and `by` as of `compare`."""
+    from lightconv.models.tensors import compare, fill, parameters
+
+    model = build_empty(config)
+    compare(where, by, parameters(model), tensors)
+    fill(model, tensors)
+    return model.eval()
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
@@ -311,7 +299,7 @@ def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str])
     if isinstance(config, LanguageModelConfig):
         title = "Language model"
         rows |= {"layers": describe_layers(config.layers), "vocabulary": f"{config.vocab:,}"}
-        text_call = 'model.generate(["a text"])  # goes on with it'
+        text_call = 'model.generate(["a text"])  # continues the text'
         call = "scores = model(tokens)  # int64 [B, T] -> [B, T, V]"
     else:
         title = "Encoder-decoder model"

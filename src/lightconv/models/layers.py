@@ -18,8 +18,7 @@ from lightconv.mixers import MIXERS, Mixer, State
 from lightconv.mixers.attention import attend, attention_weights, key_mask
 from lightconv.mixers.base import linear
 from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
-from lightconv.models.folder import load
-from lightconv.models.folder import save as write
+from lightconv.models.folder import ModelFolder
 
 
 class BaseModel(nn.Module):
@@ -29,7 +28,7 @@ class BaseModel(nn.Module):
 
     def save(self, folder: str | Path, **options: Any) -> None:
         """Writes a model folder; options as of `lightconv.models.folder.ModelFolder.write`."""
-        write(self, folder, **options)
+        ModelFolder.write(folder, self, **options)
 
     save_pretrained = save
 
@@ -41,7 +40,7 @@ class BaseModel(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> Self:
         """The model of a folder, which must be of this class, in evaluation mode."""
-        model = load(folder, device, dtype)
+        model = ModelFolder(folder).load(device, dtype)
         if not isinstance(model, cls):
             raise ValueError(
                 f"{folder} holds a {type(model).__name__}, expected a {cls.__name__}. "

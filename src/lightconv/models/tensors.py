@@ -1,11 +1,9 @@
 """Named tensors as safetensors files: written with a digest, read without a second copy."""
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lightconv.files import write_file
+from lightconv.ops.check import DTYPES as FLOATS
 
 # The format's name of each dtype.
 DTYPES = {
@@ -32,14 +31,7 @@ RESERVED = "__metadata__"
 # A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
 LARGEST_HEADER = 8 << 20
 
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-class Entry(TypedDict):
-    """Entry of a file in a manifest."""
-
-    bytes: int
-    sha256: str
+Tensors = Mapping[str, Tensor]
 
 
 def parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -49,7 +41,7 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
     return named | {name: buffer for name, buffer in model.named_buffers() if name in kept}
 
 
-def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def fill(model: nn.Module, tensors: Tensors) -> None:
     """Gives a model on the meta device these parameters, by the names of `parameters(model)`."""
     for name, tensor in tensors.items():
         place, _, leaf = name.rpartition(".")
@@ -60,10 +52,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             setattr(module, leaf, nn.Parameter(tensor, requires_grad=True))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
-    """Writes a new safetensors file and syncs it to disk.
+def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
+    """Writes a new safetensors file, as `write_file`; no two tensors may share memory.
 
-    The library's writer neither syncs nor returns a digest. No two tensors may share memory.
+    The library's writer neither syncs nor returns a digest, raises no OSError, and lets nobody but
+    the owner read the file.
     """
     _check_tensors(path.stem, tensors)
     # Wide dtypes first, so that every tensor begins at a multiple of its width.
@@ -81,10 +74,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
         start = stop
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return write_views(path, [memoryview(len(text).to_bytes(8, "little") + text), *views])
+    return write_file(path, len(text).to_bytes(8, "little") + text, *views)
 
 
-def _check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
+def _check_tensors(part: str, tensors: Tensors) -> None:
     places: dict[tuple[torch.device, int], str] = {}
     for name, tensor in tensors.items():
         if name == RESERVED:
@@ -100,59 +93,35 @@ def _check_tensors(part: str, tensors: Mapping[str, Tensor]) -> None:
                 )
 
 
-def write_views(path: Path, views: Sequence[memoryview]) -> Entry:
-    """Writes a new file and syncs it to disk."""
-    digest = hashlib.sha256()
-    # A second thread computes the digest while this one waits for the disk.
-    with ThreadPoolExecutor(1) as thread:
-        updates = thread.map(digest.update, views)
-        write_file(path, *views)
-        list(updates)
-    return {"bytes": sum(map(len, views)), "sha256": digest.hexdigest()}
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Tensors of a file, memory-mapped."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if not 2 <= header <= min(size - 8, LARGEST_HEADER):
+        raise ValueError(
+            f"{path} is not a safetensors file, or damaged: a header of {header} bytes in a file "
+            f"of {size}"
+        )
     try:
         return load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
-def read_weights(
-    model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None
-) -> None:
-    """Fills a model on the meta device; the tensors are memory-mapped unless converted."""
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a file, all of one floating-point dtype."""
     tensors = read_tensors(path)
-    compare(path, "its config.json", shapes(parameters(model)), shapes(tensors))
-    first, kind = next((name, tensor.dtype) for name, tensor in tensors.items())
+    first, kind = next(((name, tensor.dtype) for name, tensor in tensors.items()), ("", None))
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or tensor.dtype not in DTYPES:
+        if tensor.dtype not in FLOATS:
             raise ValueError(f"{path}: {name} has type {tensor.dtype}, expected floating point")
         if tensor.dtype != kind:
             raise ValueError(f"{path}: {name} has type {tensor.dtype}, but {first} has {kind}")
-    fill(model, {name: tensor.to(device, dtype) for name, tensor in tensors.items()})
+    return tensors
 
 
-def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Shape of each tensor."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def count_listed(path: Path) -> int:
-    """Number of tensors in the header of a file; ValueError if it is not a safetensors file."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, LARGEST_HEADER):
-            raise ValueError(
-                f"{path} is not a safetensors file, or damaged: a header of {length} bytes in a "
-                f"file of {size}"
-            )
-        return file.read(length).count(b'"data_offsets"')
-
-
-def compare(where: object, by: str, wanted: Shapes, found: Shapes) -> None:
+def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
     """Raises ValueError unless the names and shapes found `where` are those wanted `by`."""
     missing = [name for name in wanted if name not in found]
     if missing:
@@ -160,11 +129,10 @@ def compare(where: object, by: str, wanted: Shapes, found: Shapes) -> None:
     extra = [name for name in found if name not in wanted]
     if extra:
         raise ValueError(f"{where} has {_some(extra)}, unknown to {by}")
-    for name, shape in wanted.items():
-        if found[name] != shape:
-            raise ValueError(
-                f"{where}: {name} has shape {list(found[name])}, expected {list(shape)} by {by}"
-            )
+    for name, tensor in wanted.items():
+        got, shape = list(found[name].shape), list(tensor.shape)
+        if got != shape:
+            raise ValueError(f"{where}: {name} has shape {got}, expected {shape} by {by}")
 
 
 def _some(names: list[str]) -> str:

@@ -25,7 +25,7 @@ from lightconv.data.prepare import prepare
 from lightconv.files import digest
 from lightconv.interop.pickles import read_pickle
 from lightconv.models import DynamicConvConfig, LightConvConfig, Seq2SeqConfig
-from lightconv.models.folder import build, load
+from lightconv.models.folder import ModelFolder, build
 from lightconv.ops.library import native
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe
@@ -251,7 +251,8 @@ def check_strangers(folder: Path, full: bool) -> Figures:
         weights = folder / name / "model.safetensors"
         weights.unlink()
         weights.symlink_to("/etc/hostname") if content is None else weights.write_bytes(content)
-        expect(_refuses(load, folder / name) and not mark.exists(), f"{name} weights were loaded")
+        refused = _refuses(lambda path: ModelFolder(path).load(), folder / name)
+        expect(refused and not mark.exists(), f"{name} weights were loaded")
     return {"files": len(hostile) + 3, "refused": len(hostile) + 3}
 
 

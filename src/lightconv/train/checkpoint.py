@@ -22,16 +22,9 @@ from lightconv.files import (
     digest,
     inside,
     read_manifest,
+    write_file,
 )
-from lightconv.models.tensors import (
-    Entry,
-    compare,
-    parameters,
-    read_tensors,
-    shapes,
-    write_tensors,
-    write_views,
-)
+from lightconv.models.tensors import compare, parameters, read_tensors, write_tensors
 from lightconv.train.group import shard
 
 STATE_FILE = "state.json"
@@ -151,15 +144,15 @@ def _damage() -> Iterator[None]:
         raise DamagedError(str(error)) from None
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> Entry:
+def _write_json(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     # No newline at the end: a manifest that lacks its last byte can then not be read.
-    return write_views(path, [memoryview(json.dumps(data, indent=1).encode())])
+    return write_file(path, json.dumps(data, indent=1).encode())
 
 
 def restore_model(model: nn.Module, tensors: Tensors) -> None:
     """Copies tensors into a model, after all names, shapes and dtypes have been compared."""
     own = parameters(model)
-    compare("the checkpoint", "the model", shapes(own), shapes(tensors))
+    compare("the checkpoint", "the model", own, tensors)
     for name, tensor in own.items():
         if tensors[name].dtype != tensor.dtype:
             raise ValueError(

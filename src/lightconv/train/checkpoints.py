@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightconv.files import lock, new_folder, sync
-from lightconv.models.tensors import compare, shapes
+from lightconv.models.tensors import compare
 from lightconv.train.checkpoint import (
     EMA_PART,
     MODEL_PART,
@@ -268,7 +268,7 @@ def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
     kept = {name: tensor.clone() for name, tensor in first.items() if name not in sums}
     for folder in folders[1:]:
         tensors = _read(folder, ema=ema)
-        compare(folder, str(folders[0]), shapes(first), shapes(tensors))
+        compare(folder, str(folders[0]), first, tensors)
         for name, tensor in tensors.items():
             if tensor.dtype != first[name].dtype:
                 raise ValueError(

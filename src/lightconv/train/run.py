@@ -22,7 +22,7 @@ from lightconv.models.folder import (
     RUN_MODEL,
     ModelFolder,
     build,
-    build_empty,
+    build_from,
 )
 from lightconv.train.config import TrainConfig
 from lightconv.train.log import BOARD_FOLDER, LOG_FILE, Board, Entry, Log, read_log
@@ -177,17 +177,12 @@ class Run:
 
         ema  averages the moving averages that training kept instead of the parameters
         """
-        from lightconv.models.tensors import compare, fill, parameters, shapes
         from lightconv.train.checkpoints import average
 
         checkpoints = self.checkpoints()
         folders = [checkpoints.find(step) for step in steps]
         tensors = average(folders, ema=ema)
-        model = build_empty(self.model_config)
-        by = str(self.path / CONFIG_FILE)
-        compare(folders[0], by, shapes(parameters(model)), shapes(tensors))
-        fill(model, tensors)
-        return model.eval()
+        return build_from(self.model_config, tensors, folders[0], str(self.path / CONFIG_FILE))
 
     def export(
         self,
