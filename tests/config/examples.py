@@ -1,5 +1,7 @@
 """Two recipes by hand, and any recipe as a hypothesis strategy."""
 
+from pathlib import Path
+
 from hypothesis import strategies as st
 
 from lightconv.data.config import TaskConfig
@@ -53,86 +55,7 @@ TRANSLATION = Recipe(
 )
 
 # TRANSLATION by hand.
-# fmt: off
-TOML = '''about = "Two layers"
-
-[task]
-kind = "translation"
-corpus = "toy"
-source_lang = "de"
-target_lang = "en"
-metric = "bleu"
-
-[model]
-kind = "seq2seq"
-dim = 512
-ffn_dim = 1024
-source_heads = 4
-encoder = [
-    { kind = "dynamicconv", kernel = 3, heads = 4, glu = true, normalize = "softmax", dropconnect = 0.1 },
-    { kind = "attention", heads = 4, dropout = 0.0 },
-]
-decoder = [
-    { kind = "lightconv", kernel = 7, heads = 4, glu = false, normalize = "none", dropconnect = 0.0 },
-]
-source_vocab = 8848
-target_vocab = 6632
-share_embeddings = "none"
-dropout = 0.3
-input_dropout = 0.0
-activation_dropout = 0.0
-attention_dropout = 0.0
-pre_norm = false
-final_norm = true
-pad = 1
-
-[train]
-max_steps = 50000
-tokens_per_update = 4000
-max_tokens = 4096
-clip_norm = 0.0
-label_smoothing = 0.1
-precision = "fp32"
-compile = false
-validate_every = 1000
-patience = 0
-save_every = 1000
-log_every = 100
-keep_last = 10
-keep_best = 1
-average_last = 0
-ema = 0.0
-seed = 1
-
-[train.optimizer]
-kind = "adam"
-betas = [0.9, 0.98]
-eps = 1e-08
-weight_decay = 0.0001
-
-[train.schedule]
-kind = "inverse_sqrt"
-peak = 0.0005
-warmup = 4000
-start = 1e-07
-
-[decode]
-beam = 4
-length_penalty = "power"
-alpha = 1.0
-coverage = 0.0
-min_len = 1
-min_len_ratio = 0.0
-max_len_ratio = 0.0
-max_len_plus = 200
-block_ngrams = 0
-allow_unknown = true
-
-[sources]
-"train.optimizer.eps" = "its README"
-model = "the table"
-'''  # noqa: E501
-# fmt: on
+TOML = Path(__file__).with_name("translation.toml").read_text()
 
 LANGUAGE_MODEL = Recipe(
     about="",

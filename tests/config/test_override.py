@@ -1,6 +1,7 @@
 """Settings laid over a configuration, against the same change made with dataclasses.replace."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import pytest
@@ -22,19 +23,13 @@ from tests.config.examples import LANGUAGE_MODEL, TRANSLATION
 assert isinstance(TRANSLATION.model, Seq2SeqConfig)
 MODEL = TRANSLATION.model
 FIRST, SECOND = MODEL.encoder
-TRAIN = TRANSLATION.train
 
 
-def model(**changes: object) -> Recipe:
-    return replace(TRANSLATION, model=replace(MODEL, **changes))
+def change(part: str, **changes: object) -> Recipe:
+    return replace(TRANSLATION, **{part: replace(getattr(TRANSLATION, part), **changes)})
 
 
-def task(**changes: object) -> Recipe:
-    return replace(TRANSLATION, task=replace(TRANSLATION.task, **changes))
-
-
-def train(**changes: object) -> Recipe:
-    return replace(TRANSLATION, train=replace(TRAIN, **changes))
+model, task, train = (partial(change, part) for part in ("model", "task", "train"))
 
 
 def about(text: str) -> Recipe:
@@ -126,56 +121,57 @@ def test_parts_and_the_original_stay_as_they_are() -> None:
         override(MODEL, ["kind=language_model"])
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (["model.dim"], "'model.dim' is not a setting, expected path=value"),
-        (["=3"], "'=3' is not a setting, expected path=value"),
-        (["model..dim=3"], "'model..dim=3' is not a setting"),
-        ([""], "'' is not a setting"),
-        (["model.dimm=3"], "unknown field model.dimm=3; did you mean 'dim'?"),
-        (["modle.dim=3"], "unknown field modle=3; did you mean 'model'?"),
-        (["max_steps=3"], "unknown field max_steps=3; did you mean 'train.max_steps'?"),
-        (["zzz=x"], "unknown field zzz='x'; known: about, task, model, train, decode, sources"),
-        (
-            ["train.optimizer.momentum=0.9"],
-            "unknown field train.optimizer.momentum=0.9 of 'adam', ",
-        ),
-        (["model.encoder.*.kernel=3"], "unknown field model.encoder.1.kernel=3"),
-        (
-            ["model.encoder.2.heads=3"],
-            "model.encoder has no place '2', expected 0 to 1, or * for a",
-        ),
-        (["model.encoder.-1.heads=3"], "model.encoder has no place '-1', expected 0 to 1"),
-        (["model.encoder.x=3"], "model.encoder has no place 'x', expected 0 to 1"),
-        (["model.encoder." + "9" * 5000 + "=3"], "model.encoder has no place '9999"),
-        (["model.encoder.²=3"], "model.encoder has no place '²', expected 0 to 1"),
-        (["model.encoder=[]", "model.encoder.*=3"], "model.encoder has no place '*', expected not"),
-        (["model.encoder=3", "model.encoder.0=3"], "model.encoder=3 must be a list"),
-        (["model=3", "model.dim=3"], "model=3 must be a table"),
-        (["model={}", "model.dim=3"], "model.kind is missing; known: seq2seq, language_model"),
-        (["model={kind='seq2seq'}", "model.encoder.0=3"], "model.encoder is missing, set it befo"),
-        (["sources=3", "sources.a=3"], "sources=3 must be a table"),
-        (["model.dim.x=3"], "model.dim is a whole number, it has no 'x' in it"),
-        (["model.dim=big"], "model.dim='big' must be a whole number"),
-        (["model.dim=1.5"], "model.dim=1.5 must be a whole number"),
-        (["model.dim=none"], "model.dim='none' must be a whole number"),
-        (["model.dim=3\npad=3"], "model.dim='3\\npad=3' must be a whole number"),
-        (["model.dropout=.5"], "model.dropout='.5' must be a number"),
-        (["model.pre_norm=True"], "model.pre_norm='True' must be true or false"),
-        (["model.encoder=[{"], "model.encoder='[{' must be a list"),
-        (["train.precision=fp8"], "train.precision='fp8' must be one of fp32, bf16, fp16"),
-        (["train.optimizer.kind=sgd"], "unknown train.optimizer.kind='sgd'; known: adam, nesterov"),
-        (["model.adaptive.factor=2"], "model.adaptive.cutoffs is missing, expected a list"),
-        (["model.adaptive.kind=x"], "unknown field model.adaptive.kind='x'; known: cutoffs, fact"),
-        (["model.dim=510"], "model.encoder.0.heads=4 does not divide model.dim=510"),
-        (["train.max_steps=0"], "train.max_steps=0 must be at least 1"),
-    ],
-)
-def test_mistakes(settings: list[str], message: str) -> None:
+MISTAKES = [
+    ("model.dim", "'model.dim' is not a setting, expected path=value"),
+    ("=3", "'=3' is not a setting, expected path=value"),
+    ("model..dim=3", "'model..dim=3' is not a setting"),
+    ("", "'' is not a setting"),
+    ("model.dimm=3", "unknown field model.dimm=3; did you mean 'dim'?"),
+    ("modle.dim=3", "unknown field modle=3; did you mean 'model'?"),
+    ("max_steps=3", "unknown field max_steps=3; did you mean 'train.max_steps'?"),
+    ("zzz=x", "unknown field zzz='x'; known: about, task, model, train, decode, sources"),
+    ("train.optimizer.momentum=0.9", "unknown field train.optimizer.momentum=0.9 of 'adam', "),
+    ("model.encoder.*.kernel=3", "unknown field model.encoder.1.kernel=3"),
+    ("model.encoder.2.heads=3", "model.encoder has no place '2', expected 0 to 1, or * for a"),
+    ("model.encoder.-1.heads=3", "model.encoder has no place '-1', expected 0 to 1"),
+    ("model.encoder.x=3", "model.encoder has no place 'x', expected 0 to 1"),
+    ("model.encoder." + "9" * 5000 + "=3", "model.encoder has no place '9999"),
+    ("model.encoder.²=3", "model.encoder has no place '²', expected 0 to 1"),
+    ("model.encoder=[]; model.encoder.*=3", "model.encoder has no place '*', expected not"),
+    ("model.encoder=3; model.encoder.0=3", "model.encoder=3 must be a list"),
+    ("model=3; model.dim=3", "model=3 must be a table"),
+    ("model={}; model.dim=3", "model.kind is missing; known: seq2seq, language_model"),
+    ("model={kind='seq2seq'}; model.encoder.0=3", "model.encoder is missing, set it befo"),
+    ("sources=3; sources.a=3", "sources=3 must be a table"),
+    ("model.dim.x=3", "model.dim is a whole number, it has no 'x' in it"),
+    ("model.dim=big", "model.dim='big' must be a whole number"),
+    ("model.dim=1.5", "model.dim=1.5 must be a whole number"),
+    ("model.dim=none", "model.dim='none' must be a whole number"),
+    ("model.dim=3\npad=3", "model.dim='3\\npad=3' must be a whole number"),
+    ("model.dropout=.5", "model.dropout='.5' must be a number"),
+    ("model.pre_norm=True", "model.pre_norm='True' must be true or false"),
+    ("model.encoder=[{", "model.encoder='[{' must be a list"),
+    ("train.precision=fp8", "train.precision='fp8' must be one of fp32, bf16, fp16"),
+    ("train.optimizer.kind=sgd", "unknown train.optimizer.kind='sgd'; known: adam, nesterov"),
+    ("model.adaptive.factor=2", "model.adaptive.cutoffs is missing, expected a list"),
+    ("model.adaptive.kind=x", "unknown field model.adaptive.kind='x'; known: cutoffs, fact"),
+    ("model.dim=510", "model.encoder.0.heads=4 does not divide model.dim=510"),
+    ("train.max_steps=0", "train.max_steps=0 must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES, ids=lambda value: value[:60])
+def test_mistakes(settings: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        override(TRANSLATION, settings)
+        override(TRANSLATION, settings.split("; "))
     assert str(raised.value).startswith(message)
+
+
+def test_a_setting_has_at_most_16384_characters() -> None:
+    longest = "x" * (16_384 - len("about="))
+    assert override(TRANSLATION, [f"about={longest}"]).about == longest
+    with pytest.raises(ConfigError, match="is not a setting, expected path=value of at most 16384"):
+        override(TRANSLATION, [f"about={longest}x"])
 
 
 @dataclass(frozen=True, kw_only=True)

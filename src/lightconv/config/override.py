@@ -19,8 +19,9 @@ def override(config: T, settings: Iterable[str]) -> T:
     for setting in settings:
         path, sign, text = setting.partition("=")
         parts = path.strip().split(".")
-        if not sign or not all(parts):
-            raise ConfigError(f"{show(setting)} is not a setting, expected path=value")
+        if not sign or not all(parts) or len(setting) > values.LONGEST_SETTING:
+            wanted = f"path=value of at most {values.LONGEST_SETTING} characters"
+            raise ConfigError(f"{show(setting)} is not a setting, expected {wanted}")
         data = _assign(type(config), data, parts, text.strip(), "")
     return values.from_dict(type(config), data)
 
@@ -38,11 +39,9 @@ def _assign(hint: values.Hint, node: Any, parts: list[str], text: str, where: st
     if not isinstance(node, held):  # an earlier setting replaced it
         raise ConfigError(f"{where}={show(node)} must be {place.expected.removesuffix(' or none')}")
     if place.origin is tuple:
-        items = list(node)
+        items, hints = list(node), place.args
         for number in _numbers(name, len(items), where):
-            inner = place.args[
-                0 if place.args[-1] is Ellipsis else min(number, len(place.args) - 1)
-            ]
+            inner = hints[0 if hints[-1] is Ellipsis else min(number, len(hints) - 1)]
             items[number] = _assign(inner, items[number], rest, text, join(where, number))
         return items
     if place.origin is dict:

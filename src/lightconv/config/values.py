@@ -18,7 +18,7 @@ T = TypeVar("T")
 Hint = Any  # a type or a special form of `typing`, for which Python has no common type
 
 # Values and names come from files of strangers: no error grows with them.
-LONGEST_VALUE, LONGEST_MESSAGE = 60, 400
+LONGEST_VALUE, LONGEST_MESSAGE, LONGEST_SETTING = 60, 400, 16 * 1024
 SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
