@@ -239,7 +239,9 @@ def test_importing_it_does_not_import_torch(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", [lightconv.data, lightconv.decode, lightconv.train], ids=lambda p: p.__name__
+    "package",
+    [lightconv.data, lightconv.decode, lightconv.models, lightconv.train],
+    ids=lambda p: p.__name__,
 )
 def test_every_name_is_there(package: object) -> None:
     for name in package.__all__:  # type: ignore[attr-defined]

@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.models import AdaptiveConfig, LanguageModelConfig, LightConvConfig
+from lightconv.models import AdaptiveConfig
 from lightconv.models.embedding import (
     AdaptiveEmbedding,
     AdaptiveOutput,
-    TokenEmbedding,
     Transposed,
-    build_embedding,
 )
 
 PAD = 1
@@ -63,24 +61,19 @@ def log_probabilities(embedding: AdaptiveEmbedding, output: AdaptiveOutput, x: T
 
 
 @every_tie
-def test_scores_are_the_definition(tie: str) -> None:
+def test_scores_and_nll_are_the_definition(tie: str) -> None:
     embedding, output = build(TIES[tie])
-    x = features(5)
+    target = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2))
+    x = features(VOCAB)
+    expected = log_probabilities(embedding, output, x)
+    torch.testing.assert_close(output.nll(x, target), -expected[torch.arange(VOCAB), target])
+    x = x[:5]
     scores = output.scores(x)
-    torch.testing.assert_close(scores, log_probabilities(embedding, output, x))
+    torch.testing.assert_close(scores, expected[:5])
     torch.testing.assert_close(scores.exp().sum(-1), torch.ones(5, dtype=torch.float64))
     # A softmax of log-probabilities changes nothing, so that a search may take them for logits.
     torch.testing.assert_close(scores.log_softmax(-1), scores)
     assert torch.equal(output.scores(x.view(5, 1, DIM)), scores.view(5, 1, VOCAB))
-
-
-@every_tie
-def test_nll_is_the_definition(tie: str) -> None:
-    embedding, output = build(TIES[tie])
-    target = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2))
-    x = features(VOCAB)
-    expected = -log_probabilities(embedding, output, x)[torch.arange(VOCAB), target]
-    torch.testing.assert_close(output.nll(x, target), expected)
 
 
 @pytest.mark.parametrize("words", [[0, 6], [7, 11], [12, 22], [3, 13], []], ids=str)
@@ -252,19 +245,3 @@ def test_what_is_tied_stays_tied_on_another_device(tie: str) -> None:
     before = sum(parameter.numel() for parameter in both.parameters())
     both.to_empty(device="cpu")
     assert sum(parameter.numel() for parameter in both.parameters()) == before
-
-
-def test_the_builder_chooses() -> None:
-    config = LanguageModelConfig(
-        dim=16, ffn_dim=8, layers=(LightConvConfig(kernel=3, heads=2),), vocab=VOCAB
-    )
-    plain = build_embedding(VOCAB, config)
-    assert isinstance(plain, TokenEmbedding)
-    assert plain.weight.shape == (VOCAB, 16)
-    assert plain.output(tied=True) is plain
-    other = plain.output(tied=False)
-    assert other.weight is not plain.weight
-    assert other.weight.shape == plain.weight.shape
-    bands = build_embedding(VOCAB, dataclasses.replace(config, adaptive=CONFIG))
-    assert isinstance(bands, AdaptiveEmbedding)
-    assert isinstance(bands.output(tied=True), AdaptiveOutput)

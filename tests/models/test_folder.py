@@ -8,11 +8,13 @@ import stat
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -200,26 +202,27 @@ def test_nothing_is_overwritten_unasked(folder: Path) -> None:
     assert names(folder.parent) == {"model", "empty"}
 
 
-@pytest.mark.parametrize("what", ["file", "link", "other", "run"])
+def make_run(target: Path) -> None:
+    """Training keeps its checkpoints beside the same two names."""
+    make(PAIR).save(target)
+    (target / "checkpoints").mkdir()
+
+
+OCCUPIED: dict[str, Any] = {
+    "file": lambda target: target.write_text("precious"),
+    "link": lambda target: (target.with_name("x").mkdir(), target.symlink_to("x")),
+    "other": lambda target: (target.mkdir(), (target / "thesis.tex").write_text("precious")),
+    "run": make_run,
+}
+
+
+@pytest.mark.parametrize("what", OCCUPIED)
 def test_only_model_folders_are_overwritten(what: str, tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    kept = target
-    if what == "file":
-        target.write_text("precious")
-    elif what == "link":
-        (tmp_path / "elsewhere").mkdir()
-        target.symlink_to("elsewhere")
-    elif what == "other":
-        target.mkdir()
-        kept = target / "thesis.tex"
-        kept.write_text("precious")
-    else:  # training keeps its checkpoints beside the same two names
-        make(PAIR).save(target)
-        kept = target / "checkpoints"
-        kept.mkdir()
+    OCCUPIED[what](tmp_path / "model")
+    before = {path: path.lstat() for path in tmp_path.rglob("*")}
     with pytest.raises(ValueError, match="is not a model folder"):
-        make(PAIR).save(target, overwrite=True)
-    assert kept.exists()
+        make(PAIR).save(tmp_path / "model", overwrite=True)
+    assert {path: path.lstat() for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("place", ["write_file", "write_manifest"])
@@ -333,45 +336,32 @@ def strange(folder: Path) -> Path:
     return folder
 
 
+def edit(name: str, change: Callable[[bytes], bytes]) -> Any:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def write(name: str, data: bytes) -> Any:
+    return edit(name, lambda _: data)
+
+
 def config(**changes: Any) -> Any:
-    """Changes config.json."""
-
-    def change(folder: Path) -> None:
-        data = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(data | changes))
-
-    return change
+    return edit(CONFIG, lambda data: json.dumps(json.loads(data) | changes).encode())
 
 
 def model(**changes: Any) -> Any:
-    """Changes the model of config.json."""
-    return lambda folder: config(model=to_dict(ModelFolder(folder).config) | changes)(folder)
+    return config(model=to_dict(PAIR) | changes)
 
 
-def tensors(change: Any) -> Any:
-    """Changes the dictionary of tensors."""
+def weights(change: Callable[[bytes], bytes]) -> Any:
+    return edit(WEIGHTS, change)
 
-    def rewrite(folder: Path) -> None:
-        found = {k: v.clone() for k, v in load_file(folder / "model.safetensors").items()}
-        change(found)
-        save_file(found, folder / "model.safetensors")
 
-    return rewrite
+def tensors(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Any:
+    return weights(lambda data: safetensors.torch.save(change(safetensors.torch.load(data))))
 
 
 def output(convert: Any) -> Any:
-    """Changes one tensor."""
-    return tensors(lambda found: found.update({"output.weight": convert(found["output.weight"])}))
-
-
-def weights(change: Any) -> Any:
-    """Changes the bytes of the weights."""
-
-    def rewrite(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        path.write_bytes(change(path.read_bytes()))
-
-    return rewrite
+    return tensors(lambda found: found | {"output.weight": convert(found["output.weight"])})
 
 
 def header(length: int) -> Any:
@@ -379,38 +369,33 @@ def header(length: int) -> Any:
     return weights(lambda data: struct.pack("<Q", length) + data[8:])
 
 
-def entry(edit: Any) -> Any:
+def entry(change: Any) -> Any:
     """Changes what the header says about one tensor, given all of it."""
 
     def rewrite(data: bytes) -> bytes:
         length = int.from_bytes(data[:8], "little")
         found = json.loads(data[8 : 8 + length])
-        found["output.weight"] |= edit(found)
+        found["output.weight"] |= change(found)
         text = json.dumps(found).encode()
         return struct.pack("<Q", len(text)) + text + data[8 + length :]
 
     return weights(rewrite)
 
 
+def instead(name: str, make: Any) -> Any:
+    """Removes a file and makes something else of its name."""
+    return lambda folder: ((folder / name).unlink(), make(folder / name))
+
+
 def link_out(name: str) -> Any:
-    def link(folder: Path) -> None:
-        (folder / name).rename(folder.parent / name)
-        (folder / name).symlink_to(f"../{name}")
-
-    return link
-
-
-def remove(name: str, instead: Any = None) -> Any:
-    def rewrite(folder: Path) -> None:
-        (folder / name).unlink()
-        if instead is not None:
-            instead(folder / name)
-
-    return rewrite
+    return lambda folder: (
+        (folder / name).rename(folder.parent / name),
+        (folder / name).symlink_to(f"../{name}"),
+    )
 
 
-def write(name: str, data: bytes) -> Any:
-    return lambda folder: (folder / name).write_bytes(data)
+def overlap(found: dict[str, Any]) -> dict[str, Any]:
+    return {"data_offsets": found["target_embedding.weight"]["data_offsets"]}
 
 
 LOST = "encoder.1.mixer.kernel_proj.weight"
@@ -418,21 +403,15 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LAYER = {"kind": "attention", "heads": 2}
 
 
-def add(found: dict[str, torch.Tensor]) -> None:
-    found["extra"] = torch.zeros(1)
-
-
-def overlap(found: dict[str, Any]) -> dict[str, Any]:
-    return {"data_offsets": found["target_embedding.weight"]["data_offsets"]}
-
-
-def link_to_itself(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
 BROKEN: dict[str, tuple[Any, str]] = {
-    "missing tensor": (tensors(lambda found: found.pop(LOST)), rf"lacks {LOST}, expected by"),
-    "extra tensor": (tensors(add), "has extra, unknown to its config"),
+    "missing tensor": (
+        tensors(lambda found: {name: found[name] for name in found if name != LOST}),
+        rf"lacks {LOST}, expected by",
+    ),
+    "extra tensor": (
+        tensors(lambda found: found | {"extra": torch.zeros(1)}),
+        "has extra, unknown to its config",
+    ),
     "wrong shape": (output(lambda t: t.t().contiguous()), r"shape \[8, 7\], expected \[7, 8\]"),
     "int tensor": (output(torch.Tensor.long), r"output.weight has type .*int64, expected"),
     "mixed types": (output(torch.Tensor.half), r"has type .*float(16|32), but"),
@@ -446,16 +425,19 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "header of a giant": (entry(lambda _: {"shape": [10**9, 10**9]}), f"{WEIGHTS} is damaged"),
     "weights link out": (link_out(WEIGHTS), "a link that leaves its folder.*cp -rL"),
     "config link out": (link_out(CONFIG), "a link that leaves its folder"),
-    "config is a pipe": (remove(CONFIG, os.mkfifo), f"{CONFIG} is not a regular file"),
-    "config links to itself": (remove(CONFIG, link_to_itself), f"{CONFIG} cannot be read"),
+    "config is a pipe": (instead(CONFIG, os.mkfifo), f"{CONFIG} is not a regular file"),
+    "config links to itself": (
+        instead(CONFIG, lambda path: path.symlink_to(path.name)),
+        f"{CONFIG} cannot be read",
+    ),
     "config of a megabyte": (write(CONFIG, b"1" * 2**20), r"longer than \d+ bytes"),
     "config nested": (write(CONFIG, b"[" * 10**5), "nested too deeply|not JSON"),
     "config of latin1": (write(CONFIG, b'{"a": "\xe4"}'), "is not UTF-8"),
     "config empty": (write(CONFIG, b""), f"{CONFIG}: is empty"),
     "config of others": (write(CONFIG, b'{"model_type": "bert"}'), "not a model of light"),
     "config no table": (write(CONFIG, b"[1]"), "not a model of lightconv"),
-    "no config": (remove(CONFIG), f"has no {CONFIG}"),
-    "no weights": (remove(WEIGHTS), f"has no file {WEIGHTS}"),
+    "no config": (instead(CONFIG, str), f"has no {CONFIG}"),
+    "no weights": (instead(WEIGHTS, str), f"has no file {WEIGHTS}"),
     "newer version": (config(version=2), "version 2, expected 1.*newer"),
     "version true": (config(version=True), "version True, expected 1"),
     "no model": (config(model=None), "model=null must be a table|model"),

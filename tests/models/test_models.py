@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.decode import beam_search
-from lightconv.models import Seq2Seq
 from lightconv.models.embedding import AdaptiveOutput, add_positions
 
 from .examples import (
@@ -123,14 +122,6 @@ def test_shared_embeddings_are_one_matrix(share: str, matrices: int) -> None:
     for place in range(3):
         assert len({id(each.words[place].weight) for each in places}) == matrices
     assert len({id(each.projections) for each in places}) == (2 if share == "all" else 3)
-
-
-def test_tied_matrices_stay_tied_on_another_device() -> None:
-    config = seq2seq("conv", source_vocab=17, share_embeddings="all").config
-    with torch.device("meta"):
-        model = Seq2Seq(config)
-    model.to_empty(device="cpu")
-    assert model.output.weight is model.source_embedding.weight
 
 
 def test_the_output_is_tied_if_asked_for() -> None:
