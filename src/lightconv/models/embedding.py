@@ -26,13 +26,10 @@ class Words(nn.Module):
         super().__init__()
         self.pad = pad
         self.weight = nn.Parameter(torch.empty(vocab, dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
-        if self.pad is not None:
+        nn.init.normal_(self.weight, std=dim**-0.5)
+        if pad is not None:
             with torch.no_grad():
-                self.weight[self.pad] = 0.0
+                self.weight[pad] = 0.0
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens [...] int64 -> their rows [..., D]."""

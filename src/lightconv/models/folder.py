@@ -296,19 +296,16 @@ def _extra_files(
 def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:
     """README.md of a model folder; it begins with the tags that a hub reads."""
     rows = {"parameters": f"{parameters:,}", "width": str(config.dim)}
+    rows |= {stack: describe_layers(layers) for stack, layers in config.stacks.items()}
     if isinstance(config, LanguageModelConfig):
         title = "Language model"
-        rows |= {"layers": describe_layers(config.layers), "vocabulary": f"{config.vocab:,}"}
+        rows["vocabulary"] = f"{config.vocab:,}"
         text_call = 'model.generate(["a text"])  # continues the text'
         call = "scores = model(tokens)  # int64 [B, T] -> [B, T, V]"
     else:
         title = "Encoder-decoder model"
-        rows |= {
-            "encoder": describe_layers(config.encoder),
-            "decoder": describe_layers(config.decoder),
-            "source vocabulary": f"{config.source_vocab:,}",
-            "target vocabulary": f"{config.target_vocab:,}",
-        }
+        rows["source vocabulary"] = f"{config.source_vocab:,}"
+        rows["target vocabulary"] = f"{config.target_vocab:,}"
         text_call = 'model.translate(["a text"])  # text in, text out'
         call = "scores = model(source, target_in)  # int64 [B, S] and [B, T] -> [B, T, V]"
     if any(file.startswith("vocab") for file in files):

@@ -59,7 +59,7 @@ class SkipInit(TorchFunctionMode):
 
 
 class Residual(nn.Module):
-    """Frame of a sub-block: `close(x, module(open(x)))`."""
+    """Frame of a sub-block."""
 
     def __init__(self, config: ModelConfig, *, input_dropout: float = 0.0) -> None:
         super().__init__()
@@ -67,6 +67,10 @@ class Residual(nn.Module):
         self.dropout = config.dropout
         self.input_dropout = input_dropout
         self.pre_norm = config.pre_norm
+
+    def around(self, module: nn.Module, x: Tensor, *args: Any) -> Tensor:
+        """x [B, T, D] -> [B, T, D], through `module(x, *args)`."""
+        return self.close(x, module(self.open(x), *args))
 
     def open(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> input of the module [B, T, D]."""
@@ -165,21 +169,11 @@ class Layer(nn.Module):
         self.ffn = FeedForward(config.dim, config.ffn_dim, dropout=config.activation_dropout)
         self.ffn_residual = Residual(config)
 
-    def mix(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """x [B, T, D], padding [B, T] bool -> [B, T, D]."""
-        block = self.mixer_residual
-        return block.close(x, self.mixer(block.open(x), padding))
-
     def mix_step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """x [B, n, D] -> [B, n, D] and the next state."""
         block = self.mixer_residual
         mixed, state = self.mixer.step(block.open(x), state)
         return block.close(x, mixed), state
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]."""
-        block = self.ffn_residual
-        return block.close(x, self.ffn(block.open(x)))
 
 
 class PlainLayer(Layer):
@@ -187,12 +181,13 @@ class PlainLayer(Layer):
 
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
         """x [B, T, D], padding [B, T] bool -> [B, T, D]."""
-        return self.feed_forward(self.mix(x, padding))
+        x = self.mixer_residual.around(self.mixer, x, padding)
+        return self.ffn_residual.around(self.ffn, x)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """x [B, n, D], the mixer's state -> [B, n, D] and the next state."""
         x, state = self.mix_step(x, state)
-        return self.feed_forward(x), state
+        return self.ffn_residual.around(self.ffn, x), state
 
 
 class DecoderState(NamedTuple):
@@ -214,7 +209,9 @@ class DecoderLayer(Layer):
 
     def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
         """x [B, T, D], memory [B, S, D], its padding [B, S] bool -> [B, T, D]."""
-        return self.feed_forward(self.read(self.mix(x), self.source.start(memory), padding))
+        x = self.mixer_residual.around(self.mixer, x)
+        x = self.source_residual.around(self.source, x, self.source.start(memory), padding)
+        return self.ffn_residual.around(self.ffn, x)
 
     def start(self, memory: Tensor, max_len: int) -> DecoderState:
         """State before the first of at most `max_len` positions; memory [B, S, D]."""
@@ -233,13 +230,9 @@ class DecoderLayer(Layer):
         weights = None
         if attending:
             weights = self.source.weights(self.source_residual.open(x), state.source, padding)
-        x = self.feed_forward(self.read(x, state.source, padding))
+        x = self.source_residual.around(self.source, x, state.source, padding)
+        x = self.ffn_residual.around(self.ffn, x)
         return x, DecoderState(past, state.source), weights
-
-    def read(self, x: Tensor, source: SourceState, padding: Tensor) -> Tensor:
-        """x [B, T, D], the source and its padding [B, S] bool -> [B, T, D]."""
-        block = self.source_residual
-        return block.close(x, self.source(block.open(x), source, padding))
 
 
 def final_norm(config: ModelConfig) -> nn.Module:

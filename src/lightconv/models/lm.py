@@ -1,8 +1,7 @@
 """Language model: whole texts (`forward`) or a few tokens at a time (`step`)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from lightconv.mixers import State
@@ -35,9 +34,8 @@ class LanguageModel(BaseModel):
         # An adaptive configuration decides itself what is tied.
         tied = config.tie_output or config.adaptive is not None
         self.output: Output = self.embedding.output(tied=tied)
-        self.layers = nn.ModuleList(
-            PlainLayer(config, mixer, causal=True) for mixer in config.layers
-        )
+        plain = (PlainLayer(config, mixer, causal=True) for mixer in config.layers)
+        self.layers: Any = nn.ModuleList(plain)
         self.norm = final_norm(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -56,18 +54,14 @@ class LanguageModel(BaseModel):
         out: Tensor = self.norm(x)
         return out
 
-    def start(
-        self,
-        batch: int,
-        max_len: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> LanguageModelState:
-        """State before the first token of `batch` texts of at most `max_len` tokens."""
+    def start(self, batch: int, max_len: int, **options: Any) -> LanguageModelState:
+        """State before the first token of `batch` texts of at most `max_len` tokens.
+
+        options  device and dtype of the state, as of `Mixer.start`
+        """
         require_eval(self)
-        mixers = [_plain(layer).mixer for layer in self.layers]
-        states = (mixer.start(batch, max_len, device=device, dtype=dtype) for mixer in mixers)
-        return LanguageModelState(tuple(states))
+        mixers = (layer.mixer for layer in self.layers)
+        return LanguageModelState(tuple(each.start(batch, max_len, **options) for each in mixers))
 
     def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, LanguageModelState]:
         """Steps the next n tokens of N texts.
@@ -79,11 +73,6 @@ class LanguageModel(BaseModel):
         x = embed(self.embedding, tokens, self.config, state.position)
         layers = []
         for layer, past in zip(self.layers, state.layers, strict=True):
-            x, new = _plain(layer).step(x, past)
+            x, new = layer.step(x, past)
             layers.append(new)
         return self.output.scores(self.norm(x)), LanguageModelState(tuple(layers))
-
-
-def _plain(layer: nn.Module) -> PlainLayer:
-    assert isinstance(layer, PlainLayer)
-    return layer

@@ -65,10 +65,9 @@ class Seq2Seq(BaseModel):
         if config.share_embeddings != "all":
             self.target_embedding = build_embedding(config.target_vocab, config)
         self.output: Output = self.target_embedding.output(tied=config.share_embeddings != "none")
-        self.encoder = nn.ModuleList(
-            PlainLayer(config, mixer, causal=False) for mixer in config.encoder
-        )
-        self.decoder = nn.ModuleList(DecoderLayer(config, mixer) for mixer in config.decoder)
+        plain = (PlainLayer(config, mixer, causal=False) for mixer in config.encoder)
+        self.encoder: Any = nn.ModuleList(plain)
+        self.decoder: Any = nn.ModuleList(DecoderLayer(config, mixer) for mixer in config.decoder)
         self.encoder_norm = final_norm(config)
         self.decoder_norm = final_norm(config)
 
@@ -101,7 +100,7 @@ class Seq2Seq(BaseModel):
     def start(self, memory: Memory, max_len: int) -> Seq2SeqState:
         """State before the first of at most `max_len` tokens."""
         require_eval(self)
-        layers = tuple(_decoder(layer).start(memory.output, max_len) for layer in self.decoder)
+        layers = tuple(layer.start(memory.output, max_len) for layer in self.decoder)
         return Seq2SeqState(layers, memory.padding)
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
@@ -128,7 +127,7 @@ class Seq2Seq(BaseModel):
         layers, attention = [], None
         for layer, past in zip(self.decoder, state.layers, strict=True):
             attending = layer is chosen
-            x, new, weights = _decoder(layer).step(x, past, state.padding, attending=attending)
+            x, new, weights = layer.step(x, past, state.padding, attending=attending)
             attention = weights if attending else attention
             layers.append(new)
         scores = self.output.scores(self.decoder_norm(x))
@@ -145,8 +144,3 @@ def _sources(wanted: Tensor, B: int) -> Tensor | None:
         kept = wanted
     everything = torch.arange(B, device=kept.device)
     return None if torch.equal(kept, everything) else kept
-
-
-def _decoder(layer: nn.Module) -> DecoderLayer:
-    assert isinstance(layer, DecoderLayer)
-    return layer

@@ -26,8 +26,6 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-# The one name that the format reserves.
-RESERVED = "__metadata__"
 # A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
 LARGEST_HEADER = 8 << 20
 
@@ -58,12 +56,23 @@ def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
     The library's writer neither syncs nor returns a digest, raises no OSError, and lets nobody but
     the owner read the file.
     """
-    _check_tensors(path.stem, tensors)
     # Wide dtypes first, so that every tensor begins at a multiple of its width.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, views, start = {}, [], 0
+    places: dict[tuple[torch.device, int], str] = {}
     for name in names:
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name].detach()
+        if name == "__metadata__":  # the one name that the format reserves
+            raise ValueError(f"{path.stem}: a tensor must not be called {name!r}")
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{path.stem}: {name} has type {tensor.dtype}, which cannot be stored")
+        place = (tensor.device, tensor.data_ptr())
+        if tensor.numel() and (other := places.setdefault(place, name)) != name:
+            raise ValueError(
+                f"{path.stem}: {name} and {other} share memory, expected each tensor once, as "
+                "lightconv.models.tensors.parameters lists them"
+            )
+        tensor = tensor.cpu().contiguous()
         stop = start + tensor.nbytes
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -75,22 +84,6 @@ def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return write_file(path, len(text).to_bytes(8, "little") + text, *views)
-
-
-def _check_tensors(part: str, tensors: Tensors) -> None:
-    places: dict[tuple[torch.device, int], str] = {}
-    for name, tensor in tensors.items():
-        if name == RESERVED:
-            raise ValueError(f"{part}: a tensor must not be called {name!r}")
-        if tensor.dtype not in DTYPES:
-            raise ValueError(f"{part}: {name} has type {tensor.dtype}, which cannot be stored")
-        if tensor.numel():
-            other = places.setdefault((tensor.device, tensor.data_ptr()), name)
-            if other != name:
-                raise ValueError(
-                    f"{part}: {name} and {other} share memory, expected each tensor once, as "
-                    "lightconv.models.tensors.parameters lists them"
-                )
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
