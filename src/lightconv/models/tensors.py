@@ -92,10 +92,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
     if not 2 <= header <= min(size - 8, LARGEST_HEADER):
-        raise ValueError(
-            f"{path} is not a safetensors file, or damaged: a header of {header} bytes in a file "
-            f"of {size}"
-        )
+        what = f"a header of {header} bytes in a file of {size}"
+        raise ValueError(f"{path} is damaged: {what}, expected a safetensors file")
     try:
         return load_file(path)
     except SafetensorError as error:
