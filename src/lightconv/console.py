@@ -125,6 +125,9 @@ class Display:
     idle   text to show while nothing is counted; the line is then redrawn by a thread
     """
 
+    _began: float
+    _total: int | None
+
     def __init__(self, *, quiet: bool = False, idle: str = "") -> None:
         self._file, self._idle = sys.stderr, idle
         self._quiet = quiet or self._file is None
@@ -196,8 +199,7 @@ class Display:
                 self._begin("")
 
     def _begin(self, what: str, done: int = 0) -> None:
-        self._what, self._first, self._done = what, done, done
-        self._total: int | None = None
+        self._what, self._first, self._done, self._total = what, done, done, None
         self._began = time.monotonic()
 
     def _progress(self) -> str:
