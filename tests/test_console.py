@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,15 +29,9 @@ HEADER = ("name", "count")
 
 def test_tables() -> None:
     assert aligned(GROUPS, HEADER, ("count",)) == (
-        "One\n\n"
-        "name       count\n"
-        "a              1\n"
-        "long name     20\n\n"
-        "Two\n\n"
-        "name       count\n"
-        "b            300"
+        "One\n\nname       count\na              1\nlong name     20\n\n"
+        "Two\n\nname       count\nb            300"
     )
-
     assert aligned({"": [["a", "1"], ["bb", "2"]]}, ("", ""), ()) == "a   1\nbb  2"
     assert markdown({"One": [["a", "1"]]}, HEADER, ("count",)) == (
         "### One\n\n| name | count |\n| --- | ---: |\n| a | 1 |"
@@ -61,16 +56,9 @@ def test_a_narrow_terminal_loses_nothing_and_a_pipe_is_wide(
 # --- Progress, with a clock of the test's own
 
 
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(console, "time", clock)
     return clock
 
@@ -93,7 +81,7 @@ def file(monkeypatch: pytest.MonkeyPatch) -> Stderr:
     return file
 
 
-def test_lines_come_now_and_then(clock: Clock, file: Stderr) -> None:
+def test_lines_come_now_and_then(clock: Any, file: Stderr) -> None:
     with Display() as display:
         display.show("reading", 0, 4000)
         for second in range(1, 25):
@@ -122,7 +110,7 @@ def test_lines_come_now_and_then(clock: Clock, file: Stderr) -> None:
     ]
 
 
-def test_a_terminal_keeps_notes_and_ends(clock: Clock, file: Stderr) -> None:
+def test_a_terminal_keeps_notes_and_ends(clock: Any, file: Stderr) -> None:
     file.terminal = True
     with Display() as display:
         display.show("reading", 0, 10)

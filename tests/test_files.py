@@ -206,37 +206,32 @@ def test_every_change_is_found(folder: Path) -> None:
 
 
 ENTRY = {"bytes": 0, "sha256": ""}
-HOSTILE: list[Any] = [
+LISTS: list[Any] = [
     [],
     None,
     *({name: ENTRY} for name in ("../a.bin", "/etc/passwd", "..", "", "a\0b", "x" * 300, "\ud800")),
     *({"a.bin": entry} for entry in ([], {}, ENTRY | {"bytes": "3"}, ENTRY | {"bytes": True})),
     {"a.bin": ENTRY | {"sha256": None}},
 ]
+OWN = {"format": "lightconv manifest", "version": 1, "files": {}}
+HOSTILE = [
+    ("", "is not a manifest"),
+    ("[]", 'expected "format"'),
+    (json.dumps(OWN | {"version": 2}), "version 2, expected 1"),
+    (json.dumps(OWN | {"version": True}), "version True"),
+    (" " * 300_000, "longer than"),
+    *(
+        (json.dumps(OWN | {"files": files}), "manifest|cannot be read|surrogates")
+        for files in LISTS
+    ),
+]
 
 
-@pytest.mark.parametrize("files", HOSTILE)
-def test_hostile_lists_are_refused(folder: Path, files: Any) -> None:
-    data = {"format": "lightconv manifest", "version": 1, "files": files}
-    (folder / "manifest.json").write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"manifest|cannot be read|regular file|surrogates"):
-        verify_manifest(folder)
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("", "is not a manifest"),
-        ("[]", 'expected "format"'),
-        ('{"format": "lightconv manifest", "version": 2, "files": {}}', "version 2, expected 1"),
-        ('{"format": "lightconv manifest", "version": true, "files": {}}', "version True"),
-        (" " * 300_000, "longer than"),
-    ],
-)
-def test_other_files_are_refused(folder: Path, text: str, match: str) -> None:
+@pytest.mark.parametrize(("text", "match"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_manifests_are_refused(folder: Path, text: str, match: str) -> None:
     (folder / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=match):
-        read_manifest(folder)
+        verify_manifest(folder)
 
 
 def test_no_garbage_is_worse_than_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,14 +105,9 @@ def test_ctrl_c_while_processes_start(tmp_path: Path, delay: float) -> None:
 # --- Processes that die: always an error, never an endless wait
 
 
-def kill_own_process(number: int) -> int:
-    if number == 5:
+def kill_own_process(item: Any) -> Any:
+    if item not in range(5):
         os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def kill_own_process_at_once(item: bytes) -> bytes:
-    os.kill(os.getpid(), signal.SIGKILL)
     return item
 
 
@@ -132,7 +127,7 @@ def test_items_and_results_larger_than_any_pipe() -> None:
     items = [bytes([number]) * (3 << 20) for number in range(8)]
     assert list(spread(bytes, items, 2)) == items
     with pytest.raises(ChildProcessError, match="SIGKILL"):
-        list(spread(kill_own_process_at_once, items, 2))
+        list(spread(kill_own_process, items, 2))
 
 
 def test_a_process_that_cannot_start(tmp_path: Path) -> None:
