@@ -112,31 +112,27 @@ adaptive = st.none() | st.builds(
     dropout=shares,
 )
 vocabularies = st.integers(10, 10**6)
+sizes_and_shares = {
+    **{"dim": widths, "ffn_dim": counts, "adaptive": adaptive, "pre_norm": st.booleans()},
+    **{"dropout": shares, "activation_dropout": shares, "pad": st.integers(0, 9)},
+}
 models = st.one_of(
     st.builds(
         Seq2SeqConfig,
-        dim=widths,
-        ffn_dim=counts,
         source_heads=heads,
         encoder=layers,
         decoder=layers,
         source_vocab=vocabularies,
         target_vocab=vocabularies,
         share_embeddings=st.sampled_from(["none", "decoder"]),
-        adaptive=adaptive,
-        dropout=shares,
-        pre_norm=st.booleans(),
-        pad=st.integers(0, 9),
+        **sizes_and_shares,
     ),
     st.builds(
         LanguageModelConfig,
-        dim=widths,
-        ffn_dim=counts,
         layers=layers,
         vocab=vocabularies,
         tie_output=st.booleans(),
-        adaptive=adaptive,
-        activation_dropout=shares,
+        **sizes_and_shares,
     ),
 )
 trainings = st.builds(

@@ -193,13 +193,6 @@ def test_mistakes_in_a_recipe(path: str, value: object, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_another_kind_than_the_class_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"^m\.kind='language_model' must be one of seq2seq$"):
-        from_dict(Seq2SeqConfig, {**MODEL, "kind": "language_model"}, "m")
-    with pytest.raises(ConfigError, match=r"^kind is missing; known: seq2seq, language_model$"):
-        from_dict(ModelConfig, {})
-
-
 def test_only_tables_are_read_and_only_configurations_written() -> None:
     for data in (None, 3, "text", [], [1, 2]):
         with pytest.raises(ConfigError, match=r"a configuration=.* must be a table"):

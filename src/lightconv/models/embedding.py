@@ -131,11 +131,13 @@ class AdaptiveOutput(nn.Module):
 
     def scores(self, x: Tensor) -> Tensor:
         """x [..., D] -> log-probabilities of all words [..., V], in float32 or wider."""
-        head, common = log_softmax(self._head(x)), self.bands[0].end
+        wide, common = accumulate_dtype(x.dtype), self.bands[0].end
+        head = self._head(x).log_softmax(-1, dtype=wide)
         parts = [head[..., :common]]
         for place in range(1, len(self.bands)):
             inner = F.linear(self._project(x, place), matrix(self.words[place]))
-            parts.append(head[..., common + place - 1, None] + log_softmax(inner))
+            inside = inner.log_softmax(-1, dtype=wide)
+            parts.append(head[..., common + place - 1, None] + inside)
         return torch.cat(parts, dim=-1)
 
     def nll(self, x: Tensor, target: Tensor) -> Tensor:
@@ -239,11 +241,6 @@ def matrix(module: nn.Module) -> Tensor:
     weight = module.weight
     assert isinstance(weight, Tensor)
     return weight
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Log-softmax over the last dimension, in float32 or wider."""
-    return logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
 
 
 def token_nll(logits: Tensor, target: Tensor) -> Tensor:
