@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import gpu, schema
-from lightconv.ops.random import random_bits
+from lightconv.ops.reference import random_bits
 
 if sys.platform != "linux":
     pytest.skip("Triton is published for Linux only", allow_module_level=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightconv import ops
-from lightconv.ops import memory
-from lightconv.ops.memory import SMALLEST, Pool
+from lightconv.ops import library
+from lightconv.ops.library import SMALLEST, Pool
 
 LARGE = torch.Size([SMALLEST // 4])  # of float32, the smallest that is pooled
 
@@ -110,11 +110,11 @@ def test_operators_do_not_read_what_memory_held_before() -> None:
         out = ops.dynamicconv_softmax(x, logits, 35)
         return [out, *torch.autograd.grad(out, (x, logits), grad)]
 
-    memory.POOL.clear()
+    library.POOL.clear()
     first = [t.clone() for t in run()]
-    spoiled = [memory.POOL.empty(t.shape, t.dtype).fill_(torch.nan) for t in first]
+    spoiled = [library.POOL.empty(t.shape, t.dtype).fill_(torch.nan) for t in first]
     del spoiled
-    assert memory.POOL.idle_bytes() >= sum(t.nbytes for t in first)
+    assert library.POOL.idle_bytes() >= sum(t.nbytes for t in first)
     for again, before in zip(run(), first, strict=True):
         assert torch.equal(again, before)
 
@@ -140,7 +140,7 @@ def test_threads_never_share_a_piece() -> None:
 
 
 def test_the_environment_sets_the_bound() -> None:
-    code = "from lightconv.ops.memory import POOL; print(POOL.most_idle)"
+    code = "from lightconv.ops.library import POOL; print(POOL.most_idle)"
 
     def run(setting: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "LIGHTCONV_KEEP_MB": setting}

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from lightconv.ops.random import drop_scale
+from lightconv.ops.reference import drop_scale
 
 from .cases import (
     FEW_SHAPES,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.ops import build, residual
-from lightconv.ops.random import drop_scale, random_bits
+from lightconv.ops.reference import drop_scale, random_bits
 
 from .cases import bf16, f16, f32, f64, name_of
 
