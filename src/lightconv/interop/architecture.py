@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from torch import Tensor
 
-from lightconv.interop.layouts import need
 from lightconv.interop.pickles import content, settings
 from lightconv.models.config import (
     AdaptiveConfig,
@@ -16,7 +16,6 @@ from lightconv.models.config import (
     LightConvConfig,
     MixerConfig,
     ModelConfig,
-    Normalize,
     Seq2SeqConfig,
     ShareEmbeddings,
 )
@@ -24,25 +23,20 @@ from lightconv.models.config import (
 State = Mapping[str, Tensor]
 # Arguments that change the computation without changing a tensor, and the value supported here.
 SUPPORTED: Mapping[str, Any] = {
-    "encoder_learned_pos": False,
-    "decoder_learned_pos": False,
-    "no_token_positional_embeddings": False,
-    "no_scale_embedding": False,
-    "layernorm_embedding": False,
-    "character_embeddings": False,
-    "no_cross_attention": False,
-    "cross_self_attention": False,
-    "encoder_layers_to_keep": None,
-    "decoder_layers_to_keep": None,
+    **dict.fromkeys(("encoder_learned_pos", "decoder_learned_pos"), False),
+    **dict.fromkeys(("no_token_positional_embeddings", "no_scale_embedding"), False),
+    **dict.fromkeys(("layernorm_embedding", "character_embeddings"), False),
+    **dict.fromkeys(("no_cross_attention", "cross_self_attention"), False),
+    **dict.fromkeys(("encoder_layers_to_keep", "decoder_layers_to_keep")),
     "activation_fn": "relu",
 }
 
 
+@dataclass(frozen=True)
 class Arguments:
     """Arguments of a fairseq model by name; each method names the expected type in its error."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
+    values: Mapping[str, Any]
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Mapping[str, Any]) -> "Arguments":
@@ -55,13 +49,6 @@ class Arguments:
         if not found:
             raise ValueError("the checkpoint has neither 'args' nor 'cfg' with a 'model' in it")
         return cls(found)
-
-    def check_supported(self) -> None:
-        """Raises ValueError for an argument whose value is not supported here."""
-        for name, wanted in SUPPORTED.items():
-            value = self.values.get(name)
-            if value is not None and value != wanted:
-                self._refuse(name, value, f"{wanted}; other values are not supported")
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false, also as text."""
@@ -111,11 +98,11 @@ class Arguments:
         value = self.values.get(name)
         return value if isinstance(value, str) and value else None
 
-    def check_same(self, name: str, found: object) -> None:
-        """Raises ValueError if the argument is given and differs from what the tensors show."""
+    def check_same(self, name: str, wanted: object, why: str = " by the weights") -> None:
+        """Raises ValueError if the argument is given and differs, by default from the tensors."""
         value = self.values.get(name)
-        if value is not None and value != found:
-            self._refuse(name, value, f"{found} by the weights")
+        if value is not None and value != wanted:
+            self._refuse(name, value, f"{wanted}{why}")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
@@ -131,7 +118,8 @@ class Arguments:
 
 def model_config(args: Arguments, state: State) -> ModelConfig:
     """Configuration of an encoder-decoder model, or of a language model without encoder."""
-    args.check_supported()
+    for name, wanted in SUPPORTED.items():
+        args.check_same(name, wanted, "; other values are not supported")
     is_pair = any(name.startswith("encoder.") for name in state)
     return seq2seq_config(args, state) if is_pair else language_model_config(args, state)
 
@@ -249,7 +237,7 @@ def mixer(
         return AttentionConfig(heads=heads, dropout=args.share("attention_dropout"))
     glu = matrix(state, f"{prefix}.linear1.weight")[0] == 2 * dim
     args.check_same(f"{side}_glu", glu)
-    normalize: Normalize = "softmax" if args.flag("weight_softmax", True) else "none"
+    normalize = "softmax" if args.flag("weight_softmax", True) else "none"
     common: dict[str, Any] = {"glu": glu, "normalize": normalize}
     common["dropconnect"] = args.share("weight_dropout")
     if f"{prefix}.conv.weight" in state:
@@ -263,6 +251,13 @@ def mixer(
         raise ValueError(f"tensor {name} has {rows} rows, expected a multiple of {heads} heads")
     args.check_same(f"{side}_conv_type", "dynamic")
     return DynamicConvConfig(kernel=rows // heads, heads=heads, **common)
+
+
+def need(state: State, name: str) -> Tensor:
+    """The tensor of that name; ValueError if it is missing."""
+    if name not in state:
+        raise ValueError(f"the checkpoint lacks tensor {name}")
+    return state[name]
 
 
 def matrix(state: State, name: str) -> tuple[int, int]:

@@ -12,16 +12,11 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Extras(NamedTuple):
-    """Options of a convolution over whole sequences.
+    """Options of a convolution over whole sequences."""
 
-    cu_seqlens  [S + 1] int32 or int64, the boundaries of packed sequences; None without packing
-    dropconnect probability of dropping a weight
-    seed        [] int64, needed if dropconnect > 0
-    """
-
-    cu_seqlens: Tensor | None = None
-    dropconnect: float = 0.0
-    seed: Tensor | None = None
+    cu_seqlens: Tensor | None = None  # [S + 1] int32 or int64: boundaries of packed sequences
+    dropconnect: float = 0.0  # probability of dropping a weight
+    seed: Tensor | None = None  # [] int64, needed if dropconnect > 0
 
 
 PLAIN = Extras()
