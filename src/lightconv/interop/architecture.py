@@ -134,9 +134,6 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
     ffn_dim = matrix(state, "encoder.layers.0.fc1.weight")[0]
     if matrix(state, "decoder.layers.0.fc1.weight")[0] != ffn_dim:
         raise ValueError(f"decoder_ffn_embed_dim must be encoder_ffn_embed_dim={ffn_dim}")
-    pre_norm = args.flag("decoder_normalize_before")
-    if args.flag("encoder_normalize_before") != pre_norm:
-        raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
     share: ShareEmbeddings = "none"
     if args.flag("share_decoder_input_output_embed", False):
         share = "decoder"
@@ -152,9 +149,7 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
         target_vocab=target_vocab,
         share_embeddings=share,
         attention_dropout=args.share("attention_dropout"),
-        **dropouts(args),
-        pre_norm=pre_norm,
-        final_norm=ends_with_norm(state, pre_norm, "encoder", "decoder"),
+        **frame(args, state, "encoder", "decoder"),
     )
 
 
@@ -166,7 +161,6 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         dim = matrix(state, "decoder.embed_tokens.embeddings.0.1.weight")[0]
         bands = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(len(state))]
         vocab = sum(matrix(state, name)[0] for name in bands if name in state)
-    pre_norm = args.flag("decoder_normalize_before")
     return LanguageModelConfig(
         dim=dim,
         ffn_dim=matrix(state, "decoder.layers.0.fc1.weight")[0],
@@ -174,17 +168,24 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         vocab=vocab,
         tie_output=adaptive is not None or args.flag("share_decoder_input_output_embed", False),
         adaptive=adaptive,
-        **dropouts(args),
-        pre_norm=pre_norm,
-        final_norm=ends_with_norm(state, pre_norm, "decoder"),
+        **frame(args, state, "decoder"),
     )
 
 
-def dropouts(args: Arguments) -> dict[str, Any]:
+def frame(args: Arguments, state: State, *sides: str) -> dict[str, Any]:
+    """Dropout and norms, the same in every stack; old pre-norm models have none at their end."""
+    pre_norm = args.flag("decoder_normalize_before")
+    if any(args.flag(f"{side}_normalize_before") != pre_norm for side in sides):
+        raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
+    found = {side: f"{side}.layer_norm.weight" in state for side in sides}
+    if len(set(found.values())) != 1 or (found["decoder"] and not pre_norm):
+        raise ValueError(f"a norm after the last layer in some places only: {found}")
     return {
         "dropout": args.share("dropout"),
         "input_dropout": args.share("input_dropout"),
         "activation_dropout": args.share("activation_dropout", "relu_dropout"),
+        "pre_norm": pre_norm,
+        "final_norm": found["decoder"],
     }
 
 
@@ -266,11 +267,3 @@ def matrix(state: State, name: str) -> tuple[int, int]:
     if len(shape) != 2:
         raise ValueError(f"tensor {name} has shape {list(shape)}, expected two dimensions")
     return shape[0], shape[1]
-
-
-def ends_with_norm(state: State, pre_norm: bool, *sides: str) -> bool:
-    """True if a norm follows the last layer; old pre-norm models have none."""
-    found = {side: f"{side}.layer_norm.weight" in state for side in sides}
-    if len(set(found.values())) != 1 or (found[sides[0]] and not pre_norm):
-        raise ValueError(f"a norm after the last layer in some places only: {found}")
-    return found[sides[0]]

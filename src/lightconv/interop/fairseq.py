@@ -82,7 +82,11 @@ def read_model(path: str | Path) -> Imported:
 
 def our_names(config: ModelConfig, state: State) -> dict[str, list[Tensor]]:
     """Tensors to concatenate for each of our parameters; ValueError if one is left over."""
-    sources, ties = parameter_sources(config), tied_names(config)
+    if isinstance(config, LanguageModelConfig):
+        sources = dict(_language_model_sources(config))
+    else:
+        sources = dict(_seq2seq_sources(config))
+    ties = tied_names(config)
     for copy, original in ties.items():
         if copy in state and not torch.equal(state[copy], need(state, original)):
             raise ValueError(f"tensor {copy} must be the same as {original} by the arguments")
@@ -186,13 +190,6 @@ def _split_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 # --- our names ------------------------------------------------------------------------------------
-
-
-def parameter_sources(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Common names of the tensors that each parameter of a model is made of."""
-    if isinstance(config, LanguageModelConfig):
-        return dict(_language_model_sources(config))
-    return dict(_seq2seq_sources(config))
 
 
 def _seq2seq_sources(config: Seq2SeqConfig) -> Pairs:

@@ -62,7 +62,7 @@ class Average(Mixer):
 
     def _gate(self, x: Tensor, mean: Tensor, dropout: float) -> Tensor:
         """x [B, T, D], mean [B, T, D], or [B, 1, D] if all positions share it -> [B, T, D]."""
-        g = self.output(ops.dropout(self.hidden(mean).relu(), dropout))
+        g: Tensor = self.output(ops.dropout(self.hidden(mean).relu(), dropout))
         gates: Tensor = self.gate(torch.cat([x, g.expand_as(x)], dim=-1))
         i, f = gates.sigmoid().chunk(2, dim=-1)
         return i * x + f * g
