@@ -11,19 +11,14 @@ import torch
 
 from lightconv.ops.library import _torch_parallel_for
 
-from .cases import OPERATORS, OPS, Results, Shape, all_same_bits, boundaries, f32, make_inputs, run
+from . import cases
+from .cases import OPERATORS, Results, Shape, all_same_bits, every_op, f32, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned", "threads")
-every_op = pytest.mark.parametrize("op", OPS)
 
 # Enough work for several threads, many tiles, heads that share vectors, and tiles cut short.
 SHAPE = Shape(3, 150, 4, 20, 9, 8)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "dropconnect": {"dropconnect": 0.3, "seed": 1},
-    "packed": {"cu_seqlens": boundaries((70, 0, 3, 140, 37))},
-}
-every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+every_option = cases.every_option(70, 0, 3, 140, 37)
 
 
 def results(op: str, options: dict[str, Any]) -> Results:
