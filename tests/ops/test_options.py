@@ -128,7 +128,7 @@ def test_nothing_dropped(op: str) -> None:
 
 @every_op
 def test_seeds(op: str) -> None:
-    """Equal seeds equal results, a tensor or an integer; neighbours differ."""
+    """Equal seeds equal results, a tensor or an integer; neighbours and drawn ones differ."""
     inputs = make_inputs(op, cases.FEW_SHAPES[0])
 
     def dropped(seed: object) -> torch.Tensor:
@@ -136,34 +136,6 @@ def test_seeds(op: str) -> None:
 
     assert torch.equal(dropped(7), dropped(torch.tensor(7)))
     assert torch.equal(dropped(7), dropped(torch.tensor([7])))
-    results = [dropped(seed) for seed in (7, 8, 7 + 2**32, -7)]
+    results = [dropped(seed) for seed in (7, 8, 7 + 2**32, -7, None, None)]
     for i, a in enumerate(results):
         assert not any(torch.equal(a, b) for b in results[:i])
-
-
-@every_op
-def test_a_seed_is_drawn(op: str) -> None:
-    """From torch's generator: new each time, repeated by manual_seed."""
-    x, weight, _ = make_inputs(op, cases.FEW_SHAPES[0])
-
-    def draw() -> torch.Tensor:
-        return OPERATORS[op](x, weight, 4, dropconnect=0.5)
-
-    torch.manual_seed(1)
-    first, second = draw(), draw()
-    assert not torch.equal(first, second)
-    torch.manual_seed(1)
-    assert torch.equal(draw(), first)
-    assert torch.equal(draw(), second)
-
-
-@every_op
-def test_expectation(op: str) -> None:
-    """The mean over many seeds comes close to the result without DropConnect."""
-    x, weight, _ = make_inputs(op, Shape(1, 6, 2, 3, 3, 2))
-    exact = OPERATORS[op](x, weight, 2)
-    draws = torch.stack(
-        [OPERATORS[op](x, weight, 2, dropconnect=0.3, seed=seed) for seed in range(1500)]
-    )
-    deviation = draws.std(0) / len(draws) ** 0.5
-    assert ((draws.mean(0) - exact).abs() <= 5 * deviation + 1e-12).all()
