@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -314,6 +315,14 @@ def test_a_temporary_library_goes_with_its_process(
     assert f"compiling the CPU kernels into {temporary}" in done.stderr
     assert links(tmp_path) == 1
     assert list(temporary.glob("lightconv-*")) == []
+
+
+def test_a_kernel_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = library.Native(SimpleNamespace(kernel=lambda *numbers: sum(numbers)), "", "")  # type: ignore[arg-type]
+    monkeypatch.setattr(library, "native", lambda: full)
+    library.call("kernel", 1, -1)
+    with pytest.raises(MemoryError, match="kernel could not allocate"):
+        library.call("kernel", 1, 2)
 
 
 # --- instruction sets -----------------------------------------------------------------------------

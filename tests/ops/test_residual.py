@@ -223,6 +223,11 @@ def test_seeds_come_from_torchs_generator() -> None:
         ({"p": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"seed": torch.ones(2)}, "seed must be one int64"),
         ({"bias": None}, "together or not at all"),
+        (
+            {name: torch.ones(4, 3, dtype=bf16) for name in ("x", "inner")}
+            | {"bias": torch.ones(3, dtype=bf16)},
+            "weight is torch.float32 but bias is torch.bfloat16",
+        ),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:

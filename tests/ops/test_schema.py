@@ -205,20 +205,13 @@ def test_autocast(op: str) -> None:
 
 @every_op
 def test_autocast_mixes_what_a_model_mixes(op: str) -> None:
-    """A projection gives bfloat16 weights beside a float32 x; other halves are converted."""
-    for dtype in (bf16, torch.float16):
-        x, weight, _ = make_inputs(op, SHAPE, f32, dtype)
+    """A projection gives bfloat16 weights beside a float32 x; float64 is left alone."""
+    for x_dtype, weight_dtype, wanted in ((f32, bf16, bf16), (f32, cases.f16, bf16), (f64,) * 3):
+        x, weight, _ = make_inputs(op, SHAPE, x_dtype, weight_dtype)
         with torch.autocast("cpu", dtype=bf16):
             out = OPERATORS[op](x, weight, 2)
-        assert torch.equal(out, OPERATORS[op](x.to(bf16), weight.to(bf16), 2))
-
-
-@every_op
-def test_autocast_leaves_float64_alone(op: str) -> None:
-    x, weight, _ = make_inputs(op, SHAPE, f64)
-    with torch.autocast("cpu", dtype=bf16):
-        assert torch.equal(OPERATORS[op](x, weight, 2), OPERATORS[op](x, weight, 2))
-        assert OPERATORS[op](x, weight, 2).dtype == f64
+        assert out.dtype == wanted
+        assert torch.equal(out, OPERATORS[op](x.to(wanted), weight.to(wanted), 2))
 
 
 @cases.dtypes(f32, bf16)

@@ -239,8 +239,7 @@ def _band_words(band: int) -> str:
 def _layer_sources(ours: str, theirs: str, mixer: MixerConfig) -> Pairs:
     if mixer.kind == "attention":
         attention = f"{theirs}.self_attn"
-        parts = (f"{attention}.{part}_proj" for part in "qkv")
-        yield from _both(f"{ours}.mixer.in_proj", *parts)
+        yield from _both(f"{ours}.mixer.in_proj", *(f"{attention}.{p}_proj" for p in "qkv"))
         yield from _both(f"{ours}.mixer.out_proj", f"{attention}.out_proj")
     else:
         yield from _both(f"{ours}.mixer.in_proj", f"{theirs}.linear1")
