@@ -86,12 +86,13 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tens
 
 
 def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool) -> Tensor:
-    if native().library is None:
+    library = native().library
+    if library is None:
         return schema.reference_step(x, window, position, weight, softmax)
     x, weight, ring = x.contiguous(), weight.contiguous(), window.contiguous()
     out = torch.empty_like(x)
-    call(
-        "lightconv_step",
+    # Not by `call`, which takes a twentieth of a step.
+    failed = library.lightconv_step(
         x.data_ptr(),
         ring.data_ptr(),
         weight.data_ptr(),
@@ -104,6 +105,8 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
         weight.dim() == 2,
         softmax,
     )
+    if failed:
+        raise MemoryError("lightconv_step could not allocate its scratch memory")
     if ring is not window:
         window.copy_(ring)
     return out
