@@ -51,7 +51,7 @@ def reuse_memory() -> None:
 
 def peak_bytes(call: Call) -> int:
     """Increase of the resident size during call(); freed memory is returned to the system first."""
-    from lightconv.ops.memory import POOL
+    from lightconv.ops.library import POOL
 
     gc.collect()
     POOL.clear()

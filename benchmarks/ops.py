@@ -10,6 +10,7 @@ Before anything is timed, every formulation is compared with the kernel; a diffe
 """
 
 import argparse
+import ctypes
 import functools
 import json
 import sys
@@ -140,7 +141,7 @@ def forward_share(probe: Probe, rounds: int) -> Row:
         out = torch.empty_like(x)
         problem = cpu.make_problem(x, weight, K - 1, weight.dim() == 4, PLAIN)
         problem.out = out.data_ptr()
-        again = functools.partial(library.call, "lightconv_forward", problem)
+        again = functools.partial(library.call, "lightconv_forward", ctypes.byref(problem))
         calls = {"fresh": lambda f=fresh, a=x, b=weight: f(a, b), "copy": probe.copy}
         seconds = interleave({**calls, "again": again, "fma": probe.fma}, 3 * rounds)
         limits = probe.limits(seconds["copy"], seconds["fma"])

@@ -1,6 +1,5 @@
 """`lightconv import fairseq`: a folder, a summary, or one line that says what is wrong."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -67,24 +66,26 @@ def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFix
     assert (Path(given["out"]) / "codes.txt").read_text() == codes.read_text()
 
 
+def run(folder: Path, letters: str, *more: str) -> int:
+    """Imports folder/x.pt into folder/model, with a dictionary of 7 symbols for each letter."""
+    options = [f"{folder}/x.pt", "--out", f"{folder}/model", *more]
+    for i, letter in enumerate(letters):
+        options += ["--dict", str(dictionary(folder / f"{i}.txt", 7, letter))]
+    return main(["import", "fairseq", *options])
+
+
 def test_a_language_model_with_one_dictionary(tmp_path: Path) -> None:
-    write(make(TEXT), "v0.12", tmp_path / "lm.pt")
-    words = dictionary(tmp_path / "dict.txt", 7)
-    out = tmp_path / "lm"
-    command = ["import", "fairseq", str(tmp_path / "lm.pt"), "--dict", str(words)]
-    assert main([*command, "--out", str(out)]) == 0
-    assert (out / "vocab.txt").exists()
-    assert lightconv.load(out).config == TEXT
+    write(make(TEXT), "v0.12", tmp_path / "x.pt")
+    assert run(tmp_path, "w") == 0
+    assert (tmp_path / "model" / "vocab.txt").exists()
+    assert lightconv.load(tmp_path / "model").config == TEXT
 
 
 def test_equal_dictionaries_are_one(tmp_path: Path) -> None:
     write(make(replace(PAIR, target_vocab=11)), "2019", tmp_path / "x.pt")
-    dicts = [str(dictionary(tmp_path / name, 7)) for name in ("dict.de.txt", "dict.en.txt")]
     codes = tmp_path / "code"
     codes.write_text("a b\n")
-    command = ["import", "fairseq", str(tmp_path / "x.pt"), "--dict", dicts[0], "--dict", dicts[1]]
-    both = ["--codes", str(codes), "--codes", str(codes)]
-    assert main([*command, *both, "--out", str(tmp_path / "model")]) == 0
+    assert run(tmp_path, "ww", "--codes", str(codes), "--codes", str(codes)) == 0
     names = {path.name for path in (tmp_path / "model").iterdir()}
     assert {"vocab.txt", "codes.source.txt", "codes.target.txt"} <= names
     assert "vocab.source.txt" not in names
@@ -143,11 +144,9 @@ def test_a_shared_vocabulary_needs_one_dictionary(
 ) -> None:
     shared = replace(PAIR, share_embeddings="all", target_vocab=11)
     write(make(shared), "newest", tmp_path / "x.pt")
-    dicts = [str(dictionary(tmp_path / f"{letter}.txt", 7, letter)) for letter in "st"]
-    command = ["import", "fairseq", str(tmp_path / "x.pt"), "--out", str(tmp_path / "model")]
-    assert main([*command, "--dict", dicts[0], "--dict", dicts[1]]) == 2
+    assert run(tmp_path, "st") == 2
     assert "differ, but the model has one vocabulary for all" in capsys.readouterr().err
-    assert main([*command, "--dict", dicts[0]]) == 0
+    assert run(tmp_path, "s") == 0
 
 
 def test_overwriting(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +189,5 @@ def test_mistakes_need_no_torch() -> None:
         "main(['import', 'fairseq', 'x.pt', '--dict', 'nowhere', '--out', 'y']);"
         "main(['import', '--help']); sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, env=os.environ
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -82,6 +82,7 @@ FEW = [
 
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=str)
 few_examples = pytest.mark.parametrize("example", FEW, ids=str)
+padded_or_full = pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
 both_directions = pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
 
 

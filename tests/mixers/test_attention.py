@@ -1,6 +1,7 @@
 """Attention and averaged attention against their definitions, pair by pair of positions."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,24 +12,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightconv.mixers import Attention, Average
 from lightconv.mixers.attention import attend, key_mask
 
-from .examples import DIM, Example, both_directions, noise, stream
+from .examples import DIM, Example, both_directions, noise, padded_or_full, stream
 
 
 def visible(length: int, causal: bool, window: int | None, padding: Tensor) -> Tensor:
-    """[B, T, T], pair by pair: may position t see position s?"""
-    mask = torch.zeros(padding.shape[0], length, length, dtype=torch.bool)
-    for b in range(padding.shape[0]):
-        for t in range(length):
-            for s in range(length):
-                back = t - s
-                if window is None:
-                    near = back >= 0 or not causal
-                elif causal:
-                    near = 0 <= back < window
-                else:
-                    near = -(window - 1 - window // 2) <= back <= window // 2
-                mask[b, t, s] = near and not padding[b, s]
-    return mask
+    """[B, T, T]: may position t see position s?"""
+    if window is None:
+        most, least = length, 0 if causal else -length
+    else:
+        most = window - 1 if causal else window // 2
+        least = most - (window - 1)
+    back = torch.arange(length)[:, None] - torch.arange(length)
+    return (least <= back) & (back <= most) & ~padding[:, None]
 
 
 def pad(length: int, padded: bool) -> Tensor:
@@ -55,19 +50,22 @@ def definition(mixer: Attention, x: Tensor, padding: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1) @ mixer.out_proj.weight.T + mixer.out_proj.bias
 
 
+def check_definition(define: Any, mixer: Any, length: int, padded: bool, error: float) -> None:
+    x, padding = noise(3, length, DIM), pad(length, padded)
+    out = mixer(x, padding) if padded else mixer(x)
+    expected = define(mixer, x, padding)
+    torch.testing.assert_close(out[~padding], expected[~padding], atol=error, rtol=error)
+
+
 @both_directions
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 7, 16, 17, 50])
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@padded_or_full
 def test_equals_definition(causal: bool, window: int | None, padded: bool) -> None:
     torch.manual_seed(0)
     mixer = Attention(DIM, heads=2, causal=causal, window=window).double()
     # Around the shortest block of 16 queries, and several blocks.
     for length in (1, 2, 6, 15, 16, 17, 32, 33, 41):
-        x = noise(3, length, DIM)
-        padding = pad(length, padded)
-        expected = definition(mixer, x, padding)
-        out = mixer(x, padding) if padded else mixer(x)
-        torch.testing.assert_close(out[~padding], expected[~padding], atol=1e-10, rtol=1e-10)
+        check_definition(definition, mixer, length, padded, 1e-10)
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -97,9 +95,7 @@ def test_every_query_may_look_somewhere(
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     padding = torch.ones(4, 37, dtype=torch.bool)
-    padding[0] = False
-    padding[1, 20:] = False
-    padding[2, :5] = False
+    padding[0] = padding[1, 20:] = padding[2, :5] = False
     Attention(DIM, heads=2, causal=causal, window=window)(torch.zeros(4, 37, DIM), padding)
     (mask,) = masks
     assert mask.any(-1).all()
@@ -163,11 +159,10 @@ def average_definition(mixer: Average, x: Tensor, padding: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for b in range(x.shape[0]):
         for t in range(x.shape[1]):
-            times = range(t + 1) if mixer.causal else range(x.shape[1])
-            seen = [x[b, s] for s in times if not padding[b, s]]
             if padding[b, t]:
                 continue
-            mean = torch.stack(seen).mean(0)
+            end = t + 1 if mixer.causal else None
+            mean = x[b, :end][~padding[b, :end]].mean(0)
             hidden = (mixer.hidden.weight @ mean + mixer.hidden.bias).clamp(min=0.0)
             g = mixer.output.weight @ hidden + mixer.output.bias
             gates = mixer.gate.weight @ torch.cat([x[b, t], g]) + mixer.gate.bias
@@ -177,16 +172,11 @@ def average_definition(mixer: Average, x: Tensor, padding: Tensor) -> Tensor:
 
 
 @both_directions
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@padded_or_full
 def test_average_equals_definition(causal: bool, padded: bool) -> None:
     mixer = Example("average", {"ffn_dim": 12}).build(causal)
-    assert isinstance(mixer, Average)
     for length in (1, 2, 7):
-        x = noise(3, length, DIM)
-        padding = pad(length, padded)
-        out = mixer(x, padding) if padded else mixer(x)
-        expected = average_definition(mixer, x, padding)
-        torch.testing.assert_close(out[~padding], expected[~padding], atol=1e-12, rtol=1e-12)
+        check_definition(average_definition, mixer, length, padded, 1e-12)
 
 
 def test_average_of_half_precision_sums_in_float32() -> None:

@@ -1,5 +1,7 @@
-"""Convolutions: their definitions, DropConnect, packed sequences, initial values."""
+"""Convolutions: definitions, DropConnect, packed sequences, initial values, normalisations."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,3 +152,64 @@ def test_first_values() -> None:
         near, rtol = (0.99, 0.02) if weight.numel() > 10_000 else (0.95, 0.1)
         assert near * bound < weight.abs().max() <= bound
         torch.testing.assert_close(weight.std(), torch.tensor(bound / 3**0.5), rtol=rtol, atol=0.0)
+
+
+# --- the ten normalisations, written out by hand --------------------------------------------------
+
+EPS = 1e-6
+
+
+def l1(w: list[float]) -> float:
+    return sum(abs(v) for v in w) + EPS
+
+
+def l2(w: list[float]) -> float:
+    return math.sqrt(sum(v * v for v in w)) + EPS
+
+
+BY_HAND: dict[str, Callable[[list[float]], list[float]]] = {
+    "none": lambda w: w,
+    "softmax": lambda w: [math.exp(v) / sum(math.exp(u) for u in w) for v in w],
+    "sigmoid": lambda w: [1 / (1 + math.exp(-v)) for v in w],
+    "tanh": lambda w: [math.tanh(v) for v in w],
+    "l1": lambda w: [v / l1(w) for v in w],
+    "l2": lambda w: [v / l2(w) for v in w],
+    "square": lambda w: [v**2 for v in w],
+    "abs": lambda w: [abs(v) for v in w],
+    "abs_l1": lambda w: [abs(v) / l1(w) for v in w],
+    "abs_l2": lambda w: [abs(v) / l2(w) for v in w],
+}
+
+every_normalization = pytest.mark.parametrize("name", NORMALIZATIONS)
+
+
+@every_normalization
+def test_normalization_equals_formula(name: str) -> None:
+    """The paper's appendix; small numbers show epsilon."""
+    assert list(NORMALIZATIONS) == list(BY_HAND)
+    small = torch.tensor([[1e-6, -2e-6, 0.0, 3e-7, 0.0]], dtype=torch.float64)
+    for rows, atol, rtol in ((2 * noise(6, 5), 1e-14, 1e-14), (small, 0.0, 1e-12)):
+        expected = torch.tensor([BY_HAND[name](row) for row in rows.tolist()], dtype=torch.float64)
+        torch.testing.assert_close(NORMALIZATIONS[name](rows), expected, atol=atol, rtol=rtol)
+        batched = NORMALIZATIONS[name](rows.view(len(rows), 1, 5))
+        assert torch.equal(batched[:, 0], NORMALIZATIONS[name](rows))
+
+
+@every_normalization
+def test_half_becomes_float32_and_float64_stays(name: str) -> None:
+    normalize = NORMALIZATIONS[name]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        weight = noise(4, 5, dtype=dtype)
+        out = normalize(weight)
+        assert out.dtype == torch.float32
+        assert torch.equal(out, normalize(weight.float()))
+    assert normalize(noise(4, 5)).dtype == torch.float64
+
+
+@every_normalization
+def test_gradient_of_zero_is_finite(name: str) -> None:
+    # DynamicConv predicts exactly zero at padding.
+    weight = torch.zeros(2, 3, requires_grad=True)
+    NORMALIZATIONS[name](weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.isfinite().all()

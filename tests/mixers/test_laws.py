@@ -84,15 +84,15 @@ def test_gradients_through_a_stream_equal_those_of_forward(example: Example) -> 
 
 
 @few_examples
-def test_training_mode_changes_nothing_in_a_step(example: Example) -> None:
+def test_training_and_inference_mode_change_nothing_in_a_step(example: Example) -> None:
     options = dict(example.options)
     for name in ("dropout", "dropconnect"):
         if name in MIXERS[example.name].settings:
             options[name] = 0.5
     mixer = Example(example.name, options).build(causal=True)
     x = noise(BATCH, 9, DIM)
-    with torch.no_grad():
-        whole = mixer(x)
+    whole = mixer(x)
+    with torch.inference_mode():
         torch.testing.assert_close(stream_from_start(mixer.train(), x, [2] * 4 + [1]), whole)
 
 

@@ -197,15 +197,6 @@ def test_autocast(example: Example, state_dtype: torch.dtype | None) -> None:
     torch.testing.assert_close(stepped.float(), expected, atol=0.1, rtol=0.05)
 
 
-@few_examples
-def test_inference_mode(example: Example) -> None:
-    mixer = example.build(causal=True)
-    x = noise(2, 9, DIM)
-    with torch.inference_mode():
-        out = stream(mixer.step, x, CHUNKS, mixer.start(2, 9))
-    torch.testing.assert_close(out, mixer(x))
-
-
 SMOOTH = [example for example in EXAMPLES if example.width <= 5]
 
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -16,13 +17,17 @@ NAMES = {f16: "f16", f32: "f32", f64: "f64", bf16: "bf16"}
 OPERATORS = {name: getattr(ops, name) for name in ops.__all__}
 OPS = ("dynamicconv", "dynamicconv_softmax", "lightconv", "lightconv_softmax")
 INTEGER = {f16: torch.int16, bf16: torch.int16, f32: torch.int32, f64: torch.int64}
+every_op = pytest.mark.parametrize("op", OPS)
+need_gradients = pytest.mark.parametrize(
+    "need",
+    [(True, True), (True, False), (False, True), (False, False)],
+    ids=["both", "x", "weight", "none"],
+)
+every_backend = pytest.mark.parametrize("backend", ["auto", "reference", "band"])
 
 
-def name_of(value: object) -> str | None:
-    """Test ids: short names of dtypes, shapes as they print themselves."""
-    if isinstance(value, torch.dtype):
-        return NAMES[value]
-    return str(value) if isinstance(value, (Shape, str, int)) else None
+def dtypes(*dtypes: torch.dtype) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("dtype", dtypes, ids=NAMES.get)
 
 
 class Shape(NamedTuple):
@@ -93,6 +98,15 @@ def run(op: str, inputs: Inputs, left: int, **options: Any) -> Results:
 def run_exact(op: str, inputs: Inputs, left: int, **options: Any) -> Results:
     """The formula in float64."""
     return run(op, inputs.to(f64), left, backend="reference", **options)
+
+
+def check(
+    op: str, inputs: Inputs, left: int, about: str = "", *, floor: float = 0.0, **options: Any
+) -> None:
+    """An operator against the formula in float64, which knows one backend."""
+    found = run(op, inputs, left, **options)
+    options.pop("backend", None)
+    assert_close(found, run_exact(op, inputs, left, **options), inputs, about, floor)
 
 
 def errors_allowed(dtype: torch.dtype, expected: Tensor, floor: float) -> Tensor:
@@ -168,6 +182,7 @@ FEW_SHAPES = [
     Shape(1, 130, 1, 65, 70, 35),
     Shape(1, 12, 3, 17, 3, 6),
 ]
+few_shapes = pytest.mark.parametrize("shape", FEW_SHAPES, ids=str)
 
 
 class RandomCase(NamedTuple):
@@ -191,6 +206,16 @@ class RandomCase(NamedTuple):
 def boundaries(lengths: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
     """The cu_seqlens of sequences of these lengths."""
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=dtype)
+
+
+def every_option(*lengths: int) -> pytest.MarkDecorator:
+    """None, DropConnect, and sequences of these lengths packed."""
+    options: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "dropconnect": {"dropconnect": 0.3, "seed": 2},
+        "packed": {"cu_seqlens": boundaries(lengths)},
+    }
+    return pytest.mark.parametrize("options", options.values(), ids=options)
 
 
 def random_cases(count: int, seed: int) -> Iterator[RandomCase]:

@@ -11,19 +11,14 @@ import torch
 
 from lightconv.ops.library import _torch_parallel_for
 
-from .cases import OPERATORS, OPS, Results, Shape, all_same_bits, boundaries, f32, make_inputs, run
+from . import cases
+from .cases import OPERATORS, Results, Shape, all_same_bits, every_op, f32, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned", "threads")
-every_op = pytest.mark.parametrize("op", OPS)
 
 # Enough work for several threads, many tiles, heads that share vectors, and tiles cut short.
 SHAPE = Shape(3, 150, 4, 20, 9, 8)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "dropconnect": {"dropconnect": 0.3, "seed": 1},
-    "packed": {"cu_seqlens": boundaries((70, 0, 3, 140, 37))},
-}
-every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+every_option = cases.every_option(70, 0, 3, 140, 37)
 
 
 def results(op: str, options: dict[str, Any]) -> Results:
@@ -36,18 +31,9 @@ def results(op: str, options: dict[str, Any]) -> Results:
 def test_any_number_of_threads(op: str, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     expected = results(op, options)
-    for count in (2, 3):
+    for count in (3, *(2,) * (5 if options else 50)):
         torch.set_num_threads(count)
         assert all_same_bits(results(op, options), expected), f"{count} threads"
-
-
-@every_op
-def test_fifty_times_on_two_threads(op: str) -> None:
-    torch.set_num_threads(1)
-    expected = results(op, {})
-    torch.set_num_threads(2)
-    for _ in range(50):
-        assert all_same_bits(results(op, {}), expected)
 
 
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

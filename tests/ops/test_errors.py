@@ -1,6 +1,7 @@
 """Bad input: the same error, naming the argument and the shapes, wherever the operator runs."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import zeros
 from torch._subclasses import FakeTensorMode
 
-from .cases import OPERATORS, OPS, bf16, f16, f32, f64, is_dynamic
+from .cases import OPERATORS, OPS, bf16, every_backend, every_op, f16, f32, f64, is_dynamic
 
 i32, i64 = torch.int32, torch.int64
 B, T, D, H, K = 2, 5, 6, 2, 3
@@ -75,21 +76,18 @@ EXTRAS: dict[str, Changes] = {
     },
     r"with cu_seqlens the batch must be 1, got x \[2, 5, 6\]": {"cu_seqlens": late(2, dtype=i64)},
 }
-PACKED: dict[str, Changes] = {
-    message: {"cu_seqlens": ends, "x": late(1, T, D), "weight": late(1, T, H, K)}
-    for message, ends in {
-        r"cu_seqlens must have shape \[sequences \+ 1\], got \[\]": late((), dtype=i64),
-        r"cu_seqlens must have shape .*, got \[2, 2\]": late(2, 2, dtype=i64),
-        r"cu_seqlens must have shape .*, got \[0\]": late(0, dtype=i64),
-        "cu_seqlens must be int32 or int64, got torch.float32": late(2, dtype=f32),
-        "x is on cpu but cu_seqlens is on meta": late(2, dtype=i64, device="meta"),
-    }.items()
+PACKED = {
+    r"cu_seqlens must have shape \[sequences \+ 1\], got \[\]": late((), dtype=i64),
+    r"cu_seqlens must have shape .*, got \[2, 2\]": late(2, 2, dtype=i64),
+    r"cu_seqlens must have shape .*, got \[0\]": late(0, dtype=i64),
+    "cu_seqlens must be int32 or int64, got torch.float32": late(2, dtype=f32),
+    "x is on cpu but cu_seqlens is on meta": late(2, dtype=i64, device="meta"),
 }
 
 
-def good(op: str) -> Changes:
-    weight = late(B, T, H, K) if is_dynamic(op) else late(H, K)
-    return {"x": late(B, T, D), "weight": weight, "left": 2}
+def good(op: str, rows: int = B) -> Changes:
+    weight = late(rows, T, H, K) if is_dynamic(op) else late(H, K)
+    return {"x": late(rows, T, D), "weight": weight, "left": 2}
 
 
 def call(op: str, arguments: Changes, **options: Any) -> Any:
@@ -102,17 +100,19 @@ def call(op: str, arguments: Changes, **options: Any) -> Any:
 def cases() -> Iterator[Any]:
     """(operator, place, arguments, message) of every bad input."""
     for op in OPS:
-        for table, places in (
-            (
-                EITHER | (DYNAMIC if is_dynamic(op) else SHARED),
-                ("auto", "reference", "band", "fake"),
-            ),
-            (EXTRAS | (PACKED if is_dynamic(op) else {}), ("auto", "reference", "fake")),
-        ):
-            for message, changes in table.items():
-                for place in places:
-                    name = f"{op}-{place}-{message}"
-                    yield pytest.param(op, place, good(op) | changes, message, id=name)
+        packed = {message: good(op, 1) | {"cu_seqlens": ends} for message, ends in PACKED.items()}
+        tables: dict[str, dict[str, Changes]] = {
+            "auto reference band fake": EITHER | (DYNAMIC if is_dynamic(op) else SHARED),
+            "auto reference fake": EXTRAS | packed,
+            "band": {
+                "'band' supports neither cu_seqlens": {"dropconnect": 0.1},
+                "'band' .* nor dropconnect": good(op, 1) | {"cu_seqlens": late(2, dtype=i64)},
+            },
+        }
+        for places, table in tables.items():
+            for place, (message, changes) in itertools.product(places.split(), table.items()):
+                name = f"{op}-{place}-{message}"
+                yield pytest.param(op, place, good(op) | changes, message, id=name)
 
 
 @pytest.mark.parametrize(("op", "place", "arguments", "message"), list(cases()))
@@ -123,10 +123,6 @@ def test_bad_input(op: str, place: str, arguments: Changes, message: str) -> Non
         pytest.raises((ValueError, RuntimeError), match=message),
     ):
         call(op, arguments, backend="auto" if fake else place)
-
-
-every_backend = pytest.mark.parametrize("backend", ["auto", "reference", "band"])
-every_op = pytest.mark.parametrize("op", OPS)
 
 
 @every_backend

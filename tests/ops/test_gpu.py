@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import gpu, schema
-from lightconv.ops.random import random_bits
+from lightconv.ops.reference import random_bits
 
 if sys.platform != "linux":
     pytest.skip("Triton is published for Linux only", allow_module_level=True)
@@ -97,13 +97,9 @@ class Case(NamedTuple):
     dropconnect: float = 0.0
 
     def __str__(self) -> str:
-        parts = [self.op, *(f"{name}{getattr(self, name)}" for name in ("B", "T", "H", "R", "K"))]
-        parts += [f"left{self.left}", str(self.dtype).removeprefix("torch.")]
-        parts += ["softmax"] if self.softmax else []
-        parts += [f"weight-{self.weight_dtype}".replace("torch.", "")] if self.weight_dtype else []
-        parts += ["packed" + "+".join(map(str, self.lengths))] if self.lengths else []
-        parts += [f"drop{self.dropconnect}"] if self.dropconnect else []
-        return "-".join(parts)
+        shape = cases.Shape(*self[1:7])
+        options = (f"{name}={v}" for name, v in zip(self._fields[7:], self[7:], strict=True) if v)
+        return "-".join([self.op, str(shape), *options]).replace("torch.", "")
 
 
 class Inputs(NamedTuple):
@@ -114,7 +110,7 @@ class Inputs(NamedTuple):
 
 
 def make_inputs(case: Case, seed: int = -0x123456789ABCDEF) -> Inputs:
-    shape = cases.Shape(case.B, case.T, case.H, case.R, case.K, case.left)
+    shape = cases.Shape(*case[1:7])
     tensors = cases.make_inputs(case.op, shape, case.dtype, case.weight_dtype)
     ends = cases.boundaries(case.lengths, torch.int32) if case.lengths else None
     softmax = (case.softmax,) if case.op == "dynamicconv" else ()
@@ -152,7 +148,7 @@ def identical(found: Any, expected: Any) -> None:
 dynamic, light = (functools.partial(Case, op) for op in ("dynamicconv", "lightconv"))
 
 
-def cases_of(*cases: Case) -> pytest.MarkDecorator:
+def cases_of(*cases: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=str)
 
 
@@ -203,6 +199,8 @@ CASES = [
     *(light(2, 9, 2, 8, 5, 4, dtype=dtype, dropconnect=0.3) for dtype in (f64, f16, bf16)),
     *(dynamic(1, 9, 2, 8, 5, 4, softmax=True, dtype=d, weight_dtype=f32) for d in (f16, bf16)),
     light(1, 9, 2, 8, 5, 4, dtype=bf16, weight_dtype=f32),
+    pytest.param(dynamic(1, 2, 1, 2, 1023, 1022, softmax=True), marks=pytest.mark.slow),
+    pytest.param(light(1, 2, 1, 2, 1023, 511), marks=pytest.mark.slow),
 ]
 
 
@@ -250,17 +248,37 @@ def test_unneeded_gradients(case: Case) -> None:
     assert [t.shape for t in (no_weight, no_x, *nothing)] == [(0,)] * 4
 
 
-@pytest.mark.slow
-@cases_of(dynamic(1, 2, 1, 2, 1023, 1022, softmax=True), light(1, 2, 1, 2, 1023, 511))
-@interpreted
-def test_wide_kernels(case: Case) -> None:
-    compare(case, make_inputs(case))
-
-
 # --- what must not leak ---------------------------------------------------------------------------
 
 
-def check_isolation(case: Case, poison: tuple[int, int], reach: slice) -> None:
+SHORT, PACKED = (2, 5, 2, 3, 3, 2), (1, 9, 2, 3, 5, 2)
+PARTS = (3, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "case, poison, reach",
+    [
+        # Causal, K = 3: x[t] reaches out[t .. t + 2], grad[t] reaches x[t - 2 .. t].
+        *(
+            (case, (row, t), (max(0, t - 2), t + 3))
+            for row, t in ((0, 4), (1, 0))
+            for case in (
+                dynamic(*SHORT, softmax=True),
+                dynamic(*SHORT, dropconnect=0.3),
+                light(*SHORT),
+            )
+        ),
+        # The sequence of three that are packed.
+        (dynamic(*PACKED, softmax=True, lengths=PARTS), (0, 3), (3, 5)),
+        (dynamic(*PACKED, lengths=PARTS), (0, 3), (3, 5)),
+        (light(*PACKED, lengths=PARTS), (0, 3), (3, 5)),
+    ],
+    ids=str,
+)
+@interpreted
+def test_nan_stays_within_reach(
+    case: Case, poison: tuple[int, int], reach: tuple[int, int]
+) -> None:
     """NaN in everything at (b, t) changes nothing outside `reach` of that batch row."""
     inputs = make_inputs(case)
     x, weight, grad, rest = inputs
@@ -271,56 +289,34 @@ def check_isolation(case: Case, poison: tuple[int, int], reach: slice) -> None:
     found = run(gpu.KERNELS, case.op, Inputs(*poisoned, rest))
     for a, b in zip(found, clean, strict=True):
         if a.dim() > 2:  # lightconv's weights belong to every position
-            a[poison[0], reach] = b[poison[0], reach] = 0.0
+            a[poison[0], slice(*reach)] = b[poison[0], slice(*reach)] = 0.0
             identical(a, b)
-
-
-@pytest.mark.parametrize("poison", [(0, 4), (1, 0)], ids=["NaN-at-end", "NaN-at-start"])
-@cases_of(
-    dynamic(2, 5, 2, 3, 3, 2, softmax=True),
-    dynamic(2, 5, 2, 3, 3, 2, dropconnect=0.3),
-    light(2, 5, 2, 3, 3, 2),
-)
-@interpreted
-def test_nan_stays_within_reach(case: Case, poison: tuple[int, int]) -> None:
-    _, t = poison  # causal, K = 3: x[t] reaches out[t .. t + 2], grad[t] reaches x[t - 2 .. t]
-    check_isolation(case, poison, slice(max(0, t - 2), t + 3))
-
-
-@cases_of(
-    dynamic(1, 9, 2, 3, 5, 2, softmax=True, lengths=(3, 2, 4)),
-    dynamic(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
-    light(1, 9, 2, 3, 5, 2, lengths=(3, 2, 4)),
-)
-@interpreted
-def test_nan_stays_in_its_sequence(case: Case) -> None:
-    check_isolation(case, (0, 3), slice(3, 5))
 
 
 @both(2, 5, 2, 3, 3, 2, softmax=False)
 @interpreted
 def test_skipped_taps(case: Case) -> None:
     """NaN in a weight that meets nothing, or in the gradient that would meet it, is not seen."""
-    x, weight, grad, rest = make_inputs(case)
-    clean = run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))
+    inputs = make_inputs(case)
+    clean = run(gpu.KERNELS, case.op, inputs)
     if case.op == "lightconv":
-        weight[:, 0] = float("nan")  # reaches from t back to t - 2
-        out, grad_x, _ = run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))
+        inputs.weight[:, 0] = float("nan")  # reaches from t back to t - 2
+        out, grad_x, _ = run(gpu.KERNELS, case.op, inputs)
         identical(out[:, :2], clean[0][:, :2])
         identical(grad_x[:, -2:], clean[1][:, -2:])
     else:
-        weight[:, 0, :, :2] = float("nan")
-        identical(run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest)), clean)
-        grad[:, 0] = float("nan")
-        assert not run(gpu.KERNELS, case.op, Inputs(x, weight, grad, rest))[2][:, 0, :, :2].any()
+        inputs.weight[:, 0, :, :2] = float("nan")
+        identical(run(gpu.KERNELS, case.op, inputs), clean)
+        inputs.grad[:, 0] = float("nan")
+        assert not run(gpu.KERNELS, case.op, inputs)[2][:, 0, :, :2].any()
 
 
 @cases_of(dynamic(1, 3, 40, 1, 6, 5, softmax=True))
 @interpreted
 def test_infinite_logits(case: Case) -> None:
-    x, weight, grad, rest = make_inputs(case)
-    weight[..., :-1] = float("-inf")  # whole blocks of taps without a finite logit
-    compare(case, Inputs(x, weight, grad, rest))
+    inputs = make_inputs(case)
+    inputs.weight[..., :-1] = float("-inf")  # whole blocks of taps without a finite logit
+    compare(case, inputs)
 
 
 # --- DropConnect's bits ---------------------------------------------------------------------------
@@ -417,23 +413,12 @@ def test_missing_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- compiled for GPUs that are not here ----------------------------------------------------------
 
 
-def compile_kernels(*options: str) -> str:
-    """The report of benchmarks/gpu_compile.py, which fails if a kernel spills registers."""
+@pytest.mark.parametrize("options", [["--quick"], pytest.param([], marks=pytest.mark.slow)])
+def test_kernels_compile_without_spills(options: list[str]) -> None:
+    """benchmarks/gpu_compile.py fails if a kernel spills registers."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_compile.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_main_configuration_compiles_without_spills() -> None:
-    report = compile_kernels("--quick")
-    for name in ("convolve", "log_sum_exp", "dynamicconv_taps", "lightconv_taps"):
-        assert name in report
-    assert "sm_80" in report
-    assert "sm_90" in report
-
-
-@pytest.mark.slow
-def test_all_configurations_compile_without_spills() -> None:
-    compile_kernels()
+    for name in ("convolve", "log_sum_exp", "dynamicconv_taps", "lightconv_taps", "sm_80", "sm_90"):
+        assert name in done.stdout

@@ -10,22 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from .cases import (
-    OPS,
-    Inputs,
-    Results,
-    Shape,
-    bf16,
-    boundaries,
-    f32,
-    f64,
-    is_dynamic,
-    is_softmax,
-    make_inputs,
-    name_of,
-    run,
-    same_bits,
-)
+from . import cases
+from .cases import OPS, Inputs, Results, Shape, boundaries, is_dynamic, is_softmax, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
 
@@ -59,10 +45,9 @@ CASES = [
     Case(Shape(1, 140, 1, 16, 9, 4), (66, 74)),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
-every_dtype = pytest.mark.parametrize("dtype", [f32, f64, bf16], ids=name_of)
-every_op = pytest.mark.parametrize("op", OPS)
-dynamic_ops = pytest.mark.parametrize("op", [op for op in OPS if is_dynamic(op)])
-shared_ops = pytest.mark.parametrize("op", [op for op in OPS if not is_dynamic(op)])
+every_dtype = cases.dtypes(cases.f32, cases.f64, cases.bf16)
+dynamic_ops = pytest.mark.parametrize("op", OPS[:2])
+shared_ops = pytest.mark.parametrize("op", OPS[2:])
 
 
 def untouched(inputs: Inputs) -> Results:
@@ -88,7 +73,7 @@ def check_reach(
     found = run(op, inputs._replace(**{which: poisoned}), case.shape.left, **options)
     masks = zip(reached, possible or reached, strict=True)
     for name, a, b, (must, may) in zip(Results._fields, found, clean, masks, strict=True):
-        assert same_bits(a[~may], b[~may]), f"NaN in {which}{list(at)} leaks into {name}"
+        assert cases.same_bits(a[~may], b[~may]), f"NaN in {which}{list(at)} leaks into {name}"
         assert a[must].isnan().all(), f"NaN in {which}{list(at)} is lost on its way to {name}"
 
 
@@ -100,7 +85,7 @@ def positions(case: Case) -> list[int]:
 
 @every_case
 @every_dtype
-@every_op
+@cases.every_op
 def test_nan_in_x(op: str, dtype: torch.dtype, case: Case) -> None:
     inputs, reads = make_inputs(op, case.shape, dtype), case.reads()
     b, c = case.shape.B - 1, case.shape.H * case.shape.R - 1
@@ -117,7 +102,7 @@ def test_nan_in_x(op: str, dtype: torch.dtype, case: Case) -> None:
 
 @every_case
 @every_dtype
-@every_op
+@cases.every_op
 def test_nan_in_the_gradient(op: str, dtype: torch.dtype, case: Case) -> None:
     """A tap outside of the sequence may get 0 or, as the formula has it, 0 times NaN."""
     inputs, reads = make_inputs(op, case.shape, dtype), case.reads()

@@ -5,66 +5,40 @@ import itertools
 import pytest
 import torch
 
-from lightconv.ops.random import drop_scale
+from lightconv.ops.reference import drop_scale
 
-from .cases import (
-    FEW_SHAPES,
-    OPERATORS,
-    OPS,
-    Inputs,
-    Results,
-    Shape,
-    all_same_bits,
-    assert_close,
-    bf16,
-    boundaries,
-    f32,
-    f64,
-    is_dynamic,
-    make_inputs,
-    name_of,
-    run,
-    run_exact,
-)
+from . import cases
+from .cases import OPERATORS, Inputs, Shape, boundaries, check, every_op, f32, f64, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
-every_op = pytest.mark.parametrize("op", OPS)
 LENGTHS = [(5,), (3, 4), (1, 1, 1), (0, 4, 0, 0, 2, 0), (64, 65, 1), (130, 7), (0,), (0, 0), ()]
 SEEDS = (0, 1, -1, 2**31, 2**32, 2**63 - 1, -(2**63), 0x0123456789ABCDEF)
 
 
-def one_by_one(op: str, inputs: Inputs, lengths: tuple[int, ...], left: int) -> Results:
+def one_by_one(op: str, inputs: Inputs, lengths: tuple[int, ...], left: int) -> cases.Results:
     """Every sequence on its own, by the formula in float64."""
     x, weight, grad = inputs.to(f64)
     parts = []
-    for a, b in itertools.pairwise(boundaries(lengths).tolist()):
-        own = weight[:, a:b] if is_dynamic(op) else weight
-        parts.append(run_exact(op, Inputs(x[:, a:b], own, grad[:, a:b]), left))
+    for a, b in itertools.pairwise([0, *boundaries(lengths).tolist()]):  # an empty one first
+        own = weight[:, a:b] if cases.is_dynamic(op) else weight
+        parts.append(cases.run_exact(op, Inputs(x[:, a:b], own, grad[:, a:b]), left))
     outs, grads_x, grads_weight = zip(*parts, strict=True)
-    together = torch.cat(grads_weight, 1) if is_dynamic(op) else torch.stack(grads_weight).sum(0)
-    return Results(torch.cat(outs, 1), torch.cat(grads_x, 1), together)
-
-
-@pytest.mark.parametrize("dtype", [f64, f32], ids=name_of)
-@pytest.mark.parametrize("lengths", LENGTHS[:-1], ids=str)
-@every_op
-def test_equals_one_sequence_after_another(
-    op: str, lengths: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    for K, left in ((1, 0), (4, 3), (5, 2), (3, 7), (70, 69), (3, 0)):
-        inputs = make_inputs(op, Shape(1, sum(lengths), 2, 3, K, left), dtype)
-        found = run(op, inputs, left, cu_seqlens=boundaries(lengths))
-        assert_close(found, one_by_one(op, inputs, lengths, left), inputs, f"K={K} left={left}")
+    weights = torch.cat(grads_weight, 1) if cases.is_dynamic(op) else sum(grads_weight)
+    return cases.Results(torch.cat(outs, 1), torch.cat(grads_x, 1), weights)
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
+@cases.dtypes(f64, f32)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @every_op
-def test_backends_agree_on_empty_sequences(op: str, lengths: tuple[int, ...], backend: str) -> None:
-    inputs = make_inputs(op, Shape(1, sum(lengths), 2, 3, 3, 2))
-    options = {"cu_seqlens": boundaries(lengths)}
-    found = run(op, inputs, 2, backend=backend, **options)
-    assert_close(found, run_exact(op, inputs, 2, **options), inputs)
+def test_equals_one_sequence_after_another(
+    op: str, lengths: tuple[int, ...], dtype: torch.dtype, backend: str
+) -> None:
+    for K, left in ((1, 0), (4, 3), (5, 2), (3, 7), (70, 69), (3, 0)):
+        inputs = make_inputs(op, Shape(1, sum(lengths), 2, 3, K, left), dtype)
+        found = run(op, inputs, left, cu_seqlens=boundaries(lengths), backend=backend)
+        expected = one_by_one(op, inputs, lengths, left)
+        cases.assert_close(found, expected, inputs, f"K={K} left={left}")
 
 
 @every_op
@@ -73,31 +47,28 @@ def test_any_integers_in_any_layout(op: str) -> None:
     ends = boundaries((4, 0, 5))
     expected = run(op, inputs, 1, cu_seqlens=ends)
     for other in (ends.int(), ends.repeat_interleave(2)[::2], ends.int().repeat(2, 1).T[:, 1]):
-        assert all_same_bits(run(op, inputs, 1, cu_seqlens=other), expected)
+        assert cases.all_same_bits(run(op, inputs, 1, cu_seqlens=other), expected)
 
 
 @every_op
 def test_sliced_inputs(op: str) -> None:
     """A packed slice of a longer tensor."""
-    shape = Shape(1, 20, 2, 3, 4, 3)
-    x, weight, grad = make_inputs(op, shape)
-    own = weight[:, 3:12] if is_dynamic(op) else weight
+    x, weight, grad = make_inputs(op, Shape(1, 20, 2, 3, 4, 3))
+    own = weight[:, 3:12] if cases.is_dynamic(op) else weight
     inputs = Inputs(x[:, 3:12], own, grad[:, 3:12])
     found = run(op, inputs, 3, cu_seqlens=boundaries((2, 7)))
-    assert_close(found, one_by_one(op, inputs, (2, 7), 3), inputs)
+    cases.assert_close(found, one_by_one(op, inputs, (2, 7), 3), inputs)
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 @pytest.mark.parametrize(
     ("ends", "message"),
     [
-        ([1, 9], "must run from 0 to the packed length 9, got 1 to 9"),
-        ([0, 8], "must run from 0 to the packed length 9, got 0 to 8"),
-        ([0, 10], "must run from 0 to the packed length 9, got 0 to 10"),
-        ([0], "must run from 0 to the packed length 9, got 0 to 0"),
-        ([0, 5, 4, 9], "cu_seqlens must not decrease"),
-        ([0, 12, 9], "cu_seqlens must not decrease"),
-        ([0, -1, 9], "cu_seqlens must not decrease"),
+        ([1, 9], "from 0 to the packed length 9, got 1 to 9"),
+        ([0, 8], "from 0 to the packed length 9, got 0 to 8"),
+        ([0, 10], "from 0 to the packed length 9, got 0 to 10"),
+        ([0], "from 0 to the packed length 9, got 0 to 0"),
+        *((ends, "must not decrease") for ends in ([0, 5, 4, 9], [0, 12, 9], [0, -1, 9])),
     ],
     ids=str,
 )
@@ -111,15 +82,13 @@ def test_bad_boundaries(op: str, ends: list[int], message: str, backend: str) ->
 # --- DropConnect ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [f64, f32, bf16], ids=name_of)
-@pytest.mark.parametrize("shape", FEW_SHAPES, ids=name_of)
+@cases.dtypes(f64, f32, cases.bf16)
+@cases.few_shapes
 @every_op
 def test_same_mask_as_the_formula(op: str, shape: Shape, dtype: torch.dtype) -> None:
     inputs = make_inputs(op, shape, dtype)
     for p, seed in zip((0.1, 0.5, 0.9, 0.3, 0.3, 0.3, 0.6, 0.2), SEEDS, strict=True):
-        options = {"dropconnect": p, "seed": seed}
-        found = run(op, inputs, shape.left, **options)
-        assert_close(found, run_exact(op, inputs, shape.left, **options), inputs, f"{p} {seed}")
+        check(op, inputs, shape.left, f"{p} {seed}", dropconnect=p, seed=seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -134,13 +103,11 @@ def test_every_bit_of_the_mask(seed: int) -> None:
     assert 0.25 < (found[:, inside] == 0).double().mean() < 0.35
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if not is_dynamic(op)])
+@pytest.mark.parametrize("op", [op for op in cases.OPS if not cases.is_dynamic(op)])
 def test_shared_weights_are_dropped_position_by_position(op: str) -> None:
-    shape = Shape(2, 5, 1, 1, 1, 0)
     inputs = Inputs(torch.ones(2, 5, 1), torch.ones(1, 1), torch.ones(2, 5, 1))
     found = run(op, inputs, 0, dropconnect=0.5, seed=3).out
-    factors = drop_scale(torch.tensor(3), (*shape[:2], 1), 0.5)
-    assert torch.equal(found, factors)
+    assert torch.equal(found, drop_scale(torch.tensor(3), (2, 5, 1), 0.5))
     assert found.unique().tolist() == [0.0, 2.0]
 
 
@@ -148,56 +115,27 @@ def test_shared_weights_are_dropped_position_by_position(op: str) -> None:
 def test_packed_dropconnect(op: str) -> None:
     """The place of a weight is its place in the packed tensor."""
     inputs = make_inputs(op, Shape(1, 80, 2, 3, 4, 3))
-    options = {"cu_seqlens": boundaries((3, 0, 70, 7)), "dropconnect": 0.4, "seed": 17}
-    assert_close(run(op, inputs, 3, **options), run_exact(op, inputs, 3, **options), inputs)
+    check(op, inputs, 3, cu_seqlens=boundaries((3, 0, 70, 7)), dropconnect=0.4, seed=17)
 
 
 @every_op
 def test_nothing_dropped(op: str) -> None:
-    inputs = make_inputs(op, FEW_SHAPES[0], f32)
+    inputs = make_inputs(op, cases.FEW_SHAPES[0], f32)
     expected = run(op, inputs, 4)
-    assert all_same_bits(run(op, inputs, 4, dropconnect=0.0, seed=5), expected)
-    assert all_same_bits(run(op, inputs, 4, dropconnect=0.0), expected)
+    assert cases.all_same_bits(run(op, inputs, 4, dropconnect=0.0, seed=5), expected)
+    assert cases.all_same_bits(run(op, inputs, 4, dropconnect=0.0), expected)
 
 
 @every_op
 def test_seeds(op: str) -> None:
-    """Equal seeds equal results, a tensor or an integer; neighbours differ."""
-    inputs = make_inputs(op, FEW_SHAPES[0])
+    """Equal seeds equal results, a tensor or an integer; neighbours and drawn ones differ."""
+    inputs = make_inputs(op, cases.FEW_SHAPES[0])
 
     def dropped(seed: object) -> torch.Tensor:
         return OPERATORS[op](inputs.x, inputs.weight, 4, dropconnect=0.5, seed=seed)
 
     assert torch.equal(dropped(7), dropped(torch.tensor(7)))
     assert torch.equal(dropped(7), dropped(torch.tensor([7])))
-    results = [dropped(seed) for seed in (7, 8, 7 + 2**32, -7)]
+    results = [dropped(seed) for seed in (7, 8, 7 + 2**32, -7, None, None)]
     for i, a in enumerate(results):
         assert not any(torch.equal(a, b) for b in results[:i])
-
-
-@every_op
-def test_a_seed_is_drawn(op: str) -> None:
-    """From torch's generator: new each time, repeated by manual_seed."""
-    x, weight, _ = make_inputs(op, FEW_SHAPES[0])
-
-    def draw() -> torch.Tensor:
-        return OPERATORS[op](x, weight, 4, dropconnect=0.5)
-
-    torch.manual_seed(1)
-    first, second = draw(), draw()
-    assert not torch.equal(first, second)
-    torch.manual_seed(1)
-    assert torch.equal(draw(), first)
-    assert torch.equal(draw(), second)
-
-
-@every_op
-def test_expectation(op: str) -> None:
-    """The mean over many seeds comes close to the result without DropConnect."""
-    x, weight, _ = make_inputs(op, Shape(1, 6, 2, 3, 3, 2))
-    exact = OPERATORS[op](x, weight, 2)
-    draws = torch.stack(
-        [OPERATORS[op](x, weight, 2, dropconnect=0.3, seed=seed) for seed in range(1500)]
-    )
-    deviation = draws.std(0) / len(draws) ** 0.5
-    assert ((draws.mean(0) - exact).abs() <= 5 * deviation + 1e-12).all()

@@ -15,8 +15,6 @@ from lightconv.ops.vocabulary import topk_logprobs
 # Rows around the blocks of the kernels, outputs and inputs around panels and groups of four.
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 130, 245]
 SIZES = [(1, 1), (3, 5), (16, 16), (31, 33), (32, 8), (33, 64), (70, 7), (100, 130)]
-
-
 every_kind = pytest.mark.parametrize("kind", [program.SIGNED_PANEL, program.UNSIGNED_PANEL])
 
 
@@ -154,10 +152,10 @@ def test_int8_linear(kind: int, kernels: Any, instruction_sets: list[str]) -> No
     for _ in panel_columns(kernels, instruction_sets, kind):
         for O, I in SIZES:
             x, weight = (torch.randn(n, I, generator=generator) for n in (9, O))
-            x[3] = 0.0
+            x[3] = weight[O // 2] = 0.0
             bias = torch.randn(O, generator=generator)
             values, scale = program.quantize(weight)
-            assert values.abs().amax(1).eq(127).all()
+            assert torch.equal(values.abs().amax(1), torch.where(weight.any(1), 127, 0))
             found = int8_sums(x, values, kind, bias, scale)
             top = x.abs().amax(1, keepdim=True)
             q = (x * torch.where(top > 0, 127 / top, 0)).round().double()
@@ -167,12 +165,6 @@ def test_int8_linear(kind: int, kernels: Any, instruction_sets: list[str]) -> No
             exact = x.double() @ weight.double().T + bias
             step = top * weight.abs().amax(1) / 127
             assert ((found - exact).abs() <= I * step * 1.01 + 1e-4).all()
-
-
-def test_quantize_keeps_a_row_of_zeros() -> None:
-    values, scale = program.quantize(torch.zeros(2, 3))
-    assert values.eq(0).all()
-    assert scale.eq(0).all()
 
 
 @pytest.mark.parametrize("V", [1, 5, 16, 63, 64, 65, 200, 1000])

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.ops.random import draw_seed, drop_scale, drop_threshold, random_bits
+from lightconv.ops.check import as_seed
+from lightconv.ops.reference import drop_scale, drop_threshold, random_bits
 
 COUNT = 1 << 18
 SEEDS = (0, 1, 12345, -1, 2**32, 0x0123456789ABCDEF)
@@ -129,9 +130,9 @@ def test_thresholds() -> None:
 
 def test_drawn_seeds() -> None:
     torch.manual_seed(0)
-    seeds = [draw_seed(torch.device("cpu")) for _ in range(100)]
+    seeds = [as_seed(None, 0.5, torch.device("cpu")) for _ in range(100)]
     assert all(seed.dtype == torch.int64 and seed.shape == () for seed in seeds)
     assert len({seed.item() for seed in seeds}) == 100
     assert max(seed.item() for seed in seeds) > 2**62
     torch.manual_seed(0)
-    assert draw_seed(torch.device("cpu")) == seeds[0]
+    assert as_seed(None, 0.5, torch.device("cpu")) == seeds[0]

@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.ops import build, residual
-from lightconv.ops.random import drop_scale, random_bits
+from lightconv.ops.reference import drop_scale, random_bits
 
-from .cases import bf16, f16, f32, f64, name_of
+from .cases import bf16, dtypes, f16, f32, f64
 
 SHAPES = [
     (1, 1),
@@ -48,11 +49,12 @@ def plain(x: Tensor, inner: Tensor, weight: Tensor, bias: Tensor, p: float, seed
 
 def assert_like_plain(given: list[Tensor], p: float, note: str = "") -> None:
     out = ops.dropout_add_norm(*given, p, seed=11)
-    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=f64)
-    found = [out, *torch.autograd.grad(out, given, grad.to(out.dtype))]
+    torch.manual_seed(1)
+    grad = torch.randn(out.shape, dtype=f64).to(out.dtype)
+    found = [out, *torch.autograd.grad(out, given, grad)]
     exact = [t.detach().double().requires_grad_() for t in given]
     wanted_out = plain(*exact, p, 11)
-    wanted = [wanted_out, *torch.autograd.grad(wanted_out, exact, grad.to(out.dtype).double())]
+    wanted = [wanted_out, *torch.autograd.grad(wanted_out, exact, grad.double())]
     for name, a, b in zip(("out", "x", "inner", "weight", "bias"), found, wanted, strict=True):
         if a.numel() == 0:
             continue
@@ -63,15 +65,11 @@ def assert_like_plain(given: list[Tensor], p: float, note: str = "") -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
-@pytest.mark.parametrize("dtype", [f32, f64, bf16, f16], ids=name_of)
+@dtypes(f32, f64, bf16, f16)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.usefixtures("poisoned")
 def test_equals_torch(
-    kernels: ctypes.CDLL,
-    instruction_sets: list[str],
-    poisoned: None,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    p: float,
+    kernels: Any, instruction_sets: list[str], shape: Any, dtype: torch.dtype, p: float
 ) -> None:
     for isa in instruction_sets:
         kernels.lightconv_choose(isa.encode())
@@ -135,11 +133,9 @@ def test_any_subset_of_gradients(wanted: int) -> None:
 def test_opcheck(name: str) -> None:
     x, inner, weight, bias = inputs((3, 7), f32)
     p, seed = (0.0, None) if name == "add_norm" else (0.5, torch.tensor(7))
-    given = {
-        "dropout": (None, inner, None, None),
-        "dropout_add": (x, inner, None, None),
-    }.get(name, (x, inner, weight, bias))
-    torch.library.opcheck(torch.ops.lightconv.residual.default, (*given, 1e-5, p, seed))
+    x = None if name == "dropout" else x
+    affine = (weight, bias) if name.endswith("norm") else (None, None)
+    torch.library.opcheck(torch.ops.lightconv.residual.default, (x, inner, *affine, 1e-5, p, seed))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -209,8 +205,7 @@ def test_factors_at_large_indices(tmp_path: Path, first: int) -> None:
 def test_seeds_come_from_torchs_generator() -> None:
     inner = torch.ones(4, 256)
     torch.manual_seed(1)
-    first = ops.dropout(inner, 0.5)
-    second = ops.dropout(inner, 0.5)
+    first, second = (ops.dropout(inner, 0.5) for _ in range(2))
     torch.manual_seed(1)
     assert torch.equal(ops.dropout(inner, 0.5), first)
     assert not torch.equal(first, second)
@@ -228,6 +223,11 @@ def test_seeds_come_from_torchs_generator() -> None:
         ({"p": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"seed": torch.ones(2)}, "seed must be one int64"),
         ({"bias": None}, "together or not at all"),
+        (
+            {name: torch.ones(4, 3, dtype=bf16) for name in ("x", "inner")}
+            | {"bias": torch.ones(3, dtype=bf16)},
+            "weight is torch.float32 but bias is torch.bfloat16",
+        ),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:

@@ -7,58 +7,34 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .cases import (
-    OPERATORS,
-    OPS,
-    Inputs,
-    Shape,
-    bf16,
-    boundaries,
-    f32,
-    f64,
-    is_dynamic,
-    make_inputs,
-    name_of,
-    run,
-)
+from . import cases
+from .cases import OPERATORS, Inputs, Shape, bf16, every_op, f32, f64, is_dynamic, make_inputs, run
 
 pytestmark = pytest.mark.usefixtures("kernels")
-every_op = pytest.mark.parametrize("op", OPS)
 SHAPE = Shape(2, 5, 2, 3, 3, 2)
 PACKED = SHAPE._replace(B=1)
-SEED = torch.tensor(11)
-EXTRAS: dict[str, tuple[Any, ...]] = {
-    "plain": (None, 0.0, None),
-    "packed": (boundaries((2, 0, 3)), 0.0, None),
-    "dropconnect": (None, 0.3, SEED),
-}
-every_subset = pytest.mark.parametrize(
-    "gradients",
-    [(True, True), (True, False), (False, True), (False, False)],
-    ids=["both", "x", "weight", "none"],
-)
-every_extra = pytest.mark.parametrize("extras", EXTRAS.values(), ids=EXTRAS)
 
 
 # --- opcheck --------------------------------------------------------------------------------------
 
 
-@every_extra
-@every_subset
+@cases.every_option(2, 0, 3)
+@cases.need_gradients
 @pytest.mark.parametrize(
     "op, softmax",
     [("dynamicconv", [False]), ("dynamicconv", [True]), ("lightconv", [])],
     ids=["dynamicconv", "dynamicconv_softmax", "lightconv"],
 )
 def test_opcheck(
-    op: str, softmax: list[bool], gradients: tuple[bool, bool], extras: tuple[Any, ...]
+    op: str, softmax: list[bool], need: tuple[bool, bool], options: dict[str, Any]
 ) -> None:
-    x, weight, grad = make_inputs(op, SHAPE if extras[0] is None else PACKED, f32)
-    rest = (2, *softmax, *extras)
+    x, weight, grad = make_inputs(op, PACKED if "cu_seqlens" in options else SHAPE, f32)
+    seed = torch.tensor(options["seed"]) if "seed" in options else None
+    rest = (2, *softmax, options.get("cu_seqlens"), options.get("dropconnect", 0.0), seed)
     backward = getattr(torch.ops.lightconv, f"{op}_backward")
-    check(backward, grad, x, weight, *rest, *gradients)
-    x.requires_grad_(gradients[0])
-    weight.requires_grad_(gradients[1])
+    check(backward, grad, x, weight, *rest, *need)
+    x.requires_grad_(need[0])
+    weight.requires_grad_(need[1])
     check(getattr(torch.ops.lightconv, op), x, weight, *rest)
 
 
@@ -92,10 +68,9 @@ def test_sliced_inputs_pass_opcheck(op: str) -> None:
 # --- compile and export ---------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def fresh() -> Any:
     """No compiled code from other tests."""
-    torch.compiler.reset()
     yield
     torch.compiler.reset()
 
@@ -111,7 +86,6 @@ def gradients(function: Callable[..., Tensor], inputs: Inputs) -> tuple[Tensor, 
     return (out.detach(), *torch.autograd.grad(out, (x, weight), inputs.grad))
 
 
-@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("options", [{}, {"dropconnect": 0.3, "seed": 4}], ids=["plain", "drop"])
 @every_op
 def test_compile(op: str, options: dict[str, Any]) -> None:
@@ -128,7 +102,6 @@ def test_compile(op: str, options: dict[str, Any]) -> None:
         torch.testing.assert_close(found, gradients(layer(op, **options), inputs))
 
 
-@pytest.mark.usefixtures("fresh")
 @every_op
 def test_compile_packed(op: str) -> None:
     def packed(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -136,12 +109,11 @@ def test_compile_packed(op: str) -> None:
 
     compiled = torch.compile(packed, fullgraph=True, dynamic=True, backend="aot_eager")
     for lengths in ((2, 3), (4, 0, 9), (70, 1, 1, 8)):
-        inputs, ends = make_inputs(op, PACKED._replace(T=sum(lengths))), boundaries(lengths)
+        inputs, ends = make_inputs(op, PACKED._replace(T=sum(lengths))), cases.boundaries(lengths)
         found = gradients(lambda x, w, e=ends: compiled(x, w, e), inputs)
         torch.testing.assert_close(found, gradients(lambda x, w, e=ends: packed(x, w, e), inputs))
 
 
-@pytest.mark.usefixtures("fresh")
 @every_op
 def test_compile_with_inductor(op: str) -> None:
     compiled = torch.compile(OPERATORS[op], fullgraph=True)
@@ -150,7 +122,6 @@ def test_compile_with_inductor(op: str) -> None:
     torch.testing.assert_close(found, tuple(run(op, inputs, 2)))
 
 
-@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_dropconnect_draws_a_new_seed_at_each_call(backend: str) -> None:
     x, weight, _ = make_inputs("dynamicconv", SHAPE)
@@ -163,9 +134,8 @@ def test_compiled_dropconnect_draws_a_new_seed_at_each_call(backend: str) -> Non
     assert torch.equal(compiled(x, weight, 2, dropconnect=0.5), found[0])
 
 
-@pytest.mark.usefixtures("fresh")
 def test_compiled_dropconnect_drops_the_same_in_backward() -> None:
-    inputs = Inputs(*(torch.ones(1, 9, 1), torch.ones(1, 9, 1, 1), torch.ones(1, 9, 1)))
+    inputs = Inputs(torch.ones(1, 9, 1), torch.ones(1, 9, 1, 1), torch.ones(1, 9, 1))
     compiled = torch.compile(OPERATORS["dynamicconv"], fullgraph=True, backend="aot_eager")
     seen = set()
     for _ in range(5):
@@ -175,7 +145,6 @@ def test_compiled_dropconnect_drops_the_same_in_backward() -> None:
     assert seen == {0.0, 2.0}
 
 
-@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("op", ["dynamicconv_step", "lightconv_step"])
 def test_compile_steps(op: str) -> None:
     """One graph for every position; the window is updated in place."""
@@ -205,7 +174,6 @@ class Module(nn.Module):
         return OPERATORS[self.op](x, weight, 2)
 
 
-@pytest.mark.usefixtures("fresh")
 @every_op
 def test_export(op: str) -> None:
     module = Module(op)
@@ -237,30 +205,22 @@ def test_autocast(op: str) -> None:
 
 @every_op
 def test_autocast_mixes_what_a_model_mixes(op: str) -> None:
-    """A projection gives bfloat16 weights beside a float32 x; other halves are converted."""
-    for dtype in (bf16, torch.float16):
-        x, weight, _ = make_inputs(op, SHAPE, f32, dtype)
+    """A projection gives bfloat16 weights beside a float32 x; float64 is left alone."""
+    for x_dtype, weight_dtype, wanted in ((f32, bf16, bf16), (f32, cases.f16, bf16), (f64,) * 3):
+        x, weight, _ = make_inputs(op, SHAPE, x_dtype, weight_dtype)
         with torch.autocast("cpu", dtype=bf16):
             out = OPERATORS[op](x, weight, 2)
-        assert torch.equal(out, OPERATORS[op](x.to(bf16), weight.to(bf16), 2))
+        assert out.dtype == wanted
+        assert torch.equal(out, OPERATORS[op](x.to(wanted), weight.to(wanted), 2))
 
 
-@every_op
-def test_autocast_leaves_float64_alone(op: str) -> None:
-    x, weight, _ = make_inputs(op, SHAPE, f64)
-    with torch.autocast("cpu", dtype=bf16):
-        assert torch.equal(OPERATORS[op](x, weight, 2), OPERATORS[op](x, weight, 2))
-        assert OPERATORS[op](x, weight, 2).dtype == f64
-
-
-@pytest.mark.parametrize("dtype", [f32, bf16], ids=name_of)
-@pytest.mark.parametrize("backend", ["auto", "reference", "band"])
+@cases.dtypes(f32, bf16)
+@cases.every_backend
 @every_op
 def test_meta(op: str, backend: str, dtype: torch.dtype) -> None:
     inputs = Inputs(*(t.to("meta") for t in make_inputs(op, SHAPE, dtype)))
-    for found, like in zip(
-        run(op, inputs, 2, backend=backend), (inputs.x, inputs.x, inputs.weight), strict=True
-    ):
+    results = run(op, inputs, 2, backend=backend)
+    for found, like in zip(results, (inputs.x, inputs.x, inputs.weight), strict=True):
         assert found.device.type == "meta"
         assert (found.shape, found.dtype) == (like.shape, dtype)
 

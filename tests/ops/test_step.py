@@ -8,18 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from .cases import (
-    OPERATORS,
-    Shape,
-    bf16,
-    errors_allowed,
-    f16,
-    f32,
-    f64,
-    make_inputs,
-    name_of,
-    same_bits,
-)
+from . import cases
+from .cases import OPERATORS, Shape, bf16, dtypes, f16, f32, f64, make_inputs, same_bits
 
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned")
 DYNAMIC, SOFTMAX, SHARED = "dynamicconv", "dynamicconv_softmax", "lightconv"
@@ -74,12 +64,12 @@ def check(op: str, x: Tensor, weight: Tensor, about: str = "") -> None:
         assert found.shape == expected.shape
         if found.numel():
             error = (found.double() - expected).abs()
-            allowed = errors_allowed(x.dtype, expected, 0.0)
+            allowed = cases.errors_allowed(x.dtype, expected, 0.0)
             assert (error <= allowed).all(), f"chunks {sizes} {about}"
 
 
-@pytest.mark.parametrize("dtype", [f64, f32, bf16, f16], ids=name_of)
-@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+@dtypes(f64, f32, bf16, f16)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @every_op
 def test_stream_equals_forward(op: str, shape: Shape, dtype: torch.dtype) -> None:
     check(op, *make_inputs(op, shape, dtype)[:2])
@@ -93,7 +83,7 @@ def test_every_instruction_set(op: str, kernels: Any, instruction_sets: list[str
             check(op, *make_inputs(op, shape, f32)[:2], f"{isa} {shape}")
 
 
-@pytest.mark.parametrize("dtype", [bf16, f16], ids=name_of)
+@dtypes(bf16, f16)
 @every_op
 def test_float32_weights_beside_half(op: str, dtype: torch.dtype) -> None:
     check(op, *make_inputs(op, Shape(2, 9, 2, 3, 4, 3), dtype, f32)[:2])
@@ -159,28 +149,19 @@ def test_gradients_flow_through_the_stream(op: str, K: int) -> None:
 
 
 @every_op
-def test_the_window_may_have_any_layout(op: str) -> None:
+def test_any_layout(op: str) -> None:
     x, weight, _ = make_inputs(op, Shape(2, 3, 2, 3, 5, 4), f32)
     window = torch.randn(2, 4, 6)
     expected, ring = step(op, x, window.clone(), 2, weight)
     sliced = torch.zeros(2, 9, 8)[:, ::2][:, :4, 1:7].copy_(window)
     turned = window.permute(2, 1, 0).contiguous().permute(2, 1, 0)
-    for other in (sliced, turned):
-        assert not other.is_contiguous()
-        out, same = step(op, x, other, 2, weight)
-        assert same is other
+    x_turned, weight_turned = (t.movedim(-1, 0).contiguous().movedim(0, -1) for t in (x, weight))
+    for given in ((x, sliced, weight), (x, turned, weight), (x_turned, window, weight_turned)):
+        assert not all(tensor.is_contiguous() for tensor in given)
+        out, same = step(op, *given[:2], 2, given[2])
+        assert same is given[1]
         assert same_bits(out, expected)
-        assert same_bits(other, ring)
-
-
-@every_op
-def test_sliced_inputs(op: str) -> None:
-    x, weight, _ = make_inputs(op, Shape(2, 3, 2, 3, 5, 4), f32)
-    expected, _ = step(op, x, start(x, weight), 0, weight)
-    turned = [t.movedim(-1, 0).contiguous().movedim(0, -1) for t in (x, weight)]
-    assert not turned[0].is_contiguous()
-    out, _ = step(op, turned[0], start(x, weight), 0, turned[1])
-    assert same_bits(out, expected)
+        assert same_bits(same, ring)
 
 
 @every_op

@@ -1,6 +1,5 @@
 """The chunked loss against torch's cross entropy, the best words against sorting in Python."""
 
-import itertools
 import json
 import math
 import os
@@ -19,14 +18,15 @@ from lightconv.ops.vocabulary import chunk_of, linear_cross_entropy, topk
 
 
 def inputs(n: int, D: int, V: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(n + V)
-    x, weight = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((n, D), (V, D)))
-    target = torch.randint(V, (n,), generator=generator)
+    torch.manual_seed(n + V)
+    x, weight = (torch.randn(rows, D, dtype=torch.float64) for rows in (n, V))
+    target = torch.randint(V, (n,))
     return [x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), target]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("n, chunk", list(itertools.product([0, 1, 7, 20], [1, 3, 7, 1024])))
+@pytest.mark.parametrize("chunk", [1, 3, 7, 1024])
+@pytest.mark.parametrize("n", [0, 1, 7, 20])
 def test_equals_cross_entropy(n: int, chunk: int, smoothing: float) -> None:
     x, weight, target = inputs(n, 5, 11)
     loss, nll = linear_cross_entropy(x, weight, target, smoothing=smoothing, chunk=chunk)
@@ -67,17 +67,14 @@ def test_formula_by_hand() -> None:
     assert loss.item() == pytest.approx(0.8 * first + 0.1 * (first + second), abs=1e-5)
 
 
-@pytest.mark.parametrize("wanted", [(True, False), (False, True)], ids=str)
-def test_one_gradient_alone(wanted: tuple[bool, bool]) -> None:
-    x, weight, target = inputs(6, 4, 9)
-    given = [t.detach().requires_grad_(need) for t, need in zip((x, weight), wanted, strict=True)]
-    (found,) = torch.autograd.grad(
-        linear_cross_entropy(*given, target, chunk=4)[0], [t for t in given if t.requires_grad]
-    )
-    expected = torch.autograd.grad(
-        F.cross_entropy(x @ weight.t(), target, reduction="sum"), (x, weight)
-    )
-    torch.testing.assert_close(found, expected[wanted.index(True)])
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_one_gradient_alone(wanted: int) -> None:
+    *given, target = inputs(6, 4, 9)
+    given[1 - wanted].requires_grad_(False)
+    loss, _ = linear_cross_entropy(*given, target, chunk=4)
+    exact = F.cross_entropy(given[0] @ given[1].t(), target, reduction="sum")
+    found, expected = (torch.autograd.grad(y, given[wanted]) for y in (loss, exact))
+    torch.testing.assert_close(found, expected)
 
 
 def test_under_autocast_sums_stay_wide() -> None:
@@ -87,9 +84,8 @@ def test_under_autocast_sums_stay_wide() -> None:
     assert loss.dtype == torch.float32
     exact = F.cross_entropy(x @ weight.t(), target, reduction="sum", label_smoothing=0.1)
     assert abs(loss.item() / exact.item() - 1.0) < 0.02
-    of_x, of_weight = torch.autograd.grad(loss, (x, weight))
-    wanted = torch.autograd.grad(exact, (x, weight))
-    for a, b in zip((of_x, of_weight), wanted, strict=True):
+    found, wanted = (torch.autograd.grad(y, (x, weight)) for y in (loss, exact))
+    for a, b in zip(found, wanted, strict=True):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.03 * b.norm()
 
@@ -243,13 +239,11 @@ def test_topk_leaves_its_input_alone() -> None:
     assert torch.equal(x, torch.zeros(3, 6))
 
 
-@pytest.mark.parametrize("k", [-1, 7])
-def test_more_than_there_are_is_refused(k: int) -> None:
-    with pytest.raises(ValueError, match=rf"k={k} must be in \[0, 6\]"):
-        topk(torch.zeros(3, 6), k)
-
-
-@pytest.mark.parametrize("shape, k", [((0, 6), 2), ((3, 6), 0)])
-def test_topk_of_nothing(shape: tuple[int, int], k: int) -> None:
-    values, words = ops.topk_logprobs(torch.zeros(shape), k)
-    assert values.shape == words.shape == (shape[0], k)
+@pytest.mark.parametrize("rows, k", [(0, 2), (3, 0), (3, -1), (3, 7)])
+def test_topk_of_nothing_and_of_more_than_there_are(rows: int, k: int) -> None:
+    if 0 <= k <= 6:
+        values, words = ops.topk_logprobs(torch.zeros(rows, 6), k)
+        assert values.shape == words.shape == (rows, k)
+    else:
+        with pytest.raises(ValueError, match=rf"k={k} must be in \[0, 6\]"):
+            topk(torch.zeros(rows, 6), k)

@@ -16,8 +16,7 @@ def examine() -> dict[str, object]:
     import torch
 
     from lightconv.ops.functional import explain_all
-    from lightconv.ops.library import native
-    from lightconv.ops.memory import POOL
+    from lightconv.ops.library import POOL, native
     from lightconv.train.memory import most_kept
 
     library = native()

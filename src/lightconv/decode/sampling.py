@@ -14,7 +14,7 @@ from lightconv import mixers
 from lightconv.decode.beam import Hypothesis, Penalty, Reorder, StepFunction, Trace, extend, move
 from lightconv.decode.options import SampleConfig
 from lightconv.decode.rules import Lengths, Rules
-from lightconv.ops.random import random_bits
+from lightconv.ops.reference import random_bits
 
 S = TypeVar("S")
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from lightconv import ops
 from lightconv.mixers import NORMALIZATIONS, DynamicConv, LightConv
 from lightconv.models import LanguageModel, Seq2Seq
-from lightconv.ops.memory import POOL
+from lightconv.ops.library import POOL
 
 D, H, K = 512, 8, 31
 ROUNDS = 3

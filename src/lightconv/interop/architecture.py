@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from torch import Tensor
 
-from lightconv.interop.layouts import need
 from lightconv.interop.pickles import content, settings
 from lightconv.models.config import (
     AdaptiveConfig,
@@ -16,7 +16,6 @@ from lightconv.models.config import (
     LightConvConfig,
     MixerConfig,
     ModelConfig,
-    Normalize,
     Seq2SeqConfig,
     ShareEmbeddings,
 )
@@ -24,25 +23,20 @@ from lightconv.models.config import (
 State = Mapping[str, Tensor]
 # Arguments that change the computation without changing a tensor, and the value supported here.
 SUPPORTED: Mapping[str, Any] = {
-    "encoder_learned_pos": False,
-    "decoder_learned_pos": False,
-    "no_token_positional_embeddings": False,
-    "no_scale_embedding": False,
-    "layernorm_embedding": False,
-    "character_embeddings": False,
-    "no_cross_attention": False,
-    "cross_self_attention": False,
-    "encoder_layers_to_keep": None,
-    "decoder_layers_to_keep": None,
+    **dict.fromkeys(("encoder_learned_pos", "decoder_learned_pos"), False),
+    **dict.fromkeys(("no_token_positional_embeddings", "no_scale_embedding"), False),
+    **dict.fromkeys(("layernorm_embedding", "character_embeddings"), False),
+    **dict.fromkeys(("no_cross_attention", "cross_self_attention"), False),
+    **dict.fromkeys(("encoder_layers_to_keep", "decoder_layers_to_keep")),
     "activation_fn": "relu",
 }
 
 
+@dataclass(frozen=True)
 class Arguments:
     """Arguments of a fairseq model by name; each method names the expected type in its error."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
+    values: Mapping[str, Any]
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Mapping[str, Any]) -> "Arguments":
@@ -55,13 +49,6 @@ class Arguments:
         if not found:
             raise ValueError("the checkpoint has neither 'args' nor 'cfg' with a 'model' in it")
         return cls(found)
-
-    def check_supported(self) -> None:
-        """Raises ValueError for an argument whose value is not supported here."""
-        for name, wanted in SUPPORTED.items():
-            value = self.values.get(name)
-            if value is not None and value != wanted:
-                self._refuse(name, value, f"{wanted}; other values are not supported")
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false, also as text."""
@@ -111,11 +98,11 @@ class Arguments:
         value = self.values.get(name)
         return value if isinstance(value, str) and value else None
 
-    def check_same(self, name: str, found: object) -> None:
-        """Raises ValueError if the argument is given and differs from what the tensors show."""
+    def check_same(self, name: str, wanted: object, why: str = " by the weights") -> None:
+        """Raises ValueError if the argument is given and differs, by default from the tensors."""
         value = self.values.get(name)
-        if value is not None and value != found:
-            self._refuse(name, value, f"{found} by the weights")
+        if value is not None and value != wanted:
+            self._refuse(name, value, f"{wanted}{why}")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
@@ -131,7 +118,8 @@ class Arguments:
 
 def model_config(args: Arguments, state: State) -> ModelConfig:
     """Configuration of an encoder-decoder model, or of a language model without encoder."""
-    args.check_supported()
+    for name, wanted in SUPPORTED.items():
+        args.check_same(name, wanted, "; other values are not supported")
     is_pair = any(name.startswith("encoder.") for name in state)
     return seq2seq_config(args, state) if is_pair else language_model_config(args, state)
 
@@ -146,9 +134,6 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
     ffn_dim = matrix(state, "encoder.layers.0.fc1.weight")[0]
     if matrix(state, "decoder.layers.0.fc1.weight")[0] != ffn_dim:
         raise ValueError(f"decoder_ffn_embed_dim must be encoder_ffn_embed_dim={ffn_dim}")
-    pre_norm = args.flag("decoder_normalize_before")
-    if args.flag("encoder_normalize_before") != pre_norm:
-        raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
     share: ShareEmbeddings = "none"
     if args.flag("share_decoder_input_output_embed", False):
         share = "decoder"
@@ -164,9 +149,7 @@ def seq2seq_config(args: Arguments, state: State) -> Seq2SeqConfig:
         target_vocab=target_vocab,
         share_embeddings=share,
         attention_dropout=args.share("attention_dropout"),
-        **dropouts(args),
-        pre_norm=pre_norm,
-        final_norm=ends_with_norm(state, pre_norm, "encoder", "decoder"),
+        **frame(args, state, "encoder", "decoder"),
     )
 
 
@@ -178,7 +161,6 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         dim = matrix(state, "decoder.embed_tokens.embeddings.0.1.weight")[0]
         bands = [f"decoder.embed_tokens.embeddings.{i}.0.weight" for i in range(len(state))]
         vocab = sum(matrix(state, name)[0] for name in bands if name in state)
-    pre_norm = args.flag("decoder_normalize_before")
     return LanguageModelConfig(
         dim=dim,
         ffn_dim=matrix(state, "decoder.layers.0.fc1.weight")[0],
@@ -186,17 +168,24 @@ def language_model_config(args: Arguments, state: State) -> LanguageModelConfig:
         vocab=vocab,
         tie_output=adaptive is not None or args.flag("share_decoder_input_output_embed", False),
         adaptive=adaptive,
-        **dropouts(args),
-        pre_norm=pre_norm,
-        final_norm=ends_with_norm(state, pre_norm, "decoder"),
+        **frame(args, state, "decoder"),
     )
 
 
-def dropouts(args: Arguments) -> dict[str, Any]:
+def frame(args: Arguments, state: State, *sides: str) -> dict[str, Any]:
+    """Dropout and norms, the same in every stack; old pre-norm models have none at their end."""
+    pre_norm = args.flag("decoder_normalize_before")
+    if any(args.flag(f"{side}_normalize_before") != pre_norm for side in sides):
+        raise ValueError("encoder_normalize_before and decoder_normalize_before must be the same")
+    found = {side: f"{side}.layer_norm.weight" in state for side in sides}
+    if len(set(found.values())) != 1 or (found["decoder"] and not pre_norm):
+        raise ValueError(f"a norm after the last layer in some places only: {found}")
     return {
         "dropout": args.share("dropout"),
         "input_dropout": args.share("input_dropout"),
         "activation_dropout": args.share("activation_dropout", "relu_dropout"),
+        "pre_norm": pre_norm,
+        "final_norm": found["decoder"],
     }
 
 
@@ -249,7 +238,7 @@ def mixer(
         return AttentionConfig(heads=heads, dropout=args.share("attention_dropout"))
     glu = matrix(state, f"{prefix}.linear1.weight")[0] == 2 * dim
     args.check_same(f"{side}_glu", glu)
-    normalize: Normalize = "softmax" if args.flag("weight_softmax", True) else "none"
+    normalize = "softmax" if args.flag("weight_softmax", True) else "none"
     common: dict[str, Any] = {"glu": glu, "normalize": normalize}
     common["dropconnect"] = args.share("weight_dropout")
     if f"{prefix}.conv.weight" in state:
@@ -265,17 +254,16 @@ def mixer(
     return DynamicConvConfig(kernel=rows // heads, heads=heads, **common)
 
 
+def need(state: State, name: str) -> Tensor:
+    """The tensor of that name; ValueError if it is missing."""
+    if name not in state:
+        raise ValueError(f"the checkpoint lacks tensor {name}")
+    return state[name]
+
+
 def matrix(state: State, name: str) -> tuple[int, int]:
     """Shape of a tensor with two dimensions; ValueError for another."""
     shape = need(state, name).shape
     if len(shape) != 2:
         raise ValueError(f"tensor {name} has shape {list(shape)}, expected two dimensions")
     return shape[0], shape[1]
-
-
-def ends_with_norm(state: State, pre_norm: bool, *sides: str) -> bool:
-    """True if a norm follows the last layer; old pre-norm models have none."""
-    found = {side: f"{side}.layer_norm.weight" in state for side in sides}
-    if len(set(found.values())) != 1 or (found[sides[0]] and not pre_norm):
-        raise ValueError(f"a norm after the last layer in some places only: {found}")
-    return found[sides[0]]

@@ -76,7 +76,7 @@ def read_pickle(path: str | Path) -> Any:
     path = Path(path)
     is_archive = check_kind(path)
     try:
-        allowed = check_names(path, archive_names(path) if is_archive else legacy_names(path))
+        allowed = check_names(path, names_in(path, is_archive))
     except (*DAMAGES, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from None
     try:
@@ -107,15 +107,12 @@ def check_kind(path: Path) -> bool:
     raise ValueError(f"{path} is not a checkpoint: {found}, expected a file of torch.save")
 
 
-def archive_names(path: Path) -> set[tuple[str, str]]:
-    """Classes named in a zip archive, whose entries are checked first."""
-    with zipfile.ZipFile(path) as archive:
-        return class_names(io.BytesIO(archive.read(check_entries(path, archive.infolist()))))
-
-
-def legacy_names(path: Path) -> set[tuple[str, str]]:
-    """Classes named in the four pickles of the older format: number, version, sizes, object."""
-    with path.open("rb") as file:
+def names_in(path: Path, is_archive: bool) -> set[tuple[str, str]]:
+    """Classes named in the pickles of a file; the entries of an archive are checked first."""
+    if is_archive:
+        with zipfile.ZipFile(path) as archive:
+            return class_names(io.BytesIO(archive.read(check_entries(path, archive.infolist()))))
+    with path.open("rb") as file:  # number, version, sizes, object
         return set().union(*(class_names(file) for _ in range(4)))
 
 
@@ -135,24 +132,20 @@ def check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> zipfile.ZipInfo
             raise ValueError(f"{where} is compressed, which torch.save never does")
         if entry.flag_bits & 1:
             raise ValueError(f"{where} is encrypted")
-    _check_overlap(path, entries)
+    end = 0
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
+        # Entries that share bytes would unpack to more than the file has.
+        if entry.header_offset < end:
+            raise ValueError(f"{path}, entry {entry.filename[:80]!r} overlaps another one")
+        end = entry.header_offset + entry.file_size
+    if end > path.stat().st_size:
+        raise ValueError(f"{path} is damaged: its entries are longer than the file")
     pickles = [entry for entry in entries if entry.filename.split("/")[1:] == ["data.pkl"]]
     if len(pickles) != 1 or any(entry.filename.endswith("constants.pkl") for entry in entries):
         raise ValueError(f"{path} is not a checkpoint: an archive, but not of torch.save")
     if pickles[0].file_size > LARGEST_PICKLE:
         raise ValueError(f"{path} has a pickle of {pickles[0].file_size} bytes, so it is refused")
     return pickles[0]
-
-
-def _check_overlap(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """Refuses entries that share bytes, which would unpack to more than the file has."""
-    end = 0
-    for entry in sorted(entries, key=lambda entry: entry.header_offset):
-        if entry.header_offset < end:
-            raise ValueError(f"{path}, entry {entry.filename[:80]!r} overlaps another one")
-        end = entry.header_offset + entry.file_size
-    if end > path.stat().st_size:
-        raise ValueError(f"{path} is damaged: its entries are longer than the file")
 
 
 def class_names(file: IO[bytes]) -> set[tuple[str, str]]:

@@ -43,7 +43,7 @@ class Average(Mixer):
         else:
             total, count = x.to(wide).sum(1, keepdim=True), real.sum(1, keepdim=True)
         mean = (total / count.clamp(min=1.0)).to(x.dtype)
-        return self._gate(x, self._feed_forward(mean, self.dropout if self.training else 0.0))
+        return self._gate(x, mean, self.dropout if self.training else 0.0)
 
     def allocate(
         self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
@@ -58,16 +58,11 @@ class Average(Mixer):
         totals = x.to(total.dtype).cumsum(1) + total.unsqueeze(1)
         count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=total.dtype) + position
         mean = (totals / count.unsqueeze(-1)).to(x.dtype)
-        out = self._gate(x, self._feed_forward(mean, 0.0))
-        return out, (total + x.to(total.dtype).sum(1),)
+        return self._gate(x, mean, 0.0), (total + x.to(total.dtype).sum(1),)
 
-    def _feed_forward(self, mean: Tensor, dropout: float) -> Tensor:
-        """mean [B, T or 1, D] -> the same; one row is enough if all positions share the mean."""
+    def _gate(self, x: Tensor, mean: Tensor, dropout: float) -> Tensor:
+        """x [B, T, D], mean [B, T, D], or [B, 1, D] if all positions share it -> [B, T, D]."""
         g: Tensor = self.output(ops.dropout(self.hidden(mean).relu(), dropout))
-        return g
-
-    def _gate(self, x: Tensor, g: Tensor) -> Tensor:
-        """x [B, T, D], g [B, T or 1, D] -> [B, T, D]."""
         gates: Tensor = self.gate(torch.cat([x, g.expand_as(x)], dim=-1))
         i, f = gates.sigmoid().chunk(2, dim=-1)
         return i * x + f * g

@@ -7,14 +7,10 @@ from torch import Tensor, nn
 
 
 class State(NamedTuple):
-    """The past of a causal mixer.
+    """The past of a causal mixer."""
 
-    tensors  batch first, allocated once by `start`; their meaning is the mixer's own
-    position the time of the next input; all rows advance together
-    """
-
-    tensors: tuple[Tensor, ...]
-    position: int
+    tensors: tuple[Tensor, ...]  # batch first, allocated once by `start`; the mixer's own business
+    position: int  # the time of the next input; all rows advance together
 
 
 class Mixer(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.mixers.projected import NORMALIZATIONS, Projected
-from lightconv.ops import lightconv, lightconv_softmax, lightconv_step
+from lightconv.ops import lightconv, lightconv_step
 
 
 class LightConv(Projected):
@@ -22,10 +22,6 @@ class LightConv(Projected):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def convolve(self, x: Tensor, cu_seqlens: Tensor | None, dropconnect: float) -> Tensor:
-        if self.normalize == "softmax":
-            return lightconv_softmax(
-                x, self.weight, self.left, cu_seqlens=cu_seqlens, dropconnect=dropconnect
-            )
         weight = NORMALIZATIONS[self.normalize](self.weight)
         return lightconv(x, weight, self.left, cu_seqlens=cu_seqlens, dropconnect=dropconnect)
 

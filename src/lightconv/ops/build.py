@@ -91,16 +91,12 @@ def build(target: Path) -> None:
         commands = kernel_commands([*cxx, *FLAGS, *more], folder)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             list(pool.map(_run, commands.values()))
-        linked = f"{folder}/linked.so"
-        _run([*cxx, "-shared", *commands, "-o", linked])
-        _seal(Path(linked))
-        Path(linked).replace(target)
-
-
-def _seal(path: Path) -> None:
-    """Appends a checksum, which the dynamic loader ignores."""
-    data = path.read_bytes()
-    path.write_bytes(data + hashlib.sha256(data).digest())
+        linked = Path(folder, "linked.so")
+        _run([*cxx, "-shared", *commands, "-o", str(linked)])
+        data = linked.read_bytes()
+        # A checksum at the end, which the dynamic loader ignores.
+        linked.write_bytes(data + hashlib.sha256(data).digest())
+        linked.replace(target)
 
 
 def is_sealed(path: Path) -> bool:

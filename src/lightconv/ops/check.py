@@ -7,20 +7,16 @@ import torch
 from torch import Tensor
 
 Maybe = Tensor | None
+Seed = Tensor | int | None
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Extras(NamedTuple):
-    """Options of a convolution over whole sequences.
+    """Options of a convolution over whole sequences."""
 
-    cu_seqlens  [S + 1] int32 or int64, the boundaries of packed sequences; None without packing
-    dropconnect probability of dropping a weight
-    seed        [] int64, needed if dropconnect > 0
-    """
-
-    cu_seqlens: Tensor | None = None
-    dropconnect: float = 0.0
-    seed: Tensor | None = None
+    cu_seqlens: Tensor | None = None  # [S + 1] int32 or int64: boundaries of packed sequences
+    dropconnect: float = 0.0  # probability of dropping a weight
+    seed: Tensor | None = None  # [] int64, needed if dropconnect > 0
 
 
 PLAIN = Extras()
@@ -29,6 +25,21 @@ PLAIN = Extras()
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     """Dtype of sums and softmax: float64 for float64, float32 for every other dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def as_seed(seed: Seed, p: float, device: torch.device) -> Tensor | None:
+    """The seed [] of an operator that drops with probability p; drawn if None, None if p is 0."""
+    if p == 0.0:
+        return None
+    if seed is None:
+        return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+    if isinstance(seed, int):
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must fit in 64 bits, signed, got {seed}")
+        return torch.tensor(seed, dtype=torch.int64, device=device)
+    if not isinstance(seed, Tensor):
+        raise ValueError(f"seed must be an int or one int64 tensor, got {type(seed).__name__}")
+    return seed
 
 
 def _shape(tensor: Tensor) -> str:
@@ -185,14 +196,14 @@ def check_residual(
         raise ValueError(f"{op}: x in {like.dtype} must not be narrower than inner, {inner.dtype}")
     if (weight is None) != (bias is None):
         raise ValueError(f"{op}: weight and bias are given together or not at all")
+    _check_drop(op, "dropout", dropout, inner, seed)
+    if weight is None or bias is None:
+        return
     for name, each in (("weight", weight), ("bias", bias)):
-        if each is None:
-            continue
         if each.shape != like.shape[-1:]:
             raise ValueError(f"{op}: {name} must have shape {[like.shape[-1]]}, got {_shape(each)}")
         if each.dtype not in (like.dtype, accumulate_dtype(like.dtype)):
             raise ValueError(f"{op}: {name} must be {like.dtype} like x, got {each.dtype}")
         _check_device(op, like, name, each)
-    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+    if weight.dtype != bias.dtype:
         raise ValueError(f"{op}: weight is {weight.dtype} but bias is {bias.dtype}")
-    _check_drop(op, "dropout", dropout, inner, seed)

@@ -1,5 +1,6 @@
 """The operators on the CPU: calls of the C++ kernels with addresses, registered with torch."""
 
+import ctypes
 from typing import Any
 
 import torch
@@ -7,14 +8,21 @@ from torch import Tensor
 
 from lightconv.ops import reference, schema
 from lightconv.ops.check import Extras, check_boundaries
-from lightconv.ops.library import DTYPE_NUMBERS, Problem, call, native
-from lightconv.ops.memory import POOL
-from lightconv.ops.random import drop_threshold
+from lightconv.ops.library import DTYPE_NUMBERS, POOL, Problem, call, native
+from lightconv.ops.reference import drop_threshold
 
 
 def _by_rows(x: Tensor) -> Tensor:
     """x itself if its channels are contiguous, else a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def drop_fields(p: float, seed: Tensor | None) -> dict[str, Any]:
+    """Fields of a problem that drops with probability p."""
+    if p == 0.0:
+        return {}
+    assert seed is not None
+    return {"drop": drop_threshold(p), "keep_scale": 1.0 / (1.0 - p), "seed": int(seed)}
 
 
 def make_problem(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras) -> Problem:
@@ -23,6 +31,7 @@ def make_problem(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Ex
     x [B, T, D], weight [B, T, H, K] or [H, K].
     """
     x, weight = _by_rows(x), weight.contiguous()
+    cu_seqlens, dropconnect, seed = extras
     B, T, D = x.shape
     H, K = weight.shape[-2:]
     problem = Problem(
@@ -40,18 +49,13 @@ def make_problem(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Ex
         weight_dtype=DTYPE_NUMBERS[weight.dtype],
         shared=weight.dim() == 2,
         softmax=softmax,
+        **drop_fields(dropconnect, seed),
     )
-    cu_seqlens, dropconnect, seed = extras
     if cu_seqlens is not None:
         check_boundaries(cu_seqlens, T)
         cu_seqlens = cu_seqlens.to(torch.int64).contiguous()
         problem.offsets = cu_seqlens.data_ptr()
         problem.sequences = cu_seqlens.shape[0] - 1
-    if dropconnect > 0.0:
-        assert seed is not None
-        problem.drop = drop_threshold(dropconnect)
-        problem.keep_scale = 1.0 / (1.0 - dropconnect)
-        problem.seed = int(seed)
     problem.tensors = x, weight, cu_seqlens
     return problem
 
@@ -62,7 +66,7 @@ def _forward(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Extras
     problem = make_problem(x, weight, left, softmax, extras)
     out = POOL.empty(x.shape, x.dtype)
     problem.out = out.data_ptr()
-    call("lightconv_forward", problem)
+    call("lightconv_forward", ctypes.byref(problem))
     return out
 
 
@@ -75,9 +79,9 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tens
     problem.grad, problem.grad_batch, problem.grad_row = grad.data_ptr(), *grad.stride()[:2]
     grad_x = POOL.empty(x.shape, x.dtype) if need_x else x.new_empty(0)
     grad_weight = POOL.empty(weight.shape, weight.dtype) if need_weight else weight.new_empty(0)
-    problem.grad_x = grad_x.data_ptr() if need_x else None
-    problem.grad_weight = grad_weight.data_ptr() if need_weight else None
-    call("lightconv_backward", problem)
+    # The address of an empty tensor is 0, which the kernel takes for a gradient not needed.
+    problem.grad_x, problem.grad_weight = grad_x.data_ptr(), grad_weight.data_ptr()
+    call("lightconv_backward", ctypes.byref(problem))
     return grad_x, grad_weight
 
 
@@ -87,6 +91,7 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
         return schema.reference_step(x, window, position, weight, softmax)
     x, weight, ring = x.contiguous(), weight.contiguous(), window.contiguous()
     out = torch.empty_like(x)
+    # Not by `call`, which takes a twentieth of a step.
     failed = library.lightconv_step(
         x.data_ptr(),
         ring.data_ptr(),
@@ -108,9 +113,5 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
 
 
 KERNELS = schema.make_kernels(_forward, _backward, _step)
-
-
-def register(library: Any) -> None:
-    """Makes these the kernels of a torch.library.Library's operators for CPU tensors."""
-    for name, kernel in KERNELS.items():
-        library.impl(name, kernel, "CPU")
+for _name, _kernel in KERNELS.items():
+    schema.LIBRARY.impl(_name, _kernel, "CPU")

@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import band, cpu, gpu, library, reference, schema
-from lightconv.ops.check import Extras, accumulate_dtype, check_conv, check_step
-from lightconv.ops.random import Seed, as_seed
+from lightconv.ops.check import Extras, Seed, accumulate_dtype, as_seed, check_conv, check_step
 
-# The dispatcher chooses the kernel by device; the formula serves devices without one.
-cpu.register(schema.LIBRARY)
 gpu.register(schema.LIBRARY)
-
 BACKENDS = ("auto", "reference", "band")
 
 
@@ -155,9 +151,7 @@ def lightconv_step(
     window   [B, K-1, D]: a ring, time t in slot t % (K - 1); zeros at the start
     position the time of x[:, 0]
     weight   [H, K]
-    returns  [B, n, D] and the window to pass next time
-
-    The window is updated in place, unless gradients are being recorded.
+    returns  [B, n, D] and the window to pass next time, updated in place as above
     """
     return _step("lightconv_step", x, window, position, weight)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightconv.ops.check import Extras, accumulate_dtype, check_boundaries
-from lightconv.ops.random import drop_threshold
+from lightconv.ops.reference import drop_threshold
 from lightconv.ops.schema import REFERENCE_KERNELS, Kernel, make_kernels
 
 

@@ -27,7 +27,7 @@ _RUN_TIME = ["T", "left", "blocks", "partials", "threshold"]
 
 @triton.jit
 def _mix(h):
-    """random._mix in wrapping uint32 arithmetic."""
+    """reference._mix in wrapping uint32 arithmetic."""
     h = h ^ (h >> 16)
     h = h * 0x7FEB352D
     h = h ^ (h >> 15)
@@ -37,7 +37,7 @@ def _mix(h):
 
 @triton.jit
 def _drop(value, seed, index, threshold, scale):
-    """DropConnect by random.random_bits(seed, index): value * scale, or 0 below the threshold."""
+    """DropConnect by reference.random_bits(seed, index): value * scale, or 0 below threshold."""
     key = (seed >> 32).to(tl.uint32) + (seed.to(tl.uint32) + 1) * 0x9E3779B9
     h = _mix((seed ^ index).to(tl.uint32))
     h = _mix((h + key) ^ (index >> 32).to(tl.uint32))

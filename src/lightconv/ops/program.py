@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.library import INTEGER, NUMBER, POINTER, members, native
+from lightconv.ops.library import INTEGER, NUMBER, POINTER, call, members, native
 
 # In the order of csrc/program.h.
 OPS = (
@@ -56,14 +56,10 @@ class Task(ctypes.Structure):
 
 
 class Panels(NamedTuple):
-    """Layout of weights in the engine of an instruction set.
+    """Layout of weights in the engine of an instruction set."""
 
-    engine   its address
-    columns  outputs of a panel, by kind of panel; 0 if that kind does not run
-    """
-
-    engine: int
-    columns: tuple[int, int, int]
+    engine: int  # its address
+    columns: tuple[int, int, int]  # outputs of a panel by kind of panel, 0 if that does not run
 
 
 def panels() -> Panels:
@@ -90,27 +86,17 @@ def pack_int8(weight: Tensor, columns: int) -> Tensor:
     return padded.view(-1, columns, (I + 3) // 4, 4).transpose(1, 2).contiguous()
 
 
-class Quantized(NamedTuple):
-    """An int8 matrix: weight [O, I] is about scale [O, 1] * values [O, I]."""
-
-    values: Tensor
-    scale: Tensor
-
-
-def quantize(weight: Tensor) -> Quantized:
-    """weight [O, I] -> int8 in [-127, 127] with a scale for each output."""
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [O, I] -> values [O, I] int8 in [-127, 127] and scale [O], about weight / values."""
     top = weight.abs().amax(1)
     factor = torch.where(top > 0, 127.0 / top, 0.0)
-    return Quantized((weight * factor[:, None]).round().to(torch.int8), top / 127.0)
+    return (weight * factor[:, None]).round().to(torch.int8), top / 127.0
 
 
 def run(engine: int, task: Task) -> int:
     """Runs a program; returns the row whose token is outside the vocabulary, or -1."""
-    library = native().library
-    assert library is not None
     unknown = INTEGER(-1)
-    if library.lightconv_run(engine, ctypes.byref(task), ctypes.byref(unknown)) != 0:
-        raise MemoryError("lightconv_run could not allocate its scratch memory")
+    call("lightconv_run", engine, ctypes.byref(task), ctypes.byref(unknown))
     return unknown.value
 
 

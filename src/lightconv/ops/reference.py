@@ -7,16 +7,22 @@ B batch, T length, D channels, H heads, R = D / H, K taps. x is zero outside the
 says how far the kernel reaches back: K - 1 is causal, K // 2 centred. Slow and differentiable, for
 any float dtype and device; half precision is summed in float32. docs/operators.md derives the
 gradients. Arguments are checked by the callers.
+
+DropConnect and dropout draw and store nothing. Element i of a tensor is kept or dropped by a hash
+of its flat index and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed
+run repeats it, and the C++ and Triton kernels can be compared with this formula bit for bit.
 """
 
 import itertools
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.ops.check import PLAIN, Extras, accumulate_dtype, check_boundaries
-from lightconv.ops.random import drop_scale
+
+_MASK32 = 0xFFFFFFFF
 
 
 def convolve(
@@ -30,9 +36,7 @@ def convolve(
     """
     weight = _normalize(x, weight, softmax)
     cu_seqlens, dropconnect, seed = extras
-    if dropconnect > 0.0:
-        assert seed is not None
-        weight = weight * drop_scale(seed, tuple(weight.shape), dropconnect, weight.dtype)
+    weight = drop(weight, dropconnect, seed)
     if cu_seqlens is None:
         return _convolve(x, weight, left)
     check_boundaries(cu_seqlens, x.shape[1])
@@ -83,3 +87,50 @@ def _sum_taps(padded: Tensor, weight: Tensor) -> Tensor:
     for j in range(K):
         out = out + weight[..., j, None] * heads[:, j : j + T]
     return out.flatten(-2)
+
+
+# --- masks ----------------------------------------------------------------------------------------
+
+
+def _mix(h: Tensor) -> Tensor:
+    # A published 32-bit finaliser with low bias ("lowbias32"), in int64 arithmetic modulo 2**32.
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & _MASK32
+    h = h ^ (h >> 15)
+    h = (h * 0x846CA68B) & _MASK32
+    return h ^ (h >> 16)
+
+
+def random_bits(seed: Tensor, index: Tensor) -> Tensor:
+    """Uniform integers in [0, 2**32) as int64, one for each int64 index.
+
+    Two rounds: the first mixes the low halves of index and seed, the second the high halves and the
+    seed once more, so that two seeds, also neighbouring ones, give unrelated streams and not
+    permuted copies of one.
+    """
+    low, high = seed & _MASK32, (seed >> 32) & _MASK32
+    key = (high + ((low + 1) * 0x9E3779B9 & _MASK32)) & _MASK32
+    h = _mix((index & _MASK32) ^ low)
+    return _mix(((h + key) & _MASK32) ^ ((index >> 32) & _MASK32))
+
+
+def drop_threshold(p: float) -> int:
+    """Elements whose random bits are below this integer are dropped."""
+    return min(math.floor(p * 2**32), _MASK32)
+
+
+def drop(value: Tensor, p: float, seed: Tensor | None) -> Tensor:
+    """value times the factors of its elements; value itself if p is 0."""
+    if p == 0.0:
+        return value
+    assert seed is not None
+    return value * drop_scale(seed, tuple(value.shape), p, value.dtype)
+
+
+def drop_scale(
+    seed: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Factors for a tensor of that shape: 0 with probability p, else 1 / (1 - p)."""
+    index = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64)
+    kept = random_bits(seed.reshape(()), index) >= drop_threshold(p)
+    return (kept.to(dtype) / (1.0 - p)).reshape(shape)

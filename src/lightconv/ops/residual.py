@@ -9,6 +9,7 @@ pass needs only the sum and two numbers per row. Formula, schema, fake kernel, g
 of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
 """
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.check import Maybe, accumulate_dtype, check_residual
-from lightconv.ops.library import DTYPE_NUMBERS, ResidualProblem, call, native
-from lightconv.ops.memory import POOL
-from lightconv.ops.random import Seed, as_seed, drop_scale, drop_threshold
+from lightconv.ops.check import Maybe, Seed, accumulate_dtype, as_seed, check_residual
+from lightconv.ops.cpu import drop_fields
+from lightconv.ops.library import DTYPE_NUMBERS, POOL, ResidualProblem, call, native
+from lightconv.ops.reference import drop
 from lightconv.ops.schema import LIBRARY, SCHEMAS
 
 EPS = 1e-5  # the default of torch's LayerNorm
@@ -92,13 +93,6 @@ def _residual(
 # --- the formula ----------------------------------------------------------------------------------
 
 
-def _drop(value: Tensor, p: float, seed: Tensor | None) -> Tensor:
-    if p == 0.0:
-        return value
-    assert seed is not None
-    return value * drop_scale(seed, tuple(value.shape), p, value.dtype)
-
-
 def formula(
     x: Maybe, inner: Tensor, weight: Maybe, bias: Maybe, eps: float, p: float, seed: Maybe
 ) -> _Results:
@@ -106,7 +100,7 @@ def formula(
     check_residual(x, inner, weight, bias, p, seed)
     like = inner if x is None else x
     exact = accumulate_dtype(like.dtype)
-    total = _drop(inner.to(exact), p, seed)
+    total = drop(inner.to(exact), p, seed)
     if x is not None:
         total = x.to(exact) + total
     if weight is None or bias is None:
@@ -132,7 +126,7 @@ def formula_backward(
     weighted = grad * weight.to(exact)
     mean, slope = weighted.mean(-1, True), (weighted * normal).mean(-1, True)
     of_sum = (weighted - mean - normal * slope) * stats[..., 1:]
-    of_inner = _drop(of_sum, p, seed).to(inner_dtype) if need_inner else empty
+    of_inner = drop(of_sum, p, seed).to(inner_dtype) if need_inner else empty
     return of_sum.to(total.dtype) if need_x else empty, of_inner, of_weight, of_bias
 
 
@@ -145,17 +139,13 @@ LIBRARY.impl("residual_backward", formula_backward, "CompositeExplicitAutograd")
 
 def _make_problem(like: Tensor, inner_dtype: Any, p: float, seed: Tensor | None) -> ResidualProblem:
     D = like.shape[-1]
-    problem = ResidualProblem(
+    return ResidualProblem(
         rows=like.numel() // max(D, 1),
         D=D,
         dtype=DTYPE_NUMBERS[like.dtype],
         inner_dtype=DTYPE_NUMBERS[inner_dtype],
+        **drop_fields(p, seed),
     )
-    if p > 0.0:
-        assert seed is not None
-        problem.drop, problem.keep_scale = drop_threshold(p), 1.0 / (1.0 - p)
-        problem.seed = int(seed)
-    return problem
 
 
 def _empty_results(empty: Callable[..., Tensor], *arguments: Any) -> _Results:
@@ -169,6 +159,15 @@ def _empty_results(empty: Callable[..., Tensor], *arguments: Any) -> _Results:
         return out, like.new_empty(0), like.new_empty(0, dtype=exact)
     stats = like.new_empty(*like.shape[:-1], 2, dtype=exact)
     return out, empty(like.shape, like.dtype), stats
+
+
+def _empty_gradients(empty: Callable[..., Tensor], *arguments: Any) -> _Gradients:
+    """Memory of the gradients, empty if not needed; large ones from empty(shape, dtype)."""
+    _, total, _, weight, inner_dtype, _, _, need_x, need_inner, need_weight = arguments
+    of_x = empty(total.shape if need_x else (0,), total.dtype)
+    of_inner = empty(total.shape if need_inner else (0,), inner_dtype)
+    of_weight, of_bias = (weight.new_empty(weight.shape if need_weight else 0) for _ in range(2))
+    return of_x, of_inner, of_weight, of_bias
 
 
 def _cpu(*arguments: Any) -> _Results:
@@ -187,27 +186,24 @@ def _cpu(*arguments: Any) -> _Results:
         problem.weight, problem.bias = weight.data_ptr(), bias.data_ptr()
         problem.weight_dtype, problem.eps = DTYPE_NUMBERS[weight.dtype], eps
         problem.sum, problem.stats = total.data_ptr(), stats.data_ptr()
-    call("lightconv_residual_forward", problem)
+    call("lightconv_residual_forward", ctypes.byref(problem))
     return out, total, stats
 
 
 def _cpu_backward(*arguments: Any) -> _Gradients:
     if native().library is None:
         return formula_backward(*arguments)
-    grad, total, stats, weight, inner_dtype, p, seed, need_x, need_inner, need_weight = arguments
+    grad, total, stats, weight, inner_dtype, p, seed, *_ = arguments
     grad, total, stats, weight = (t.contiguous() for t in (grad, total, stats, weight))
     problem = _make_problem(total, inner_dtype, p, seed)
     problem.grad, problem.sum, problem.stats = grad.data_ptr(), total.data_ptr(), stats.data_ptr()
     problem.weight, problem.weight_dtype = weight.data_ptr(), DTYPE_NUMBERS[weight.dtype]
-    of_x = POOL.empty(total.shape, total.dtype) if need_x else total.new_empty(0)
-    of_inner = POOL.empty(total.shape, inner_dtype) if need_inner else total.new_empty(0)
-    of_weight, of_bias = (weight.new_empty(weight.shape if need_weight else 0) for _ in range(2))
-    problem.grad_x = of_x.data_ptr() if need_x else None
-    problem.grad_inner = of_inner.data_ptr() if need_inner else None
-    if need_weight:
-        problem.grad_weight, problem.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
-    call("lightconv_residual_backward", problem)
-    return of_x, of_inner, of_weight, of_bias
+    of_x, of_inner, of_weight, of_bias = found = _empty_gradients(POOL.empty, *arguments)
+    # The address of an empty tensor is 0, which the kernel takes for a gradient not needed.
+    problem.grad_x, problem.grad_inner = of_x.data_ptr(), of_inner.data_ptr()
+    problem.grad_weight, problem.grad_bias = of_weight.data_ptr(), of_bias.data_ptr()
+    call("lightconv_residual_backward", ctypes.byref(problem))
+    return found
 
 
 LIBRARY.impl("residual", _cpu, "CPU")
@@ -217,25 +213,15 @@ LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
 # --- fake kernels and the gradient ----------------------------------------------------------------
 
 
-def _fake(*arguments: Any) -> _Results:
-    inner = arguments[1]
-    return _empty_results(lambda shape, dtype: inner.new_empty(shape, dtype=dtype), *arguments)
+def _fake(allocate: Callable[..., Any]) -> Callable[..., Any]:
+    def fake(*arguments: Any) -> Any:  # arguments[1] is `inner` or `sum`, which are never None
+        return allocate(lambda shape, dtype: arguments[1].new_empty(shape, dtype=dtype), *arguments)
+
+    return fake
 
 
-def _fake_backward(
-    grad: Tensor, total: Tensor, stats: Tensor, weight: Tensor, inner_dtype: torch.dtype, *rest: Any
-) -> _Gradients:
-    need_x, need_inner, need_weight = rest[-3:]
-    return (
-        total.new_empty(total.shape if need_x else 0),
-        total.new_empty(total.shape if need_inner else 0, dtype=inner_dtype),
-        weight.new_empty(weight.shape if need_weight else 0),
-        weight.new_empty(weight.shape if need_weight else 0),
-    )
-
-
-torch.library.register_fake("lightconv::residual", _fake, lib=LIBRARY)
-torch.library.register_fake("lightconv::residual_backward", _fake_backward, lib=LIBRARY)
+torch.library.register_fake("lightconv::residual", _fake(_empty_results), lib=LIBRARY)
+torch.library.register_fake("lightconv::residual_backward", _fake(_empty_gradients), lib=LIBRARY)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Results) -> None:

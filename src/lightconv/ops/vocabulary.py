@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightconv.ops.check import accumulate_dtype
-from lightconv.ops.library import native
+from lightconv.ops.library import call, native
 
 CHUNK = 1024  # positions, fewer where the vocabulary is large
 LARGEST = 1024 * 32768  # logits at a time
@@ -97,7 +97,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if any(needs):
                     # `logits` holds their gradient from here on.
                     slopes = logits.to(x.dtype).split(sizes, dim=1)
-                    _add_x(slopes, narrow, None if of_x is None else of_x[rows])
+                    if of_x is not None:
+                        for i, (slope, weight) in enumerate(zip(slopes, narrow, strict=True)):
+                            of_x[rows].addmm_(slope, weight, beta=min(i, 1))
                     _add_weights(slopes, x[rows], of_weights)
         found = [
             None if of_weight is None else of_weight.to(weight.dtype)
@@ -112,15 +114,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         found = (None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors)
         return None, None, None, *found
-
-
-def _add_x(slopes: Sequence[Tensor], weights: Sequence[Tensor], of_x: Tensor | None) -> None:
-    """Fills the gradient [n, D] of a chunk's x from those of its logits."""
-    if of_x is None:
-        return
-    torch.mm(slopes[0], weights[0], out=of_x)
-    for slope, weight in zip(slopes[1:], weights[1:], strict=True):
-        of_x.addmm_(slope, weight)
 
 
 def _add_weights(slopes: Sequence[Tensor], x: Tensor, found: Sequence[Tensor | None]) -> None:
@@ -181,20 +174,7 @@ def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     returns log-probabilities [N, k], float32 or wider, largest first, and words [N, k] int64; of
             equal ones the lower word comes first
     """
-    library = native().library if _fits_kernel(logits, k) else None
-    if library is None:
-        return topk(torch.log_softmax(logits, -1, dtype=accumulate_dtype(logits.dtype)), k)
-    # One pass: the sum of exponentials and the k best together.
-    N, V = logits.shape
-    values, words = torch.empty(N, k), torch.empty(N, k, dtype=torch.int64)
-    to = values.data_ptr(), words.data_ptr()
-    if library.lightconv_topk(logits.data_ptr(), N, V, logits.stride(0), k, *to):
-        raise MemoryError("lightconv_topk could not allocate its scratch memory")
-    return values, words
-
-
-def _fits_kernel(logits: Tensor, k: int) -> bool:
-    return (
+    fits = (
         type(logits) is Tensor
         and logits.is_cpu
         and logits.dtype == torch.float32
@@ -204,3 +184,11 @@ def _fits_kernel(logits: Tensor, k: int) -> bool:
         and not (logits.requires_grad and torch.is_grad_enabled())
         and not torch.compiler.is_compiling()
     )
+    if not fits or native().library is None:
+        return topk(torch.log_softmax(logits, -1, dtype=accumulate_dtype(logits.dtype)), k)
+    # One pass: the sum of exponentials and the k best together.
+    N, V = logits.shape
+    values, words = torch.empty(N, k), torch.empty(N, k, dtype=torch.int64)
+    to = values.data_ptr(), words.data_ptr()
+    call("lightconv_topk", logits.data_ptr(), N, V, logits.stride(0), k, *to)
+    return values, words

@@ -15,7 +15,7 @@ from lightconv.mixers.projected import Projected
 from lightconv.models.embedding import TokenEmbedding
 from lightconv.models.layers import DecoderLayer, FeedForward, Layer, Residual, SourceAttention
 from lightconv.ops import program
-from lightconv.ops.memory import POOL
+from lightconv.ops.library import POOL
 
 _LINE = 64  # bytes; buffers and weights begin on a cache line
 

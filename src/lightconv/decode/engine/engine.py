@@ -12,8 +12,7 @@ from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer, require_eval
 from lightconv.ops import program
-from lightconv.ops.library import native
-from lightconv.ops.memory import POOL
+from lightconv.ops.library import POOL, native
 
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
