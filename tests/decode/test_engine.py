@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lightconv import mixers
 from lightconv.decode import beam_search
 from lightconv.decode.engine import Engine
-from lightconv.decode.engine.builder import Program
+from lightconv.decode.compiler import Program
 from lightconv.models import (
     AdaptiveConfig,
     AttentionConfig,

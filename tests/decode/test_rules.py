@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightconv.decode.rules import PENALTIES, Rules, coverage_penalty, power, repeats, stepwise
+from lightconv.decode.rules import PENALTIES, Rules, coverage_penalty, repeats
 
 EOS = 2
 
@@ -40,10 +40,15 @@ def allowed(rules: Rules, tokens: list[list[int]], V: int = 6) -> list[list[int]
     return words
 
 
-def test_penalties() -> None:
-    assert {"power": power, "stepwise": stepwise} == PENALTIES
-    assert (power(8, 0.0), power(8, 1.0), power(9, 0.5)) == (1.0, 8.0, 3.0)
-    assert (stepwise(1, 0.9), stepwise(7, 1.0), stepwise(19, 0.5)) == (1.0, 2.0, 2.0)
+@pytest.mark.parametrize(
+    "name, length, alpha, penalty",
+    [
+        *(("power", 8, 0.0, 1.0), ("power", 8, 1.0, 8.0), ("power", 9, 0.5, 3.0)),
+        *(("stepwise", 1, 0.9, 1.0), ("stepwise", 7, 1.0, 2.0), ("stepwise", 19, 0.5, 2.0)),
+    ],
+)
+def test_penalties(name: str, length: int, alpha: float, penalty: float) -> None:
+    assert PENALTIES[name](length, alpha) == penalty
 
 
 def test_coverage() -> None:

@@ -13,8 +13,7 @@ from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.subword import Codes
 from lightconv.data.vocabulary import Vocabularies, Vocabulary
-from lightconv.decode.alignment import Alignment
-from lightconv.decode.answer import Output
+from lightconv.decode.answer import Alignment, Output
 from lightconv.decode.options import TextOptions
 from lightconv.decode.translator import Translator
 from tests.decode.fakes import WORDS, Reverse, words_pipeline

@@ -9,6 +9,8 @@ from lightconv.data.corpus import SENTENCE_BREAK
 # Behind the end of a sentence, in scripts with spaces and without.
 _SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*)")
 _SPACE = re.compile(r"\s+")
+# Pairs of (source token, target token), counted from 0, in the order of the targets.
+Alignment = list[tuple[int, int]]
 
 
 class Output(NamedTuple):
@@ -19,7 +21,7 @@ class Output(NamedTuple):
     ids: list[int]
     tokens: list[str]  # with EOS, once for each part of a text that was too long
     logprobs: list[float]
-    alignment: list[tuple[int, int]] | None = None  # (index in `read`, index in `tokens`)
+    alignment: Alignment | None = None  # tokens of `Answer.read` and of `tokens`
 
     def plain(self) -> dict[str, Any]:
         found = {
@@ -49,7 +51,6 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The best output."""
         return self.outputs[0].text if self.outputs else ""
 
     def plain(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def join_outputs(
     joined = []
     for rank in range(max(map(len, parts))):
         chosen = [part[min(rank, len(part) - 1)] for part in parts]
-        alignment: list[tuple[int, int]] = []
+        alignment: Alignment = []
         source = target = 0
         for output, length in zip(chosen, lengths, strict=True):
             alignment += [(source + s, target + t) for s, t in output.alignment or ()]

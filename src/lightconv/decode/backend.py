@@ -110,20 +110,16 @@ def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any
         results = [each(tokens, state) for each, state in zip(steps, states, strict=True)]
         # Attention is the third column, unless a step returns none.
         scores, after, *attention = zip(*results, strict=False)
-        return _mean_logprobs(scores), after, *(torch.stack(looks).mean(0) for looks in attention)
+        sizes = {each.shape[-1] for each in scores}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"the models of an ensemble must have one vocabulary, got {sorted(sizes)} words"
+            )
+        logprobs = [each.log_softmax(-1, dtype=accumulate_dtype(each.dtype)) for each in scores]
+        mean = torch.stack(logprobs).logsumexp(0) - math.log(len(logprobs))
+        return mean, after, *(torch.stack(looks).mean(0) for looks in attention)
 
     return step
-
-
-def _mean_logprobs(scores: Sequence[Tensor]) -> Tensor:
-    """log of the mean of the softmaxes: scores [N, n, V] each -> [N, n, V]."""
-    sizes = {each.shape[-1] for each in scores}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"the models of an ensemble must have one vocabulary, got {sorted(sizes)} words"
-        )
-    logprobs = [each.log_softmax(-1, dtype=accumulate_dtype(each.dtype)) for each in scores]
-    return torch.stack(logprobs).logsumexp(0) - math.log(len(logprobs))
 
 
 def choose_backend(

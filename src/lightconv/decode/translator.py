@@ -20,8 +20,7 @@ from typing import NamedTuple, TypeVar
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.text import Notes, lines_of, read_lines
 from lightconv.data.vocabulary import EOS
-from lightconv.decode.alignment import Alignment
-from lightconv.decode.answer import Answer, Output, cut, join_outputs
+from lightconv.decode.answer import Alignment, Answer, Output, cut, join_outputs
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import TextOptions
 from lightconv.decode.search import Ids, Search, Searched, search_batches
