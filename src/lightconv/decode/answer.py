@@ -108,16 +108,12 @@ def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
     text = text.strip()
     if len(text) < 2 or fits(text):
         return [text] if text else []
-    place = _find_cut(text)
-    return [*cut(text[:place], fits), *cut(text[place:], fits)]
-
-
-def _find_cut(text: str) -> int:
-    """The best kind of place in the middle half, nearest to the middle."""
-    middle, quarter = len(text) / 2, len(text) / 4
+    middle = len(text) / 2
+    place = len(text) // 2
     for kind in (_SENTENCE_END, _SPACE):
         ends = [found.end() for found in kind.finditer(text)]
-        near = [end for end in ends if abs(end - middle) <= quarter and 0 < end < len(text)]
+        near = [end for end in ends if abs(end - middle) <= middle / 2 and 0 < end < len(text)]
         if near:
-            return min(near, key=lambda end: abs(end - middle))
-    return len(text) // 2
+            place = min(near, key=lambda end: abs(end - middle))
+            break
+    return [*cut(text[:place], fits), *cut(text[place:], fits)]

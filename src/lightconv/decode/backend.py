@@ -51,18 +51,14 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self, model: Model) -> None:
-        self.model: Any = model
         self.pairs = isinstance(model, Seq2Seq)
         self.device = next(model.parameters()).device
-        self.start: Callable[[Any, int], Any] = model.start
-        self.step: Callable[[Tensor, Any], tuple[Tensor, Any]] = model.step
-        self.reorder: Callable[[Any, Tensor], Any] = mixers.reorder
-
-    def encode(self, source: Tensor) -> Any:
-        return self.model.encode(source)
-
-    def step_attending(self, tokens: Tensor, state: Any) -> Any:
-        return self.model.step_attending(tokens, state)
+        self.start: Any = model.start
+        self.step: Any = model.step
+        self.reorder: Any = mixers.reorder
+        # A language model has neither.
+        self.encode: Any = getattr(model, "encode", None)
+        self.step_attending: Any = getattr(model, "step_attending", None)
 
 
 class Ensemble:
@@ -83,7 +79,6 @@ class Ensemble:
         self.step_attending: Any = ensemble_steps([each.step_attending for each in self.backends])
 
     def encode(self, source: Tensor) -> tuple[Any, ...]:
-        """Encodes source [B, S] int64 by every backend."""
         return tuple(each.encode(source) for each in self.backends)
 
     def start(self, sources: tuple[Any, ...] | int, max_len: int) -> tuple[Any, ...]:
@@ -92,7 +87,6 @@ class Ensemble:
         return tuple(backend.start(source, max_len) for backend, source in pairs)
 
     def reorder(self, states: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-        """The states of those rows [N'] int64."""
         pairs = zip(self.backends, states, strict=True)
         return tuple(backend.reorder(state, rows) for backend, state in pairs)
 

@@ -218,7 +218,6 @@ def keys_and_values(b: Program, attention: SourceAttention, x: Buffer, number: i
 
 
 def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
-    """The input of the convolution."""
     projected = b.buffer("projected", mixer.in_proj.out_features)
     linear(b, mixer.in_proj, x, projected)
     if not mixer.glu:

@@ -1,6 +1,7 @@
 """Inference on the CPU as two programs: encode sources, step hypotheses."""
 
 import ctypes
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -168,8 +169,10 @@ class Engine:
             dtype = torch.int8
         shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
-        for first, last in _groups(offsets.tolist()):
-            self._encode_group(tokens, offsets[first : last + 1], outputs)
+        begins = offsets[:-1].tolist()
+        for _, group in groupby(range(len(begins)), lambda b: begins[b] // _ROWS_ENCODED_AT_ONCE):
+            first, *rest = group
+            self._encode_group(tokens, offsets[first : first + len(rest) + 2], outputs)
         return EngineSource(offsets, tuple(outputs), int(lengths.max()))
 
     def _encode_group(self, tokens: Tensor, offsets: Tensor, outputs: list[Tensor]) -> None:
@@ -183,9 +186,9 @@ class Engine:
         longest = int(lengths.max())
         workspace = POOL.empty(torch.Size([(end - begin) * encoder.columns]), torch.float32)
         task = program.Task(begins=begins.data_ptr(), ends=ends.data_ptr())
-        task.longest = max(longest, encoder.widest)
+        task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
         to = [output[begin:] for output in outputs]
-        self._run(encoder, task, "source", tokens[begin:end].contiguous(), longest, workspace, to)
+        self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
 
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""
@@ -216,19 +219,19 @@ class Engine:
     def _step(self, tokens: Tensor, state: EngineState) -> Tensor:
         """tokens [N] int64 -> scores [N, V]."""
         state.make_room()
-        source, position = state.source, state.position
+        source, position, workspace = state.source, state.position, state.workspace.data_ptr()
         scores = torch.empty(len(tokens), self._vocab)
         histories = program.addresses(state.histories)
         task = program.Task(time=position, slots=state.slots, span=state.span)
         task.ancestors = state.ancestors.data_ptr()
         task.histories, task.rings = ctypes.addressof(histories), state.rings.data_ptr()
-        task.longest = max(self._decoder.widest, state.span)
+        task.longest, task.workspace = max(self._decoder.widest, state.span), workspace
         if source is not None:
             sources = program.addresses(list(source.keys_values))
             task.sentences = state.sentences.data_ptr()
             task.offsets, task.sources = source.offsets.data_ptr(), ctypes.addressof(sources)
             task.longest = max(task.longest, source.longest)
-        self._run(self._decoder, task, "tokens", tokens, position + 1, state.workspace, [scores])
+        self._run(self._decoder, task, tokens, position + 1, [scores])
         state.position += 1
         return scores
 
@@ -242,24 +245,18 @@ class Engine:
         return state
 
     def _run(
-        self,
-        compiled: Program,
-        task: program.Task,
-        name: str,
-        tokens: Tensor,
-        positions: int,
-        workspace: Tensor,
-        outputs: list[Tensor],
+        self, compiled: Program, task: program.Task, tokens: Tensor, n: int, outputs: list[Tensor]
     ) -> None:
-        """Runs a program over tokens [rows] at up to `positions`; `name` is that of the tokens."""
-        rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(positions)
+        """Runs a program over tokens [rows], at positions below n."""
+        rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
         task.program, task.count = ctypes.addressof(compiled.code), len(compiled.instructions)
         task.rows, task.pad = rows, self.config.pad
         task.threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
-        task.workspace, task.outputs = workspace.data_ptr(), ctypes.addressof(to)
-        task.tokens, task.sinusoids = tokens.data_ptr(), waves.data_ptr()
+        task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
+        task.sinusoids = waves.data_ptr()
         unknown = program.run(self._panels.engine, task)
         if unknown >= 0:
+            name = "source" if compiled is self._encoder else "tokens"
             raise ValueError(
                 f"{name} must be ids below {compiled.instructions[0].I}, the size of the "
                 f"vocabulary; got {int(tokens[unknown])}"
@@ -273,13 +270,3 @@ class Engine:
             waves = sinusoids(places, self.config.dim, torch.float32).contiguous()
             self._waves = waves  # in one assignment: another thread sees the old or the new
         return waves
-
-
-def _groups(offsets: list[int]) -> list[tuple[int, int]]:
-    """Ranges of sentences of about _ROWS_ENCODED_AT_ONCE rows."""
-    groups, first = [], 0
-    for last in range(1, len(offsets)):
-        if last == len(offsets) - 1 or offsets[last + 1] - offsets[first] > _ROWS_ENCODED_AT_ONCE:
-            groups.append((first, last))
-            first = last
-    return groups

@@ -156,11 +156,10 @@ def align(models: Sequence[Seq2Seq], sources: Rows, targets: Rows) -> list[Align
 def _attention(model: Seq2Seq, sources: Rows, targets: Rows) -> Tensor:
     """[B, T, S] on the CPU: attention before each target token and EOS."""
     device = next(model.parameters()).device
-    longest = max(map(len, targets)) + 1
+    source = pad_right([[*ids, EOS] for ids in sources], device)
+    # Padding behind the end of a target changes nothing before it.
+    read = pad_right([[EOS, *ids] for ids in targets], device)
     with torch.inference_mode():
-        source = pad_right([[*ids, EOS] for ids in sources], device)
-        # Tokens behind the end of a target change nothing before it.
-        read = [[EOS, *ids, *[EOS] * (longest - 1 - len(ids))] for ids in targets]
-        state = model.start(model.encode(source), longest)
-        _, _, attention = model.step_attending(torch.tensor(read, device=device), state)
+        state = model.start(model.encode(source), read.shape[1])
+        _, _, attention = model.step_attending(read, state)
     return attention.float().cpu()

@@ -292,7 +292,13 @@ def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Itera
 
     Bytes that are not text are a ValueError, raised after the lines before them.
     """
-    return windows(_decoded(reader, name, notes), most, ready=reader.ready)
+
+    def lines() -> Iterator[str]:
+        for line in () if reader.is_empty() else lines_of(reader, name, notes):
+            notes.returns += line.endswith("\r")
+            yield line.removesuffix("\r")
+
+    return windows(lines(), most, ready=reader.ready)
 
 
 def windows(
@@ -319,9 +325,3 @@ def windows(
         raise
     if window:
         yield window
-
-
-def _decoded(reader: LineReader, name: str, notes: Notes) -> Iterator[str]:
-    for line in () if reader.is_empty() else lines_of(reader, name, notes):
-        notes.returns += line.endswith("\r")
-        yield line.removesuffix("\r")
