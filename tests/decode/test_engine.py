@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lightconv import mixers
 from lightconv.decode import beam_search
-from lightconv.decode.engine import Engine
 from lightconv.decode.compiler import Program
+from lightconv.decode.engine import Engine
 from lightconv.models import (
     AdaptiveConfig,
     AttentionConfig,
