@@ -17,7 +17,7 @@ Lengths = int | Sequence[int] | Tensor
 
 
 # Length, alpha -> divisor of the sum of log-probabilities; "stepwise" is of Wu et al. (2016).
-PENALTIES: dict[str, Callable[[int, float], float]] = {
+PENALTIES: dict[str, Callable[..., float]] = {
     "power": lambda length, alpha: float(length**alpha),
     "stepwise": lambda length, alpha: float(((5 + length) / 6) ** alpha),
 }
