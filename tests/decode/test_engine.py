@@ -240,9 +240,12 @@ def test_the_number_of_threads_changes_no_bit(set_threads: Callable[[int], None]
 @every_kind
 @torch.no_grad()
 def test_many_rows_on_threads(kind: str, set_threads: Callable[[int], None]) -> None:
-    """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost."""
+    """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost.
+
+    The encoder reads 1,260 of them, in two groups.
+    """
     set_threads(3)
-    assert compare(seq2seq(kind), 2, copies=30) < 1e-4
+    assert compare(seq2seq(kind), 2, copies=60) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["dynamicconv", "lightconv", "average"])

@@ -89,6 +89,31 @@ def test_outputs_have_the_probabilities_of_whole_passes(
             assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
+@every_kind
+@pytest.mark.parametrize(
+    "family, vocab", [(seq2seq, "target_vocab"), (language_model, "vocab")], ids=["seq2seq", "lm"]
+)
+def test_a_beam_wide_enough_finds_every_output(kind: str, family: Any, vocab: str) -> None:
+    """All sequences of up to four tokens, of five words and EOS, scored by whole passes."""
+    model, pairs, source = family(kind, **{vocab: 7}), family is seq2seq, [5, 4]
+    expected = []
+    for words in itertools.chain(*(itertools.product([0, 3, 4, 5, 6], repeat=n) for n in range(4))):
+        read = [EOS, *words] if pairs else [EOS, *source, *words]
+        before = [torch.tensor([[*source, EOS]])] if pairs else []
+        with torch.no_grad():
+            logprobs = model(*before, torch.tensor([read]))[0].log_softmax(-1)[-len(words) - 1 :]
+        total = logprobs[range(len(words) + 1), [*words, EOS]].sum().item()
+        expected.append((total / (len(words) + 1) ** 0.6, [*words, EOS]))
+    expected.sort(reverse=True)
+    (found,) = make(model, beam=len(expected), alpha=0.6, max_len_plus=4)([source], [0])
+    assert tokens(found) == [words for _, words in expected]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
+    # A narrow beam finds some of them, with the same scores.
+    (few,) = make(model, beam=3, alpha=0.6, max_len_plus=4)([source], [0])
+    known = {tuple(words): score for score, words in expected}
+    assert [h.score for h in few] == pytest.approx([known[tuple(h.tokens)] for h in few], abs=1e-9)
+
+
 # --- A sentence alone, among 64, and in another order
 
 CONFIG = Options(decode=DecodeConfig(beam=4, alpha=0.7, max_len_ratio=1.0, max_len_plus=4))
@@ -154,19 +179,23 @@ def test_equally_good_outputs_keep_their_order(backend: str) -> None:
         assert h.logprobs == pytest.approx([-math.log(VOCAB)] * len(h.tokens), abs=1e-6)
 
 
-def test_draws_are_the_numbers_affair() -> None:
-    options = Options(
+@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.8}])
+@pytest.mark.parametrize("family", [seq2seq, language_model])
+def test_draws_are_the_numbers_affair(family: Any, options: dict[str, Any]) -> None:
+    chosen = Options(
         decode=DecodeConfig(max_len_plus=9),
         text=TextOptions(n_best=2),
-        sampling=SampleConfig(seed=3, temperature=9.0),
+        sampling=SampleConfig(seed=3, temperature=9.0, **options),
     )
-    search = ModelSearch(TorchBackend(language_model("lightconv", torch.float32)), options)
-    together = search([[4], [4], [5, 6]], [1, 2, 3])
-    assert together[0] != together[1]
+    search = ModelSearch(TorchBackend(family("lightconv", torch.float32)), chosen)
+    sources, numbers = [[4], [4], [5, 6], [7, 4, 9, 8, 5, 6]], [1, 2, 3, 4]
+    together = search(sources, numbers)
+    assert tokens(together[0]) != tokens(together[1])
     assert all(len(each) == 2 for each in together)
-    for prompt, number, found in zip([[4], [4], [5, 6]], [1, 2, 3], together, strict=True):
-        (alone,) = search([prompt], [number])
+    for source, number, found in zip(sources, numbers, together, strict=True):
+        (alone,) = search([source], [number])
         assert tokens(alone) == tokens(found)
+        assert [h.score for h in alone] == pytest.approx([h.score for h in found], abs=1e-5)
     assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
 
 
