@@ -11,12 +11,7 @@ from torch import Tensor
 
 from lightconv.decode import DecodeConfig, Hypothesis, beam_options, beam_search
 
-from .tables import EOS, SOURCE, Scored, Table, TableState, Told, define, enumerate_all
-
-
-def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
-    assert [h.tokens for h in found] == [tokens for _, tokens in expected]
-    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-12)
+from .tables import EOS, SOURCE, Table, TableState, Told, define, enumerate_all
 
 
 def check(
@@ -35,7 +30,9 @@ def check(
     exact = penalty if callable(penalty) else lambda length: length**penalty
     how = (beam,) if expect is define else ()
     for sentence, rules in enumerate(told):
-        assert_same(found[sentence], expect(table, sentence, *how, rules, exact))
+        scores, tokens = zip(*expect(table, sentence, *how, rules, exact), strict=True)
+        assert [h.tokens for h in found[sentence]] == [*tokens]
+        assert [h.score for h in found[sentence]] == pytest.approx(scores, abs=1e-12)
     return found
 
 

@@ -23,10 +23,8 @@ from lightconv.decode.search import (
     derive_seed,
     normalize,
     pad_right,
-    search_batches,
 )
 from lightconv.ops.library import native
-from tests.decode.fakes import Reverse
 from tests.models.examples import (
     EOS,
     LAYERS,
@@ -108,10 +106,6 @@ def test_a_beam_wide_enough_finds_every_output(kind: str, family: Any, vocab: st
     (found,) = make(model, beam=len(expected), alpha=0.6, max_len_plus=4)([source], [0])
     assert tokens(found) == [words for _, words in expected]
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
-    # A narrow beam finds some of them, with the same scores.
-    (few,) = make(model, beam=3, alpha=0.6, max_len_plus=4)([source], [0])
-    known = {tuple(words): score for score, words in expected}
-    assert [h.score for h in few] == pytest.approx([known[tuple(h.tokens)] for h in few], abs=1e-9)
 
 
 # --- A sentence alone, among 64, and in another order
@@ -249,14 +243,6 @@ def test_batches_are_those_of_the_plan(
         assert len(batch) <= fits
         room = max(1, min(max_sentences, max_tokens // longest[after[0]]))
         assert len(batch) >= room or batch == bounded[0]
-
-
-def test_batches_know_their_rows() -> None:
-    sources = [[4] * length for length in (3, 1, 2, 3)]
-    found = {each.row: each for each in search_batches(Reverse(), sources, TextOptions())}
-    assert sorted(found) == [0, 1, 2, 3]
-    assert all(len(found[row].hypotheses[0].tokens) == len(sources[row]) + 1 for row in found)
-    assert list(search_batches(Reverse(), [], TextOptions())) == []
 
 
 def test_scores_by_hand() -> None:

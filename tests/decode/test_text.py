@@ -54,20 +54,6 @@ def test_it_generates(texts: Trained) -> None:
     assert model.generate(["on Tuesday"], max_len_plus=30) == [found[1]]
 
 
-def test_greedy_follows_the_most_probable_word(texts: Trained) -> None:
-    model = lightconv.load(texts.model)
-    (text,) = model.generate(["the"], beam=1, max_len_ratio=0.0, max_len_plus=6)
-    ids = [2, *model.pipeline.encode(0, ["the"])[0]]
-    for _ in range(5):
-        with torch.no_grad():
-            scores = model(torch.tensor([ids]))[0, -1]
-        scores[1] = -torch.inf
-        ids.append(int(scores.argmax()))
-        if ids[-1] == 2:
-            break
-    assert text == model.pipeline.decode(0, ids)
-
-
 def test_draws_have_seeds(texts: Trained) -> None:
     model = lightconv.load(texts.model)
 
@@ -78,11 +64,9 @@ def test_draws_have_seeds(texts: Trained) -> None:
     assert first == draw(1, ["the", "the", ""])
     assert first != draw(2, ["the", "the", ""])
     assert first[0] != first[1], "equal prompts get draws of their own"
-    assert draw(1, ["the"]) == first[:1], "whatever comes after it"
     (answer,) = model.answers(["the"], sample=True, n_best=4, beam=1)
     assert len(answer.outputs) == 4
-    greedy = model.generate(["the"], beam=1, max_len_plus=30)
-    assert draw(3, ["the"], top_k=1) == greedy
+    assert draw(3, ["the"], top_k=1) == model.generate(["the"], beam=1, max_len_plus=30)
     with pytest.raises(ValueError, match=r"top_p=2\.0"):
         draw(3, ["the"], top_p=2.0)
 
