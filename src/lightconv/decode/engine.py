@@ -151,7 +151,8 @@ class Engine:
 
     def encode(self, source: Tensor) -> EngineSource:
         """source [B, S] int64, padded on either side."""
-        if self._encoder is None:
+        encoder = self._encoder
+        if encoder is None:
             raise ValueError("a language model has no source to encode")
         real = source != self.config.pad
         lengths = real.sum(1)
@@ -169,26 +170,20 @@ class Engine:
             dtype = torch.int8
         shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
-        begins = offsets[:-1].tolist()
-        for _, group in groupby(range(len(begins)), lambda b: begins[b] // _ROWS_ENCODED_AT_ONCE):
+        starts = offsets[:-1].tolist()
+        for _, group in groupby(range(len(starts)), lambda b: starts[b] // _ROWS_ENCODED_AT_ONCE):
             first, *rest = group
-            self._encode_group(tokens, offsets[first : first + len(rest) + 2], outputs)
+            bounds = offsets[first : first + len(rest) + 2]
+            begin, end, some = int(bounds[0]), int(bounds[-1]), bounds.diff()
+            begins = (bounds[:-1] - begin).repeat_interleave(some)
+            ends = (bounds[1:] - begin).repeat_interleave(some)
+            longest = int(some.max())
+            workspace = POOL.empty(torch.Size([(end - begin) * encoder.columns]), torch.float32)
+            task = program.Task(begins=begins.data_ptr(), ends=ends.data_ptr())
+            task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
+            to = [output[begin:] for output in outputs]
+            self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
         return EngineSource(offsets, tuple(outputs), int(lengths.max()))
-
-    def _encode_group(self, tokens: Tensor, offsets: Tensor, outputs: list[Tensor]) -> None:
-        """Encodes some sentences into their rows of `outputs`."""
-        encoder = self._encoder
-        assert encoder is not None
-        begin, end = int(offsets[0]), int(offsets[-1])
-        lengths = offsets.diff()
-        begins = (offsets[:-1] - begin).repeat_interleave(lengths)
-        ends = (offsets[1:] - begin).repeat_interleave(lengths)
-        longest = int(lengths.max())
-        workspace = POOL.empty(torch.Size([(end - begin) * encoder.columns]), torch.float32)
-        task = program.Task(begins=begins.data_ptr(), ends=ends.data_ptr())
-        task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
-        to = [output[begin:] for output in outputs]
-        self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
 
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""

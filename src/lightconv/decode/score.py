@@ -5,6 +5,7 @@ Alignments are read in PyTorch, whatever the backend that found the outputs.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -68,34 +69,32 @@ class Scorer:
 
     def score_windows(self, stream: Iterable[Sequence[tuple[str, ...]]]) -> Iterator[ScoredText]:
         """The same for windows of (text,) or (source, target), one in memory at a time."""
+        target, tokens = len(self.pipeline.config.sides) - 1, self.pipeline.vocabularies().target
+        encode = partial(encode_line, self.pipeline)
         first = 1
         for window in stream:
-            yield from self._score(window, first)
+            for line, given in enumerate(window, first):
+                if len(given) != target + 1:
+                    wanted = "source and target" if target else "one"
+                    raise ValueError(f"line {line}: {len(given)} texts, expected {wanted}")
+            sides = [
+                [encode(side, text, line) for line, text in enumerate(texts, first)]
+                for side, texts in enumerate(zip(*window, strict=True))
+            ]
+            examples = list(zip(*sides, strict=True))
+            for place, values in enumerate(score_ids(self.model, examples, self.options)):
+                text = window[place][-1]
+                ids = [*examples[place][-1], EOS]
+                yield ScoredText(
+                    line=first + place,
+                    text=text,
+                    ids=ids,
+                    tokens=tokens.decode(ids),
+                    logprobs=values,
+                    score=normalize(sum(values), len(values), self.config),
+                    words=len(self.pipeline.words(target, text).split()),
+                )
             first += len(window)
-
-    def _score(self, window: Sequence[tuple[str, ...]], first: int) -> Iterator[ScoredText]:
-        target, tokens = len(self.pipeline.config.sides) - 1, self.pipeline.vocabularies().target
-        for line, given in enumerate(window, first):
-            if len(given) != target + 1:
-                wanted = "source and target" if target else "one"
-                raise ValueError(f"line {line}: {len(given)} texts, expected {wanted}")
-        sides = [
-            [encode_line(self.pipeline, side, text, line) for line, text in enumerate(texts, first)]
-            for side, texts in enumerate(zip(*window, strict=True))
-        ]
-        examples = list(zip(*sides, strict=True))
-        for place, values in enumerate(score_ids(self.model, examples, self.options)):
-            text = window[place][-1]
-            ids = [*examples[place][-1], EOS]
-            yield ScoredText(
-                line=first + place,
-                text=text,
-                ids=ids,
-                tokens=tokens.decode(ids),
-                logprobs=values,
-                score=normalize(sum(values), len(values), self.config),
-                words=len(self.pipeline.words(target, text).split()),
-            )
 
 
 def score_ids(
