@@ -73,9 +73,9 @@ def test_a_model_that_the_engine_does_not_support() -> None:
 
 
 def test_the_former_module_of_ensembles() -> None:
-    from lightconv.decode import ensemble
+    from lightconv.decode.ensemble import Ensemble as Former
 
-    assert ensemble.Ensemble is Ensemble
+    assert Former is Ensemble and lightconv.decode.ensemble.ensemble_steps is ensemble_steps
 
 
 # --- Ensembles

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from lightconv.decode import DecodeConfig, Hypothesis, beam_options, beam_search
 
-from .tables import EOS, SOURCE, Scored, Table, TableState, Told, define, enumerate_all
-
-
-def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
-    assert [h.tokens for h in found] == [tokens for _, tokens in expected]
-    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-12)
+from .tables import EOS, SOURCE, Table, TableState, Told, define, enumerate_all
 
 
 def check(
@@ -35,7 +30,9 @@ def check(
     exact = penalty if callable(penalty) else lambda length: length**penalty
     how = (beam,) if expect is define else ()
     for sentence, rules in enumerate(told):
-        assert_same(found[sentence], expect(table, sentence, *how, rules, exact))
+        scores, tokens = zip(*expect(table, sentence, *how, rules, exact), strict=True)
+        assert [h.tokens for h in found[sentence]] == [*tokens]
+        assert [h.score for h in found[sentence]] == pytest.approx(scores, abs=1e-12)
     return found
 
 
@@ -54,25 +51,6 @@ def test_a_beam_wide_enough_finds_everything_that_the_rules_allow() -> None:
     ]
     found = check(Table(4, 5, 6, seed=8), 250, told, enumerate_all, lambda n: ((5 + n) / 6) ** 0.7)
     assert all(found)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_blocked_ngrams_change_what_is_found(n: int) -> None:
-    """A table that says the same words again and again: everything, and what a beam of 3 finds."""
-    table = Table(3, 4, 7, seed=n)
-    table.logits[..., 3] += 6.0
-    table.logits[..., EOS] -= 6.0
-    free = table.search(beam=130, max_len=7, pad=1, nbest=1)
-    told = [Told(7, 1, (1,), n)] * 3
-    for hypotheses in check(table, 130, told, enumerate_all):
-        assert not any(repeats(h.tokens, n) for h in hypotheses)
-    check(table, 3, told)
-    assert all(repeats(best.tokens, n) for (best,) in free), "there was something to block"
-
-
-def repeats(tokens: list[int], n: int) -> bool:
-    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return len(set(grams)) < len(grams)
 
 
 def test_blocking_that_is_off_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,29 +108,20 @@ def test_equal_sums_follow_the_definition(seed: int, beam: int, levels: int) -> 
     check(table, beam, [Told(5)] * 2)
 
 
-def test_logprobs_are_those_of_each_token() -> None:
-    table = Table(2, 8, 6, seed=1)
-    for sentence, hypotheses in enumerate(table.search(beam=3, max_len=6, length_penalty=0.5)):
-        for tokens, score, logprobs, attention in hypotheses:
-            expected = [
-                table.score_next(sentence, tokens[:i])[token] for i, token in enumerate(tokens)
-            ]
+def test_logprobs_and_attention_are_those_of_each_token() -> None:
+    table = Table(5, 8, 9, seed=3)
+    plain = table.search(beam=3, max_len=9, length_penalty=0.5)
+    found = table.search(beam=3, max_len=9, length_penalty=0.5, attend=True)
+    assert len({len(h.tokens) for each in found for h in each}) > 2
+    for sentence, pairs in enumerate(zip(plain, found, strict=True)):
+        for one, (tokens, score, logprobs, attention) in zip(*pairs, strict=True):
+            assert one == (tokens, score, logprobs, None)
+            expected = [table.score_next(sentence, tokens[:i])[w] for i, w in enumerate(tokens)]
             assert logprobs == pytest.approx(expected, abs=1e-12)
             assert score == pytest.approx(sum(expected) / len(tokens) ** 0.5, abs=1e-12)
-            assert attention is None
-
-
-def test_attention_is_that_of_each_token() -> None:
-    table = Table(5, 8, 9, seed=3)
-    plain = table.search(beam=3, max_len=9)
-    found = table.search(beam=3, max_len=9, attend=True)
-    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in p] for p in plain]
-    assert len({len(h.tokens) for each in found for h in each}) > 2
-    for sentence, hypotheses in enumerate(found):
-        for hypothesis in hypotheses:
-            expected = torch.tensor(table.look(sentence, hypothesis.tokens))
-            assert hypothesis.attention is not None
-            torch.testing.assert_close(hypothesis.attention, expected, atol=1e-6, rtol=0)
+            assert attention is not None
+            looks = torch.tensor(table.look(sentence, tokens))
+            torch.testing.assert_close(attention, looks, atol=1e-6, rtol=0)
 
 
 def test_coverage_is_added_to_the_score() -> None:
@@ -212,20 +181,8 @@ def test_rows_of_each_step(options: dict[str, Any], calls: list[int]) -> None:
             assert len(h.tokens) == limit and h.tokens[: len(prefix[b])] == prefix[b]
 
 
-def test_finished_sentences_leave() -> None:
-    table = Table(3, 6, 10, seed=2)
-    # Sentence 1 ends at once and for good, the others never want to.
-    table.logits[..., EOS] = -50.0
-    table.logits[1, ..., EOS] = 50.0
-    table.search(beam=1, max_len=10)
-    assert table.calls == [3] + [2] * 9
-    table.calls.clear()
-    table.search(beam=2, max_len=10)
-    assert table.calls[:2] == [3, 6]
-    assert set(table.calls[2:]) == {4}
-
-
-def test_nothing_is_moved_while_every_row_stays() -> None:
+@pytest.mark.parametrize("beam, calls", [(1, [3] * 5 + [2] * 5), (2, [3] + [6] * 4 + [4] * 5)])
+def test_finished_sentences_leave_and_nothing_else_moves(beam: int, calls: list[int]) -> None:
     moved: list[list[int]] = []
 
     def reorder(state: TableState, rows: Tensor) -> TableState:
@@ -233,10 +190,12 @@ def test_nothing_is_moved_while_every_row_stays() -> None:
         return TableState(state.sentence[rows], state.digest[rows], state.position)
 
     table = Table(3, 6, 10, seed=2)
+    # Sentence 1 ends at the fifth step for good, the others never want to.
     table.logits[..., EOS] = -50.0
     table.logits[1, 4, :, EOS] = 50.0
-    table.search(beam=1, max_len=10, reorder=reorder)
-    assert moved == [[0, 2]]
+    table.search(beam=beam, max_len=10, reorder=reorder)
+    assert table.calls == calls
+    assert beam > 1 or moved == [[0, 2]]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -247,14 +206,6 @@ def test_a_sentence_does_not_know_its_batch(beam: int) -> None:
     assert table.only(order).search(beam=beam, max_len=9) == [together[b] for b in order]
     for b in range(64):
         assert table.only([b]).search(beam=beam, max_len=9)[0] == together[b]
-
-
-def test_an_eos_below_the_first_beam_candidates_does_not_count() -> None:
-    table = Table(1, 4, 2)
-    # After nothing: token 3 is best, then 0, then EOS. With a beam of 2 EOS is only third.
-    table.logits[0, 0] = torch.tensor([1.0, -9.0, 0.5, 2.0], dtype=torch.float64)
-    assert [EOS] not in [h.tokens for h in table.search(beam=2, max_len=2)[0]]
-    assert [EOS] in [h.tokens for h in table.search(beam=3, max_len=2)[0]]
 
 
 def search_positions(logits: Tensor, B: int = 1, **options: Any) -> list[list[Hypothesis]]:
@@ -284,17 +235,10 @@ def test_the_logits_of_a_step_are_not_written_to() -> None:
     assert torch.equal(logits, before)
 
 
-def test_an_empty_batch_gives_no_sentences() -> None:
-    table = Table(0, 5, 3)
-    assert table.search(beam=2, max_len=3) == []
-    assert table.search(beam=2, max_len=3, prefix=[], min_len=[]) == []
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"beam": 0}, "beam must be at least 1"),
-        ({"beam": -1}, "beam must be at least 1"),
         ({"nbest": 0}, "nbest must be from 1 to beam=2, got 0"),
         ({"nbest": 3}, "nbest must be from 1 to beam=2, got 3"),
         ({"min_len": 0}, "min_len and max_len"),
@@ -309,11 +253,13 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_scores_that_are_no_numbers_are_an_error(beam: int) -> None:
+def test_no_numbers_and_no_sentences(beam: int) -> None:
     table = Table(3, 6, 5)
     table.logits[1] = math.nan
     with pytest.raises(ValueError, match="sentence 1 has no output: every one has probability"):
         table.search(beam=beam, max_len=5)
+    assert table.only([]).search(beam=beam, max_len=3) == []
+    assert table.only([]).search(beam=beam, max_len=3, prefix=[], min_len=[]) == []
 
 
 def test_a_configuration_becomes_keywords() -> None:
@@ -323,16 +269,8 @@ def test_a_configuration_becomes_keywords() -> None:
     )  # fmt: skip
     options = beam_options(config, [1, 5, 9], eos=EOS, pad=1, unknown=3)
     assert options.pop("length_penalty")(7) == pytest.approx(2**0.5)
-    assert options == {
-        "beam": 3,
-        "max_len": [2, 8, 14],
-        "min_len": [2, 2, 4],
-        "coverage": 0.2,
-        "block_ngrams": 3,
-        "eos": EOS,
-        "pad": 1,
-        "forbidden": (3,),
-    }
+    limits = {"max_len": [2, 8, 14], "min_len": [2, 2, 4], "forbidden": (3,), "block_ngrams": 3}
+    assert options == {"beam": 3, "coverage": 0.2, "eos": EOS, "pad": 1, **limits}
     short = beam_options(DecodeConfig(max_len_ratio=0.1, max_len_plus=0), [1, 4, 19], eos=EOS)
     assert (short["max_len"], short["min_len"]) == ([1, 1, 1], [1, 1, 1])
     options = beam_options(DecodeConfig(alpha=0.5), [4], eos=EOS, unknown=3)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightconv import mixers
-from lightconv.decode import beam_search
+from lightconv.decode.compiler import Program
 from lightconv.decode.engine import Engine
-from lightconv.decode.engine.builder import Program
 from lightconv.models import (
     AdaptiveConfig,
     AttentionConfig,
@@ -19,16 +18,15 @@ from lightconv.models import (
     ConvConfig,
     DynamicConvConfig,
     LanguageModel,
-    LanguageModelConfig,
     LightConvConfig,
     MixerConfig,
     Seq2Seq,
-    Seq2SeqConfig,
 )
 from lightconv.ops import build, program
 from lightconv.ops.library import native
 
-from ..models.examples import EOS, PAD, stir
+from ..models import examples
+from ..models.examples import EOS, PAD
 
 D, V, SOURCE_V = 80, 37, 29  # whole vectors and a rest, panels that are not full
 
@@ -55,20 +53,19 @@ NORMS = {"post": (False, False), "pre": (True, False), "pre+final": (True, True)
 
 
 def options(norm: str, **given: Any) -> dict[str, Any]:
-    torch.manual_seed(0)
-    names = ("pre_norm", "final_norm")
-    return {"dim": D, "ffn_dim": 72, **dict(zip(names, NORMS[norm], strict=True)), **given}
+    pre_norm, final_norm = NORMS[norm]
+    return {"dim": D, "ffn_dim": 72, "pre_norm": pre_norm, "final_norm": final_norm, **given}
 
 
 def seq2seq(kind: str, norm: str = "post", **changes: Any) -> Seq2Seq:
     vocab = {"source_vocab": SOURCE_V, "target_vocab": V}
     layers = {"encoder": LAYERS[kind], "decoder": LAYERS[kind], "source_heads": 4}
-    return stir(Seq2Seq(Seq2SeqConfig(**options(norm, **(vocab | layers | changes))))).eval()
+    return examples.seq2seq("conv", torch.float32, **options(norm, **(vocab | layers | changes)))
 
 
 def language_model(kind: str, norm: str = "pre", **changes: Any) -> LanguageModel:
-    config = LanguageModelConfig(**options(norm, layers=LAYERS[kind], vocab=V, **changes))
-    return stir(LanguageModel(config)).eval()
+    given = options(norm, layers=LAYERS[kind], vocab=V, **changes)
+    return examples.language_model("conv", torch.float32, **given)
 
 
 def source_batch() -> Tensor:
@@ -206,24 +203,6 @@ def test_a_buffer_is_quantised_again_after_it_changed() -> None:
     assert names == ["quantize", *["linear_int8"] * 2, "quantize", "linear_int8"]
 
 
-@every_kind
-def test_beam_search(kind: str) -> None:
-    """The same hypotheses and scores as with the model's own step, sentences leaving early."""
-    model: Any = seq2seq(kind)
-    engine = Engine(model)
-
-    def search(backend: Any, reorder: Any) -> Any:
-        state = backend.start(backend.encode(source_batch()), 12)
-        rules = {"beam": 3, "max_len": 12, "eos": EOS, "pad": PAD, "reorder": reorder}
-        return beam_search(backend.step, state, torch.full((4,), EOS), **rules)
-
-    with torch.inference_mode():
-        theirs, ours = search(model, mixers.reorder), search(engine, engine.reorder)
-    for a, b in zip(theirs, ours, strict=True):
-        assert [h.tokens for h in a] == [h.tokens for h in b]
-        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
-
-
 @torch.no_grad()
 def test_the_number_of_threads_changes_no_bit(set_threads: Callable[[int], None]) -> None:
     engine = Engine(seq2seq("mixed"))
@@ -240,9 +219,12 @@ def test_the_number_of_threads_changes_no_bit(set_threads: Callable[[int], None]
 @every_kind
 @torch.no_grad()
 def test_many_rows_on_threads(kind: str, set_threads: Callable[[int], None]) -> None:
-    """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost."""
+    """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost.
+
+    The encoder reads 1,260 of them, in two groups.
+    """
     set_threads(3)
-    assert compare(seq2seq(kind), 2, copies=30) < 1e-4
+    assert compare(seq2seq(kind), 2, copies=60) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["dynamicconv", "lightconv", "average"])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightconv.decode import Hypothesis, beam_search
-from lightconv.decode.alignment import align
+from lightconv.decode.score import align
 from lightconv.mixers import reorder
 from lightconv.models import Seq2Seq
 from lightconv.models.seq2seq import Seq2SeqState
@@ -41,6 +41,8 @@ def texts(found: Found) -> list[list[list[int]]]:
 @pytest.mark.parametrize("layer", [0, -1])
 def test_attention_of_a_layer(layer: int) -> None:
     model, source = seq2seq("dynamicconv"), sources(5)
+    with pytest.raises(ValueError, match="layer=2 must be one of 2 decoder layers"):
+        search(model, source, beam=3, step=partial(model.step_attending, layer=2))
     found = search(model, source, beam=3, step=partial(model.step_attending, layer=layer))
     assert texts(found) == texts(search(model, source, beam=3))
     decoder: Any = model.decoder[layer]
@@ -71,36 +73,25 @@ def test_attention_of_a_layer(layer: int) -> None:
 READ = [[4, 5, 6], [7], [], [5, 4, 4, 6, 7, 5]]
 
 
-def attend(model: Seq2Seq, source: list[int], target: list[int], layer: int) -> torch.Tensor:
+def attend(model: Seq2Seq, source: list[int], target: list[int]) -> torch.Tensor:
     """[T, S] without EOS: the target is forced, one token at a time."""
-    options = {"step": partial(model.step_attending, layer=layer), "prefix": [target]}
+    options = {"step": model.step_attending, "prefix": [target]}
     read = torch.tensor([[*source, EOS]])
     ((found,),) = search(model, read, beam=1, max_len=len(target) + 1, **options)
     assert found.tokens == [*target, EOS] and found.attention is not None
     return found.attention[:-1, :-1]
 
 
-@pytest.mark.parametrize("layer", [0, -1])
-def test_a_token_comes_from_where_the_layer_looks(layer: int) -> None:
-    model = seq2seq("dynamicconv")
+@pytest.mark.parametrize("kinds", [["dynamicconv"], ["dynamicconv", "attention"]])
+def test_a_token_comes_from_where_the_last_layers_look(kinds: list[str]) -> None:
+    models = [seq2seq(kind) for kind in kinds]
     targets = [[5, 4], [4, 4, 6, 7, 5], [4, 5], []]
-    found = align([model], READ, targets, layer)
+    found = align(models, READ, targets)
     for source, target, pairs in zip(READ, targets, found, strict=True):
-        if not source or not target:
-            assert pairs == []
-            continue
-        best = attend(model, source, target, layer).argmax(1).tolist()
+        looks = [attend(model, source, target) for model in models if source and target]
+        best = torch.stack(looks).mean(0).argmax(1).tolist() if looks else []
         assert pairs == [(s, t) for t, s in enumerate(best)]
     assert {s for pairs in found for s, _ in pairs} - {0}, "not always the first"
-
-
-def test_models_are_asked_together() -> None:
-    models = [seq2seq("dynamicconv"), seq2seq("attention")]
-    source, target = READ[3], [4, 7, 6, 6, 5]
-    looks = sum(attend(model, source, target, -1) for model in models)
-    assert isinstance(looks, torch.Tensor)
-    (pairs,) = align(models, [source], [target])
-    assert pairs == [(s, t) for t, s in enumerate(looks.argmax(1).tolist())]
     assert align(models, [], []) == []
 
 
@@ -168,9 +159,3 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
         for block in blocks:
             exec(block, names)
     assert "tensor([" in capsys.readouterr().out
-
-
-def test_a_layer_that_is_not_there_is_refused() -> None:
-    model = seq2seq("conv")
-    with pytest.raises(ValueError, match="layer=2 must be one of 2 decoder layers"):
-        search(model, sources(1), beam=1, step=partial(model.step_attending, layer=2))

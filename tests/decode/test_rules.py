@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightconv.decode.rules import PENALTIES, Rules, coverage_penalty, power, repeats, stepwise
+from lightconv.decode.rules import PENALTIES, Rules, coverage_penalty, repeats
 
 EOS = 2
 
@@ -40,10 +40,15 @@ def allowed(rules: Rules, tokens: list[list[int]], V: int = 6) -> list[list[int]
     return words
 
 
-def test_penalties() -> None:
-    assert {"power": power, "stepwise": stepwise} == PENALTIES
-    assert (power(8, 0.0), power(8, 1.0), power(9, 0.5)) == (1.0, 8.0, 3.0)
-    assert (stepwise(1, 0.9), stepwise(7, 1.0), stepwise(19, 0.5)) == (1.0, 2.0, 2.0)
+@pytest.mark.parametrize(
+    "name, length, alpha, penalty",
+    [
+        *(("power", 8, 0.0, 1.0), ("power", 8, 1.0, 8.0), ("power", 9, 0.5, 3.0)),
+        *(("stepwise", 1, 0.9, 1.0), ("stepwise", 7, 1.0, 2.0), ("stepwise", 19, 0.5, 2.0)),
+    ],
+)
+def test_penalties(name: str, length: int, alpha: float, penalty: float) -> None:
+    assert PENALTIES[name](length, alpha) == penalty
 
 
 def test_coverage() -> None:
@@ -79,43 +84,46 @@ def test_repeats_are_exact(n: int, rows: list[list[int]]) -> None:
     assert any(banned) or found is None, "nothing to do"
 
 
-def test_forbidden_words() -> None:
-    assert allowed(make(2), [[3], [4]]) == [[0, 1, 2, 3, 4, 5]] * 2
-    assert allowed(make(2, forbidden=[1, 4, 1]), [[3], [4]]) == [[0, 2, 3, 5]] * 2
+LENGTHS = {"min_len": [1, 2, 3], "max_len": [2, 3, 4], "forbidden": [0, 1]}
+# A prefix goes before all other rules.
+PREFIX = {"prefix": [[4, 1], [], [5, EOS]], "forbidden": [1], "min_len": 3, "max_len": [3, 4, 3]}
+BLOCK = {"block_ngrams": 2, "forbidden": [0, 1]}
 
 
-def test_lengths_of_each_sentence() -> None:
-    rules = make(3, min_len=[1, 2, 3], max_len=[2, 3, 4], forbidden=[0, 1])
-    assert allowed(rules, [[], [], []]) == [[2, 3, 4, 5], [3, 4, 5], [3, 4, 5]]
-    assert allowed(rules, [[3]] * 3) == [[2], [2, 3, 4, 5], [3, 4, 5]]
-    assert allowed(rules, [[3, 3]] * 3)[1:] == [[2], [2, 3, 4, 5]]
-    assert allowed(rules, [[3, 3, 3]] * 3)[2] == [2]
-    assert rules.longest == 4
-    # Far from every limit, so that `best` does not look at all words.
-    assert allowed(make(2, min_len=[1, 3]), [[3], [3]]) == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5]]
+@pytest.mark.parametrize(
+    "options, tokens, words",
+    [
+        ({}, [[3], [4]], [[0, 1, 2, 3, 4, 5]] * 2),
+        ({"forbidden": [1, 4, 1]}, [[3], [4]], [[0, 2, 3, 5]] * 2),
+        (LENGTHS, [[], [], []], [[2, 3, 4, 5], [3, 4, 5], [3, 4, 5]]),
+        (LENGTHS, [[3]] * 3, [[2], [2, 3, 4, 5], [3, 4, 5]]),
+        (LENGTHS, [[3, 3]] * 3, [[2], [2], [2, 3, 4, 5]]),
+        (LENGTHS, [[3, 3, 3]] * 3, [[2], [2], [2]]),
+        # Far from every limit, so that `best` does not look at all words.
+        ({"min_len": [1, 3]}, [[3], [3]], [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5]]),
+        (PREFIX, [[], [], []], [[4], [0, 3, 4, 5], [5]]),
+        (PREFIX, [[4], [4], [5]], [[1], [0, 3, 4, 5], [2]]),
+        (PREFIX, [[4, 1], [4, 4], [5, 2]], [[2], [0, 2, 3, 4, 5], [2]]),
+        # It may fill the length with EOS.
+        ({"prefix": [[3, EOS]], "max_len": 2}, [[3]], [[EOS]]),
+        (
+            BLOCK,
+            [[3, 4, 3, 5, 3], [3, 4, 5, 3, 4], [5, 5, 4, 3, 4]],
+            [[2, 3], [2, 3, 4], [2, 4, 5]],
+        ),
+    ],
+)
+def test_what_may_follow(options: Any, tokens: list[list[int]], words: list[list[int]]) -> None:
+    assert allowed(make(len(tokens), **options), tokens) == words
 
 
 def test_rows_of_a_sentence_stand_together() -> None:
     rules = make(3, min_len=[1, 4, 1], max_len=[9, 9, 2])
+    assert rules.longest == 9
     logits = torch.zeros(4, 6)
     everything = rules.all(logits, 2, torch.tensor([1, 2]), None) > -torch.inf
     assert everything[:, EOS].tolist() == [False, False, True, True]
     assert everything.sum(1).tolist() == [5, 5, 1, 1]
-
-
-def test_a_prefix_goes_before_all_other_rules() -> None:
-    rules = make(3, prefix=[[4, 1], [], [5, EOS]], forbidden=[1], min_len=3, max_len=[3, 4, 3])
-    assert allowed(rules, [[], [], []]) == [[4], [0, 3, 4, 5], [5]]
-    assert allowed(rules, [[4], [4], [5]]) == [[1], [0, 3, 4, 5], [2]]
-    assert allowed(rules, [[4, 1], [4, 4], [5, 2]])[:2] == [[2], [0, 2, 3, 4, 5]]
-    # It may fill the length with EOS.
-    assert allowed(make(1, prefix=[[3, EOS]], max_len=2), [[3]]) == [[EOS]]
-
-
-def test_blocked_ngrams() -> None:
-    rules = make(3, block_ngrams=2, forbidden=[0, 1])
-    tokens = [[3, 4, 3, 5, 3], [3, 4, 5, 3, 4], [5, 5, 4, 3, 4]]
-    assert allowed(rules, tokens) == [[2, 3], [2, 3, 4], [2, 4, 5]]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import math
 from itertools import count, islice
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,27 @@ def test_streams_of_any_length() -> None:
     endless = ([("a b",), ("c",)] for _ in count())
     assert [scored.line for scored in islice(found.score_windows(endless), 5)] == [1, 2, 3, 4, 5]
     assert found.score([]) == []
+
+
+@pytest.mark.parametrize(
+    "sides, texts, message",
+    [
+        (2, (["a", "b"], ["c"]), "^2 sources and 1 targets, expected the same number"),
+        (2, (iter("ab"), iter("abc")), "^2 sources and 3 targets, "),
+        (2, (["a"],), "^line 1: 1 texts, expected source and target"),
+        (1, (["a"], ["b"]), "^line 1: 2 texts, expected one"),
+        (1, ("a b",), "one text, expected a list"),
+        (1, (["a", None],), r"texts\[1\] is NoneType"),
+    ],
+)
+def test_a_wrong_number_of_texts_is_named(sides: int, texts: Any, message: str) -> None:
+    scorer = Scorer(words_model(), words_pipeline(sides))
+    with pytest.raises(ValueError, match=message):
+        scorer.score(*texts)
+
+
+def test_a_window_with_a_wrong_line_names_it() -> None:
+    windows: Any = [[("a", "b")], [("a", "b"), ("c",)]]
+    model = build(pair_config((VOCAB, VOCAB))).eval()
+    with pytest.raises(ValueError, match="line 3: 1 texts, expected source"):
+        list(Scorer(model, words_pipeline()).score_windows(windows))

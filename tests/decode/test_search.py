@@ -23,10 +23,8 @@ from lightconv.decode.search import (
     derive_seed,
     normalize,
     pad_right,
-    search_batches,
 )
 from lightconv.ops.library import native
-from tests.decode.fakes import Reverse
 from tests.models.examples import (
     EOS,
     LAYERS,
@@ -87,6 +85,27 @@ def test_outputs_have_the_probabilities_of_whole_passes(
             expected = [logprobs[t, word].item() for t, word in enumerate(h.tokens)]
             assert h.logprobs == pytest.approx(expected, abs=1e-5)
             assert h.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "family, vocab", [(seq2seq, "target_vocab"), (language_model, "vocab")], ids=["seq2seq", "lm"]
+)
+def test_a_beam_wide_enough_finds_every_output(kind: str, family: Any, vocab: str) -> None:
+    """All sequences of up to four tokens, of five words and EOS, scored by whole passes."""
+    model, pairs, source = family(kind, **{vocab: 7}), family is seq2seq, [5, 4]
+    expected = []
+    for words in itertools.chain(*(itertools.product([0, 3, 4, 5, 6], repeat=n) for n in range(4))):
+        read = [EOS, *words] if pairs else [EOS, *source, *words]
+        before = [torch.tensor([[*source, EOS]])] if pairs else []
+        with torch.no_grad():
+            logprobs = model(*before, torch.tensor([read]))[0].log_softmax(-1)[-len(words) - 1 :]
+        total = logprobs[range(len(words) + 1), [*words, EOS]].sum().item()
+        expected.append((total / (len(words) + 1) ** 0.6, [*words, EOS]))
+    expected.sort(reverse=True)
+    (found,) = make(model, beam=len(expected), alpha=0.6, max_len_plus=4)([source], [0])
+    assert tokens(found) == [words for _, words in expected]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-9)
 
 
 # --- A sentence alone, among 64, and in another order
@@ -154,19 +173,23 @@ def test_equally_good_outputs_keep_their_order(backend: str) -> None:
         assert h.logprobs == pytest.approx([-math.log(VOCAB)] * len(h.tokens), abs=1e-6)
 
 
-def test_draws_are_the_numbers_affair() -> None:
-    options = Options(
+@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.8}])
+@pytest.mark.parametrize("family", [seq2seq, language_model])
+def test_draws_are_the_numbers_affair(family: Any, options: dict[str, Any]) -> None:
+    chosen = Options(
         decode=DecodeConfig(max_len_plus=9),
         text=TextOptions(n_best=2),
-        sampling=SampleConfig(seed=3, temperature=9.0),
+        sampling=SampleConfig(seed=3, temperature=9.0, **options),
     )
-    search = ModelSearch(TorchBackend(language_model("lightconv", torch.float32)), options)
-    together = search([[4], [4], [5, 6]], [1, 2, 3])
-    assert together[0] != together[1]
+    search = ModelSearch(TorchBackend(family("lightconv", torch.float32)), chosen)
+    sources, numbers = [[4], [4], [5, 6], [7, 4, 9, 8, 5, 6]], [1, 2, 3, 4]
+    together = search(sources, numbers)
+    assert tokens(together[0]) != tokens(together[1])
     assert all(len(each) == 2 for each in together)
-    for prompt, number, found in zip([[4], [4], [5, 6]], [1, 2, 3], together, strict=True):
-        (alone,) = search([prompt], [number])
+    for source, number, found in zip(sources, numbers, together, strict=True):
+        (alone,) = search([source], [number])
         assert tokens(alone) == tokens(found)
+        assert [h.score for h in alone] == pytest.approx([h.score for h in found], abs=1e-5)
     assert len({derive_seed(seed, number) for seed in range(5) for number in range(5)}) == 25
 
 
@@ -220,14 +243,6 @@ def test_batches_are_those_of_the_plan(
         assert len(batch) <= fits
         room = max(1, min(max_sentences, max_tokens // longest[after[0]]))
         assert len(batch) >= room or batch == bounded[0]
-
-
-def test_batches_know_their_rows() -> None:
-    sources = [[4] * length for length in (3, 1, 2, 3)]
-    found = {each.row: each for each in search_batches(Reverse(), sources, TextOptions())}
-    assert sorted(found) == [0, 1, 2, 3]
-    assert all(len(found[row].hypotheses[0].tokens) == len(sources[row]) + 1 for row in found)
-    assert list(search_batches(Reverse(), [], TextOptions())) == []
 
 
 def test_scores_by_hand() -> None:

@@ -5,13 +5,14 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import count, islice
 
 import pytest
 
 from lightconv.data.text import LONGEST_LINE, Notes
 from lightconv.decode import translator
-from lightconv.decode.translator import LineReader, open_stdin, read_stream, read_windows, windows
+from lightconv.decode.translator import LineReader, read_stream, read_windows, windows
 
 
 class Ends:
@@ -19,16 +20,10 @@ class Ends:
 
     def __init__(self) -> None:
         self.read, self.write = os.pipe()
-        self.pipe = LineReader(
-            lambda size: os.read(self.read, size),
-            lambda: bool(select.select([self.read], [], [], 0)[0]),
-        )
-
-    def send(self, data: bytes) -> None:
-        os.write(self.write, data)
-
-    def end(self) -> None:
-        os.close(self.write)
+        arrived = partial(select.select, [self.read], [], [], 0)
+        self.pipe = LineReader(partial(os.read, self.read), lambda: bool(arrived()[0]))
+        self.send = partial(os.write, self.write)
+        self.end = partial(os.close, self.write)
 
 
 @pytest.fixture
@@ -124,14 +119,11 @@ def test_long_lines_make_short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(windows(pairs, 9, size=lambda pair: sum(map(len, pair)))) == [pairs[:1], pairs[1:]]
 
 
-def test_stdin_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_without_and_with_a_descriptor(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     assert list(read_windows(None, 9, Notes())) == [["a", "b"]]
-
-
-def test_stdin_with_a_descriptor(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", os.fdopen(os.dup(ends.read)))
-    found = read_stream(open_stdin(), "stdin", Notes(), 9)
+    found = read_windows(None, 9, Notes())
     ends.send(b"a\nb\n")
     assert next(found) == ["a", "b"]
     ends.end()

@@ -4,7 +4,6 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,6 @@ def test_it_translates(copies: Trained) -> None:
         assert model.summarize(["w1 w2 w3"], max_source=2) == ["w1 w2"]
     assert "model.translate([" in (copies.model / "README.md").read_text()
     assert lightconv.load(copies.run).translate(["w5 w0"], beam=1) == ["w5 w0"], "a run will do"
-
-
-def test_a_stream_is_answered_as_it_comes(copies: Trained) -> None:
-    model = lightconv.load(copies.model)
-    answers = list(islice(model.answers(repeat("w7 w8"), window=2), 3))
-    assert [answer.text for answer in answers] == ["w7 w8"] * 3
-    assert [answer.line for answer in answers] == [1, 2, 3]
 
 
 def test_the_search_is_that_of_the_folder(copies: Trained) -> None:
@@ -62,20 +54,6 @@ def test_it_generates(texts: Trained) -> None:
     assert model.generate(["on Tuesday"], max_len_plus=30) == [found[1]]
 
 
-def test_greedy_follows_the_most_probable_word(texts: Trained) -> None:
-    model = lightconv.load(texts.model)
-    (text,) = model.generate(["the"], beam=1, max_len_ratio=0.0, max_len_plus=6)
-    ids = [2, *model.pipeline.encode(0, ["the"])[0]]
-    for _ in range(5):
-        with torch.no_grad():
-            scores = model(torch.tensor([ids]))[0, -1]
-        scores[1] = -torch.inf
-        ids.append(int(scores.argmax()))
-        if ids[-1] == 2:
-            break
-    assert text == model.pipeline.decode(0, ids)
-
-
 def test_draws_have_seeds(texts: Trained) -> None:
     model = lightconv.load(texts.model)
 
@@ -86,16 +64,16 @@ def test_draws_have_seeds(texts: Trained) -> None:
     assert first == draw(1, ["the", "the", ""])
     assert first != draw(2, ["the", "the", ""])
     assert first[0] != first[1], "equal prompts get draws of their own"
-    assert draw(1, ["the"]) == first[:1], "whatever comes after it"
     (answer,) = model.answers(["the"], sample=True, n_best=4, beam=1)
     assert len(answer.outputs) == 4
-    greedy = model.generate(["the"], beam=1, max_len_plus=30)
-    assert draw(3, ["the"], top_k=1) == greedy
+    assert draw(3, ["the"], top_k=1) == model.generate(["the"], beam=1, max_len_plus=30)
     with pytest.raises(ValueError, match=r"top_p=2\.0"):
         draw(3, ["the"], top_p=2.0)
 
 
-def test_it_holds_the_model_and_answers_for_it(copies: Trained, texts: Trained) -> None:
+def test_it_holds_the_model_and_answers_for_it(
+    copies: Trained, texts: Trained, tmp_path: Path
+) -> None:
     pairs, text = lightconv.load(copies.model), lightconv.load(texts.model)
     assert type(pairs.model) is Seq2Seq and type(text.model) is LanguageModel
     assert not pairs.training and pairs.train().training and not pairs.eval().training
@@ -109,12 +87,9 @@ def test_it_holds_the_model_and_answers_for_it(copies: Trained, texts: Trained) 
     assert copy.deepcopy(text).score(["the"]) == text.score(["the"])
     with pytest.raises(AttributeError, match="nothing"):
         _ = pairs.nothing
-
-
-def test_a_loaded_model_saves_itself(copies: Trained, tmp_path: Path) -> None:
-    model = lightconv.load(copies.model)
-    model.save(tmp_path / "again", vocabulary=model.pipeline.vocabularies())
-    assert lightconv.load(tmp_path / "again").translate(["w1 w2"]) == ["w1 w2"]
+    again = tmp_path / "again"
+    text.save(again, vocabulary=text.pipeline.vocabularies())
+    assert lightconv.load(again).score(["the"])[0].logprobs == text.score(["the"])[0].logprobs
 
 
 def test_an_ensemble_is_the_mean_of_its_models(copies: Trained) -> None:

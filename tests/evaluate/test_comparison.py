@@ -14,6 +14,7 @@ from lightconv.evaluate.comparison import (
     nearest_baseline,
     unigram_baseline,
 )
+from lightconv.evaluate.system import Examples
 from tests.evaluate.examples import make
 
 TRAIN: list[Example] = [("a b c", "x1"), ("c d e f", "x2"), ("g h", "x3 x3"), ("a h", "x4")]
@@ -23,11 +24,12 @@ TEST: list[Example] = [("d e", "?"), ("g", "?"), ("b c a", "?"), ("zebra", "?")]
 def test_copies_and_nearest_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "COMMON", 0.5)  # four sentences: a word in two is not common
     prepared = make(tmp_path, TRAIN, TEST)
-    assert copy_baseline(prepared, "test").plain == [source for source, _ in TEST]
-    assert copy_baseline(prepared, "test", 2).words == ["d e", "g"]
+    every, two, one = (Examples(prepared, "test", most) for most in (None, 2, 1))
+    assert copy_baseline(every).plain == [source for source, _ in TEST]
+    assert copy_baseline(two).words == ["d e", "g"]
     # A sentence like no other gets the first.
-    assert nearest_baseline(prepared, "test").plain == ["x2", "x3 x3", "x1", "x1"]
-    assert nearest_baseline(prepared, "test", 1).plain == ["x2"]
+    assert nearest_baseline(every).plain == ["x2", "x3 x3", "x1", "x1"]
+    assert nearest_baseline(one).plain == ["x2"]
 
 
 def test_nearness_is_a_cosine_of_weighted_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,5 +65,6 @@ def test_unigrams(tmp_path: Path) -> None:
     # Ids: 4 special ones, a, b. Training has a 3 times, b once, EOS twice; each counts one more.
     total = 3 + 1 + 2 + 6
     expected = [4 / total, 2 / total, 3 / total, 1 / total, 3 / total]
-    assert unigram_baseline(prepared, "test") == pytest.approx(sum(map(math.log, expected)))
-    assert unigram_baseline(prepared, "test", 1) == pytest.approx(sum(map(math.log, expected[:3])))
+    for most, counted in ((None, expected), (1, expected[:3])):
+        found = unigram_baseline(Examples(prepared, "test", most))
+        assert found == pytest.approx(sum(map(math.log, counted)))

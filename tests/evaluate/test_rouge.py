@@ -2,7 +2,6 @@
 
 import random
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -95,14 +94,6 @@ def test_equals_the_definition() -> None:
 )
 def test_stems(one: str, other: str, equal: bool) -> None:
     assert (ROUGE.score([one], [other]).value == 100.0) == equal
-
-
-def test_signature() -> None:
-    signature = str(ROUGE.score(["a", "b"], ["a", "b"]).signature)
-    assert signature.startswith(
-        "rouge|nrefs:1|case:lc|tok:a-z0-9|stem:porter-martin|irregular:none|sentences:¶|L:union|"
-        f"mean:summaries|rouge-score:{version('rouge-score')}|nltk:{version('nltk')}|lines:2|"
-    )
 
 
 def test_two_references_and_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

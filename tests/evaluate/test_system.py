@@ -13,18 +13,14 @@ from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig
 from lightconv.evaluate import METRICS, compute_perplexity, system
 from lightconv.evaluate.system import (
+    Examples,
     Forms,
     check_data,
     describe_search,
-    evaluate_pairs,
-    evaluate_texts,
     find_metrics,
     of_ids,
-    of_references,
     of_texts,
     open_model,
-    score_forms,
-    search_split,
     validation_metric,
 )
 from lightconv.models import LanguageModel, Seq2Seq
@@ -84,15 +80,14 @@ def test_words_and_plain_text(
     examples: list[Example], fields: dict[str, Any], expected: Forms, tmp_path: Path
 ) -> None:
     prepared = make(tmp_path, examples, **fields)
-    assert of_references(prepared, "valid") == expected
+    assert Examples(prepared, "valid").references == expected
     assert outputs(prepared) == expected
 
 
 def test_other_texts_and_lines(tmp_path: Path) -> None:
     prepared = make(tmp_path, EXAMPLES, **MOSES)
     assert of_texts(prepared, ["Oh, no."]) == Forms(["Oh , no ."], ["Oh, no."])
-    forms = Forms(["a", "b"], ["c", "d"])
-    assert forms.first(1) == Forms(["a"], ["c"]) and forms.first(None) == forms
+    assert Examples(prepared, "valid", 1).references == Forms(SPLIT[:1], PLAIN[:1])
     prepared = make(tmp_path / "bytes", EXAMPLES, **BYTES)
     newline = prepared.pipeline.encode(1, ["a\nb"])
     assert of_ids(prepared.pipeline, newline).plain == ["a b"], "an output is one line"
@@ -110,7 +105,7 @@ def test_perfect_outputs_score_full_marks(metric: str, tmp_path: Path) -> None:
     examples = [("Ein Satz, noch einer.", "One well-known sentence, and (another) one's end.")] * 3
     prepared = make(tmp_path, examples, metric=metric, **LOWERED)
     metrics = find_metrics(prepared)
-    scores = score_forms(prepared, "valid", outputs(prepared), metrics, {"beam": 4})
+    scores = Examples(prepared, "valid").score(outputs(prepared), metrics, {"beam": 4})
     names = [score.signature.name for score in scores]
     assert names == [*([metric] if metric != "x" else []), "sacrebleu", "chrf"]
     assert [score.value for score in scores] == pytest.approx([100.0] * len(scores))
@@ -122,7 +117,7 @@ def test_perfect_outputs_score_full_marks(metric: str, tmp_path: Path) -> None:
 
 def test_the_outputs_are_those_of_translate(pairs: Prepared, model: Seq2Seq) -> None:
     _, decode = open_model(PAIRS, pairs)
-    found, forms, scores = evaluate_pairs(model, pairs, "test", decode, find_metrics(pairs))
+    found, forms, scores = Examples(pairs, "test").evaluate(model, decode, find_metrics(pairs))
     assert forms.plain == translate(pairs, "test")
     references = pairs.references("test")
     assert [score.signature.name for score in scores] == ["sacrebleu", "chrf"]
@@ -140,13 +135,10 @@ def test_the_outputs_are_those_of_translate(pairs: Prepared, model: Seq2Seq) -> 
 
 def test_a_few_lines_and_hurry(pairs: Prepared, model: Seq2Seq) -> None:
     config = DecodeConfig(beam=1, max_len_plus=20)
-    few = search_split(model, pairs, "test", config, most=3)
-    everything = search_split(model, pairs, "test", config)
-    assert few.best == everything.best[:3]
-    shown: list[int] = []
-    stopped = search_split(
-        model, pairs, "test", config, show=shown.append, hurry=lambda: len(shown) == 4
-    )
+    examples, shown = Examples(pairs, "test"), list[int]()
+    few = Examples(pairs, "test", 3).search(model, config)
+    assert few.best == examples.search(model, config).best[:3]
+    stopped = examples.search(model, config, show=shown.append, hurry=lambda: len(shown) == 4)
     assert shown == [1, 2, 3, 4]
     assert sum(map(bool, stopped.best)) == 4
 
@@ -178,13 +170,14 @@ def test_texts_have_the_perplexity_of_score() -> None:
         subwords=sum(len(each.ids) - 1 for each in scored),
         words=sum(len(line.split()) for line in lines),
     )
-    model = ModelFolder(TEXT).load()
+    model, shown = ModelFolder(TEXT).load(), list[int]()
     assert isinstance(model, LanguageModel)
-    found = evaluate_texts(model, texts, "test")
+    found = Examples(texts, "test").evaluate_texts(model)
     assert found.value == pytest.approx(expected.value, rel=1e-6)
     assert found.parts["words"] == expected.parts["words"]
-    few = evaluate_texts(model, texts, "test", most=3)
+    few = Examples(texts, "test", 3).evaluate_texts(model, shown.append)
     assert few.parts["log_prob"] == pytest.approx(sum(e.logprob for e in scored[:3]), abs=1e-3)
+    assert shown == [3]
     assert few.parts["subwords"] == sum(len(each.ids) for each in scored[:3])
 
 
@@ -202,14 +195,6 @@ def test_data_of_another_model_is_refused(pairs: Prepared, tmp_path: Path) -> No
         change()
         with pytest.raises(ValueError, match=r"its (vocab|codes)\.txt is not the one of"):
             check_data(model, pairs, pairs=True)
-
-
-def test_a_damaged_search_names_its_file(pairs: Prepared, tmp_path: Path) -> None:
-    model = shutil.copytree(PAIRS, tmp_path / "model")
-    config = model / "config.json"
-    config.write_text(config.read_text().replace('"alpha": 0.7', '"alpha": "x"'))
-    with pytest.raises(ValueError, match=r"model/config\.json: decode\.alpha"):
-        open_model(model, pairs)
 
 
 # --- during training

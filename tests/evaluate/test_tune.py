@@ -10,7 +10,6 @@ from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.search import rank
 from lightconv.evaluate import METRICS
 from lightconv.evaluate.metrics import Summed
-from lightconv.evaluate.system import evaluate_pairs, of_references, search_split
 from lightconv.evaluate.tune import Trial, Tuner, choose_metric, try_alphas
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import ModelFolder
@@ -36,17 +35,16 @@ def noisy() -> Seq2Seq:
 def test_one_search_serves_every_penalty(noisy: Seq2Seq) -> None:
     """Against searches with these values, one for each."""
     tuner = Tuner(PAIRS, DATA, alphas=(0.0, 0.5, 3.0), grid=GRID)
-    prepared, metric = tuner.prepared, METRICS["sacrebleu"]
+    examples, metric = tuner.examples, METRICS["sacrebleu"]
     assert isinstance(metric, Summed)
     trials = []
     for config in (replace(each, beam=4) for each in tuner.configs):
-        found = search_split(noisy, prepared, "valid", config).hypotheses
-        references = of_references(prepared, "valid")
-        trials += try_alphas(found, config, tuner.alphas, metric, prepared.pipeline, references)
+        found = examples.search(noisy, config).hypotheses
+        trials += try_alphas(examples, found, config, tuner.alphas, metric)
     assert len(trials) == 12
     assert len({round(trial.value, 6) for trial in trials}) > 3, "or the test says little"
     for trial in trials:
-        _, _, (score,) = evaluate_pairs(noisy, prepared, "valid", trial.config, [metric])
+        _, _, (score,) = examples.evaluate(noisy, trial.config, [metric])
         assert trial.value == pytest.approx(score.value)
 
 

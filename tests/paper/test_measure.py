@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from lightconv import cli
-from lightconv.evaluate.signature import Score, Signature
+from lightconv.evaluate.metrics import Score, Signature
 from lightconv.paper.measure import keep, measure
 from lightconv.train.log import read_log
 from tests.trained import TRAIN, Trained

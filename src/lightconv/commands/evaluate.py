@@ -15,11 +15,11 @@ from lightconv.evaluate.metrics import (
     ChrF,
     Metric,
     SacreBLEU,
+    Score,
     Summed,
     TokenizedBLEU,
     find_metric,
 )
-from lightconv.evaluate.signature import Score
 from lightconv.files import write_file
 from lightconv.models.folder import ModelFolder
 

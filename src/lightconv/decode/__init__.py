@@ -1,5 +1,7 @@
 """Decoding: search, sampling, backends, texts."""
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from lightconv.decode.options import DecodeConfig
@@ -28,3 +30,7 @@ __getattr__ = lazy(
         "sampling": ["sample"],
     },
 )
+
+# The module `lightconv.decode.ensemble` of 0.1.0.
+ensemble = sys.modules[f"{__name__}.ensemble"] = ModuleType(f"{__name__}.ensemble")
+vars(ensemble)["__getattr__"] = __getattr__

@@ -9,6 +9,8 @@ from lightconv.data.corpus import SENTENCE_BREAK
 # Behind the end of a sentence, in scripts with spaces and without.
 _SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*)")
 _SPACE = re.compile(r"\s+")
+# Pairs of (source token, target token), counted from 0, in the order of the targets.
+Alignment = list[tuple[int, int]]
 
 
 class Output(NamedTuple):
@@ -19,7 +21,7 @@ class Output(NamedTuple):
     ids: list[int]
     tokens: list[str]  # with EOS, once for each part of a text that was too long
     logprobs: list[float]
-    alignment: list[tuple[int, int]] | None = None  # (index in `read`, index in `tokens`)
+    alignment: Alignment | None = None  # tokens of `Answer.read` and of `tokens`
 
     def plain(self) -> dict[str, Any]:
         found = {
@@ -49,7 +51,6 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The best output."""
         return self.outputs[0].text if self.outputs else ""
 
     def plain(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def join_outputs(
     joined = []
     for rank in range(max(map(len, parts))):
         chosen = [part[min(rank, len(part) - 1)] for part in parts]
-        alignment: list[tuple[int, int]] = []
+        alignment: Alignment = []
         source = target = 0
         for output, length in zip(chosen, lengths, strict=True):
             alignment += [(source + s, target + t) for s, t in output.alignment or ()]
@@ -107,16 +108,12 @@ def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
     text = text.strip()
     if len(text) < 2 or fits(text):
         return [text] if text else []
-    place = _find_cut(text)
-    return [*cut(text[:place], fits), *cut(text[place:], fits)]
-
-
-def _find_cut(text: str) -> int:
-    """The best kind of place in the middle half, nearest to the middle."""
-    middle, quarter = len(text) / 2, len(text) / 4
+    middle = len(text) / 2
+    place = len(text) // 2
     for kind in (_SENTENCE_END, _SPACE):
         ends = [found.end() for found in kind.finditer(text)]
-        near = [end for end in ends if abs(end - middle) <= quarter and 0 < end < len(text)]
+        near = [end for end in ends if abs(end - middle) <= middle / 2 and 0 < end < len(text)]
         if near:
-            return min(near, key=lambda end: abs(end - middle))
-    return len(text) // 2
+            place = min(near, key=lambda end: abs(end - middle))
+            break
+    return [*cut(text[:place], fits), *cut(text[place:], fits)]

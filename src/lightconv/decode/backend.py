@@ -51,18 +51,14 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self, model: Model) -> None:
-        self.model: Any = model
         self.pairs = isinstance(model, Seq2Seq)
         self.device = next(model.parameters()).device
-        self.start: Callable[[Any, int], Any] = model.start
-        self.step: Callable[[Tensor, Any], tuple[Tensor, Any]] = model.step
-        self.reorder: Callable[[Any, Tensor], Any] = mixers.reorder
-
-    def encode(self, source: Tensor) -> Any:
-        return self.model.encode(source)
-
-    def step_attending(self, tokens: Tensor, state: Any) -> Any:
-        return self.model.step_attending(tokens, state)
+        self.start: Any = model.start
+        self.step: Any = model.step
+        self.reorder: Any = mixers.reorder
+        # A language model has neither.
+        self.encode: Any = getattr(model, "encode", None)
+        self.step_attending: Any = getattr(model, "step_attending", None)
 
 
 class Ensemble:
@@ -83,7 +79,6 @@ class Ensemble:
         self.step_attending: Any = ensemble_steps([each.step_attending for each in self.backends])
 
     def encode(self, source: Tensor) -> tuple[Any, ...]:
-        """Encodes source [B, S] int64 by every backend."""
         return tuple(each.encode(source) for each in self.backends)
 
     def start(self, sources: tuple[Any, ...] | int, max_len: int) -> tuple[Any, ...]:
@@ -92,7 +87,6 @@ class Ensemble:
         return tuple(backend.start(source, max_len) for backend, source in pairs)
 
     def reorder(self, states: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
-        """The states of those rows [N'] int64."""
         pairs = zip(self.backends, states, strict=True)
         return tuple(backend.reorder(state, rows) for backend, state in pairs)
 
@@ -110,20 +104,16 @@ def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any
         results = [each(tokens, state) for each, state in zip(steps, states, strict=True)]
         # Attention is the third column, unless a step returns none.
         scores, after, *attention = zip(*results, strict=False)
-        return _mean_logprobs(scores), after, *(torch.stack(looks).mean(0) for looks in attention)
+        sizes = {each.shape[-1] for each in scores}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"the models of an ensemble must have one vocabulary, got {sorted(sizes)} words"
+            )
+        logprobs = [each.log_softmax(-1, dtype=accumulate_dtype(each.dtype)) for each in scores]
+        mean = torch.stack(logprobs).logsumexp(0) - math.log(len(logprobs))
+        return mean, after, *(torch.stack(looks).mean(0) for looks in attention)
 
     return step
-
-
-def _mean_logprobs(scores: Sequence[Tensor]) -> Tensor:
-    """log of the mean of the softmaxes: scores [N, n, V] each -> [N, n, V]."""
-    sizes = {each.shape[-1] for each in scores}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"the models of an ensemble must have one vocabulary, got {sorted(sizes)} words"
-        )
-    logprobs = [each.log_softmax(-1, dtype=accumulate_dtype(each.dtype)) for each in scores]
-    return torch.stack(logprobs).logsumexp(0) - math.log(len(logprobs))
 
 
 def choose_backend(

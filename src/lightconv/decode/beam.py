@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lightconv import mixers
 from lightconv.decode.options import DecodeConfig
-from lightconv.decode.rules import PENALTIES, Lengths, Rules, coverage_penalty, power
+from lightconv.decode.rules import PENALTIES, Lengths, Rules, coverage_penalty
 
 S = TypeVar("S")
 Array = npt.NDArray[Any]
@@ -257,14 +257,13 @@ class Trace:
     def _read(
         self, length_penalty: Penalty, coverage: float, padding: Tensor | None
     ) -> Iterator[tuple[int, Hypothesis]]:
-        """Sentences and their hypotheses."""
         if not callable(length_penalty):
-            length_penalty = partial(power, alpha=length_penalty)
+            length_penalty = partial(PENALTIES["power"], alpha=length_penalty)
         columns = list(map(torch.cat, zip(*self._ends, strict=True)))
         sentences, rows, totals, lengths = (column.cpu().numpy() for column in columns)
         path = self._read_back(rows, lengths)
-        words = _flat(self._words)[path]
-        sums = np.pad(_flat(self._totals)[path], ((0, 0), (0, 1)))
+        words = torch.cat(self._words).cpu().numpy()[path]
+        sums = np.pad(torch.cat(self._totals).cpu().numpy()[path], ((0, 0), (0, 1)))
         sums[np.arange(len(path)), lengths] = totals
         attention = None
         if self._attention:
@@ -289,22 +288,13 @@ class Trace:
             yield b, Hypothesis(tokens, score, logprobs[:length], looks)
 
     def _read_back(self, rows: Array, lengths: Array) -> Array:
-        """The rows of M hypotheses, counted over all T steps: [M, T], 0 behind the end."""
-        sizes = [len(words) for words in self._words]
-        starts = np.cumsum([0, *sizes[:-1]])
-        parents = _flat(self._parents) + np.repeat([0, *starts[:-1]], sizes)
-        order = np.argsort(-lengths, kind="stable")
-        here = (rows + starts[lengths - 1])[order]
-        path = np.zeros((len(rows), len(sizes)), dtype=np.int64)
-        # Sorted longest first: the hypotheses active at step t are a prefix.
-        counts = np.searchsorted(-lengths[order], -np.arange(len(sizes) + 1), side="right")
-        for t in range(len(sizes), 0, -1):
-            at = here[: counts[t]]
-            path[: counts[t], t - 1] = at
-            here[: counts[t]] = parents[at]
-        path[order] = path.copy()
-        return path
-
-
-def _flat(steps: Sequence[Tensor]) -> Array:
-    return torch.cat([*steps]).cpu().numpy()
+        """The rows of M hypotheses, counted over all T steps: [M, T], any behind the end."""
+        starts = np.cumsum([0, *map(len, self._words)])[:-1]
+        parents = np.split(torch.cat(self._parents).cpu().numpy(), starts[1:])
+        path = np.empty((len(starts), len(rows)), dtype=np.int64)
+        here = np.zeros_like(rows)
+        for t in reversed(range(len(starts))):
+            here = np.where(lengths == t + 1, rows, here)
+            path[t] = here + starts[t]
+            here = parents[t][here]
+        return path.T

@@ -6,14 +6,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
 
-LengthPenalty = Literal["power", "stepwise"]
-TooLong = Literal["parts", "start", "end"]
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
+
+
+def _check_literals(config: object) -> None:
+    for name, hint in get_type_hints(type(config)).items():
+        known, value = get_args(hint), getattr(config, name)
+        if known and value not in known:
+            raise ValueError(f"{name}={value!r} must be one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +26,7 @@ class DecodeConfig:
     """Beam search; lengths count EOS."""
 
     beam: int = 5
-    length_penalty: LengthPenalty = "power"  # "stepwise": that of Wu et al. (2016)
+    length_penalty: Literal["power", "stepwise"] = "power"  # "stepwise": Wu et al. (2016)
     alpha: float = 1.0  # exponent of the length penalty
     coverage: float = 0.0  # weight of Wu et al.'s coverage penalty; 0 turns it off
     min_len: int = 1  # at least this, and min_len_ratio * source length, tokens
@@ -32,6 +37,7 @@ class DecodeConfig:
     allow_unknown: bool = True  # whether the token for unknown words may be in an output
 
     def __post_init__(self) -> None:
+        _check_literals(self)
         check_counts(self, "beam", "min_len")
         check_from_zero(self, "alpha", "coverage", "block_ngrams")
         check_from_zero(self, "min_len_ratio", "max_len_ratio", "max_len_plus")
@@ -66,7 +72,8 @@ class TextOptions:
     max_tokens: int = 4096  # of a batch: sentences times the longest of them
     max_sentences: int = 64  # of a batch
     max_source: int = 1024  # tokens of a source
-    too_long: TooLong = "parts"  # a longer source: in parts, or only its start or end is read
+    # A longer source is answered in parts, or only its start or end is read.
+    too_long: Literal["parts", "start", "end"] = "parts"
     strict: bool = False  # whether a longer source is an error
     window: int = 1024  # texts of a stream that are sorted by length and answered together
     answer_empty: bool = False  # whether an empty text is answered too
@@ -76,6 +83,7 @@ class TextOptions:
     quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 bits
 
     def __post_init__(self) -> None:
+        _check_literals(self)
         check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
         if self.quantize != "none" and self.engine == "torch":
             raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
@@ -130,9 +138,7 @@ class Options:
 
 
 def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are fields of `config`."""
-    names = [each.name for each in fields(config)]
-    return {name: values[name] for name in names if name in values}
+    return {each.name: values[each.name] for each in fields(config) if each.name in values}
 
 
 def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:

@@ -16,18 +16,11 @@ from lightconv.ops.vocabulary import topk
 Lengths = int | Sequence[int] | Tensor
 
 
-def power(length: int, alpha: float) -> float:
-    """length ** alpha: 0 leaves the sum as it is, 1 makes it a mean."""
-    return float(length**alpha)
-
-
-def stepwise(length: int, alpha: float) -> float:
-    """((5 + length) / 6) ** alpha, of Wu et al. (2016)."""
-    return float(((5 + length) / 6) ** alpha)
-
-
-# Divisors of the sum of log-probabilities.
-PENALTIES: dict[str, Callable[[int, float], float]] = {"power": power, "stepwise": stepwise}
+# Length, alpha -> divisor of the sum of log-probabilities; "stepwise" is of Wu et al. (2016).
+PENALTIES: dict[str, Callable[..., float]] = {
+    "power": lambda length, alpha: float(length**alpha),
+    "stepwise": lambda length, alpha: float(((5 + length) / 6) ** alpha),
+}
 
 
 def coverage_penalty(attention: Tensor, padding: Tensor) -> Tensor:
@@ -70,13 +63,15 @@ class Rules:
         self.eos = eos
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
-        wrong = ((self.min_len < 1) | (self.min_len > self.max_len)).nonzero()[:, 0].tolist()
-        if wrong:
-            least, most = int(self.min_len[wrong[0]]), int(self.max_len[wrong[0]])
-            raise ValueError(
-                f"min_len and max_len must rise from 1, got {least} and {most} "
-                f"(sentence {wrong[0]})"
-            )
+        # Python ints: most steps skip a rule without reading a tensor.
+        least, most = self.min_len.tolist(), self.max_len.tolist()
+        self.longest = max(most, default=0)
+        self._first_limit, self._last_min = min(most, default=0), max(least, default=0)
+        for b, (low, high) in enumerate(zip(least, most, strict=True)):
+            if not 1 <= low <= high:
+                raise ValueError(
+                    f"min_len and max_len must rise from 1, got {low} and {high} (sentence {b})"
+                )
         if eos in forbidden:
             raise ValueError(f"forbidden must not have EOS ({eos}): nothing could end")
         if block_ngrams < 0:
@@ -84,10 +79,6 @@ class Rules:
         self.forbidden = torch.tensor(sorted(set(forbidden)), dtype=torch.int64, device=device)
         self.block_ngrams = block_ngrams
         self.prefix = _prefix(prefix, eos, self.max_len)
-        # Python ints: most steps skip a rule without reading a tensor.
-        self.longest = int(self.max_len.max()) if B > 0 else 0
-        self._first_limit = int(self.max_len.min()) if B > 0 else 0
-        self._last_min = int(self.min_len.max()) if B > 0 else 0
 
     def best(
         self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None, count: int

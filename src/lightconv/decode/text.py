@@ -18,13 +18,12 @@ from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsCo
 from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline
 from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import load_vocabularies
-from lightconv.decode.alignment import align
 from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.backend import Backend, Model, choose_backend
 from lightconv.decode.options import Options, read_decode
-from lightconv.decode.score import ScoredText, Scorer
+from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
-from lightconv.decode.translator import Translator, check_texts
+from lightconv.decode.translator import Translator
 from lightconv.models import Seq2Seq
 from lightconv.models.folder import ModelFolder
 
@@ -154,13 +153,9 @@ class TextModel:
         if self.pairs != (targets is not None):
             wanted = "sources, targets" if self.pairs else "texts"
             raise ValueError(f"{self.folder} scores {wanted}, expected score({wanted})")
-        sides = [list(check_texts(side)) for side in (texts, targets) if side is not None]
-        if len({len(side) for side in sides}) > 1:
-            raise ValueError(
-                f"{len(sides[0])} sources and {len(sides[1])} targets, expected the same number"
-            )
         chosen = self.options(options)
-        return Scorer(self.model, self.pipeline, chosen.decode, chosen.text).score(*sides)
+        scorer = Scorer(self.model, self.pipeline, chosen.decode, chosen.text)
+        return scorer.score(texts) if targets is None else scorer.score(texts, targets)
 
     def _require(self, *, pairs: bool, method: str) -> None:
         if self.pairs != pairs:

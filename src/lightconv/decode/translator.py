@@ -20,8 +20,7 @@ from typing import NamedTuple, TypeVar
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.text import Notes, lines_of, read_lines
 from lightconv.data.vocabulary import EOS
-from lightconv.decode.alignment import Alignment
-from lightconv.decode.answer import Answer, Output, cut, join_outputs
+from lightconv.decode.answer import Alignment, Answer, Output, cut, join_outputs
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import TextOptions
 from lightconv.decode.search import Ids, Search, Searched, search_batches
@@ -293,7 +292,13 @@ def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Itera
 
     Bytes that are not text are a ValueError, raised after the lines before them.
     """
-    return windows(_decoded(reader, name, notes), most, ready=reader.ready)
+
+    def lines() -> Iterator[str]:
+        for line in () if reader.is_empty() else lines_of(reader, name, notes):
+            notes.returns += line.endswith("\r")
+            yield line.removesuffix("\r")
+
+    return windows(lines(), most, ready=reader.ready)
 
 
 def windows(
@@ -320,9 +325,3 @@ def windows(
         raise
     if window:
         yield window
-
-
-def _decoded(reader: LineReader, name: str, notes: Notes) -> Iterator[str]:
-    for line in () if reader.is_empty() else lines_of(reader, name, notes):
-        notes.returns += line.endswith("\r")
-        yield line.removesuffix("\r")

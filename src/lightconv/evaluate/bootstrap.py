@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightconv.evaluate.metrics import Summed, Texts
-from lightconv.evaluate.signature import Signature
+from lightconv.evaluate.metrics import Signature, Summed, Texts
 
 if TYPE_CHECKING:
     from lightconv.evaluate.metrics import Array

@@ -1,5 +1,7 @@
 """Measures of texts by name (BLEU, chrF, ROUGE), and perplexity from log-probabilities.
 
+A score carries a signature: a compact string of everything that influenced the number.
+
 Tokenised BLEU is that of Moses's multi-bleu.perl, which reads bytes: words end at ASCII white
 space only, and -lc lowers ASCII letters only. Lines are therefore given to sacrebleu as words it
 cannot split further: their bytes in hexadecimal.
@@ -11,15 +13,15 @@ script's list of irregular forms ("went" is "go"), which no library has; see doc
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from lightconv import __version__
 from lightconv.console import suggest
 from lightconv.data.corpus import SENTENCE_BREAK
-from lightconv.evaluate.signature import Score, Signature
 
 if TYPE_CHECKING:
     import numpy
@@ -39,6 +41,53 @@ ORDER = 4
 _ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
 # F1, precision and recall of each kind.
 _ROUGE_PARTS = tuple(f"{kind}{rate}" for kind in _ROUGE for rate in ("", "_p", "_r"))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """`name|key:value|key:value`, with the version of this library at the end."""
+
+    name: str
+    fields: Mapping[str, object]
+
+    def __post_init__(self) -> None:
+        for text in (self.name, *self.fields, *map(str, self.fields.values())):
+            if not text or re.search(r"[|\s]", text):
+                raise ValueError(
+                    f"{text!r} in a signature, expected text without white space and |"
+                )
+
+    def extend(self, fields: Mapping[str, object]) -> "Signature":
+        """A copy with further fields; ValueError if one of them is set already."""
+        twice = sorted(self.fields.keys() & fields)
+        if twice:
+            raise ValueError(f"{twice[0]} is already in the signature {self}")
+        return Signature(self.name, {**self.fields, **fields})
+
+    def __str__(self) -> str:
+        pairs = {**self.fields, "lightconv": __version__}
+        return "|".join([self.name, *(f"{key}:{value}" for key, value in pairs.items())])
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value, its parts and its signature; printed as one line."""
+
+    value: float
+    parts: Mapping[str, float]
+    signature: Signature
+
+    def __str__(self) -> str:
+        shown = [
+            f"{name} {part}" if isinstance(part, int) else f"{name} {part:.3f}"
+            for name, part in self.parts.items()
+        ]
+        return f"{self.signature} = {self.value:.2f}" + (f" ({', '.join(shown)})" if shown else "")
+
+    def plain(self) -> dict[str, Any]:
+        """A JSON object with unrounded numbers."""
+        name, text = self.signature.name, str(self.signature)
+        return {"metric": name} | asdict(self) | {"signature": text}
 
 
 @dataclass(frozen=True, kw_only=True)

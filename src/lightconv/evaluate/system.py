@@ -5,10 +5,12 @@ subwords and are scored as words or as plain text, depending on the measure.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lightconv.config import to_dict
 from lightconv.console import tell
@@ -25,11 +27,11 @@ from lightconv.evaluate.metrics import (
     METRICS,
     CorpusBLEU,
     Metric,
+    Score,
     TokenizedBLEU,
     compute_perplexity,
     find_metric,
 )
-from lightconv.evaluate.signature import Score
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
@@ -53,12 +55,7 @@ class Forms(NamedTuple):
     plain: list[str]
 
     def for_metric(self, metric: object) -> list[str]:
-        """The form that a metric reads."""
         return self.words if isinstance(metric, TokenizedBLEU) else self.plain
-
-    def first(self, count: int | None) -> Self:
-        """The first texts."""
-        return self._replace(words=self.words[:count], plain=self.plain[:count])
 
 
 def of_ids(pipeline: Pipeline, outputs: Iterable[Sequence[int]]) -> Forms:
@@ -69,11 +66,6 @@ def of_ids(pipeline: Pipeline, outputs: Iterable[Sequence[int]]) -> Forms:
         [pipeline.decode_words(side, ids) for ids in found],
         [pipeline.decode(side, ids).replace("\n", " ") for ids in found],
     )
-
-
-def of_references(prepared: Prepared, split: str) -> Forms:
-    """Forms of the references of a split."""
-    return of_texts(prepared, prepared.references(split), tokenized=prepared.tokenized)
 
 
 def of_texts(prepared: Prepared, texts: Sequence[str], *, tokenized: bool = False) -> Forms:
@@ -108,14 +100,12 @@ class Outputs:
 
     @property
     def decoder(self) -> str:
-        """The backend, for people."""
         if self.engine == "native":
             return "decoding in the C++ engine"
         return self.reason or "decoding in torch"
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the best hypotheses with EOS."""
         return sum(map(len, self.best))
 
 
@@ -150,46 +140,102 @@ def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
                 )
 
 
-def count_lines(prepared: Prepared, split: str, most: int | None) -> int:
-    """Number of examples of a split, or `most` if that is less."""
-    count = len(prepared.store(split))
-    return count if most is None else min(most, count)
+class Examples:
+    """The first `most` examples of a split of prepared data; None: all of them."""
 
+    def __init__(self, prepared: Prepared, name: str, most: int | None = None) -> None:
+        self.prepared = prepared
+        self.name = name
+        self.store = prepared.store(name)
+        self.count = len(self.store) if most is None else min(most, len(self.store))
 
-def search_split(
-    model: Seq2Seq,
-    prepared: Prepared,
-    split: str,
-    config: DecodeConfig,
-    *,
-    others: Sequence[Seq2Seq] = (),
-    options: TextOptions | None = None,
-    most: int | None = None,
-    show: Show = lambda done: None,
-    hurry: Callable[[], bool] = lambda: False,
-) -> Outputs:
-    """Decodes the first `most` sources of a split, in batches of similar length.
+    @cached_property
+    def references(self) -> Forms:
+        texts = self.prepared.references(self.name)[: self.count]
+        return of_texts(self.prepared, texts, tokenized=self.prepared.tokenized)
 
-    others  other models of an ensemble
-    show    called with the number of sources done
-    hurry   called after each source; once true, the remaining ones get an empty output
-    """
-    store = prepared.store(split)
-    sources = [store[row][0].tolist() for row in range(count_lines(prepared, split, most))]
-    options = options or TextOptions()
-    told: list[str] = []
-    every = Options(decode=config, text=options)
-    backend = choose_backend([model, *others], every, tell=told.append)
-    search = ModelSearch(backend, every)
-    found = [[Hypothesis([], 0.0, [])] for _ in sources]
-    begin = time.perf_counter()
-    for done, searched in enumerate(search_batches(search, sources, options), 1):
-        found[searched.row] = searched.hypotheses
-        show(done)
-        if hurry():
-            break
-    seconds = time.perf_counter() - begin
-    return Outputs(found, seconds, backend.name, told[0] if told else "")
+    def sources(self) -> Iterator[list[int]]:
+        """Ids of the sources, or of the texts, without EOS."""
+        return (self.store[row][0].tolist() for row in range(self.count))
+
+    def search(
+        self,
+        model: Seq2Seq,
+        config: DecodeConfig,
+        *,
+        others: Sequence[Seq2Seq] = (),
+        options: TextOptions | None = None,
+        show: Show = lambda done: None,
+        hurry: Callable[[], bool] = lambda: False,
+    ) -> Outputs:
+        """Decodes the sources in batches of similar length.
+
+        others  other models of an ensemble
+        show    called with the number of sources done
+        hurry   called after each source; once true, the remaining ones get an empty output
+        """
+        told: list[str] = []
+        every = Options(decode=config, text=options or TextOptions())
+        backend = choose_backend([model, *others], every, tell=told.append)
+        search = ModelSearch(backend, every)
+        found = [[Hypothesis([], 0.0, [])] for _ in range(self.count)]
+        sources = list(self.sources())
+        begin = time.perf_counter()
+        for done, searched in enumerate(search_batches(search, sources, every.text), 1):
+            found[searched.row] = searched.hypotheses
+            show(done)
+            if hurry():
+                break
+        seconds = time.perf_counter() - begin
+        return Outputs(found, seconds, backend.name, told[0] if told else "")
+
+    def score(
+        self, outputs: Forms, metrics: Iterable[Metric], search: Mapping[str, object]
+    ) -> list[Score]:
+        """Scores of outputs; their signatures name split, data and search."""
+        texts = [(m, outputs.for_metric(m), self.references.for_metric(m)) for m in metrics]
+        return [self.sign(metric.score(*each), search) for metric, *each in texts]
+
+    def sign(self, found: Signed, search: Mapping[str, object]) -> Signed:
+        """A copy with split, data and search in its signature; `data` is a digest of the ids."""
+        lowered = self.prepared.pipeline.config.sides[-1].lowercase
+        digest = self.prepared.contents.splits[self.name].digest[:8]
+        fields = {"split": self.name, "data": digest, **search}
+        signature = found.signature.extend({"refs": "lowered"} | fields if lowered else fields)
+        return replace(found, signature=signature)
+
+    def evaluate(
+        self, model: Seq2Seq, config: DecodeConfig, metrics: Iterable[Metric], **how: Any
+    ) -> tuple[Outputs, Forms, list[Score]]:
+        """Outputs, their texts and their scores; `how` are options of `search`."""
+        outputs = self.search(model, config, **how)
+        forms = of_ids(self.prepared.pipeline, outputs.best)
+        search = describe_search(config)
+        quantize = (how.get("options") or TextOptions()).quantize
+        if quantize != "none":
+            search["quantize"] = quantize
+        if how.get("others"):
+            search["ensemble"] = 1 + len(how["others"])
+        return outputs, forms, self.score(forms, metrics, search)
+
+    def evaluate_texts(self, model: LanguageModel, show: Show = lambda done: None) -> Score:
+        """Perplexity per word."""
+        options, sources = TextOptions(), self.sources()
+        total, done = 0.0, 0
+        while texts := [(ids,) for ids in islice(sources, options.window)]:
+            for values in score_ids(model, texts, options):
+                total += sum(values)
+            done += len(texts)
+            show(done)
+        return self.perplexity(total)
+
+    def perplexity(self, log_prob: float) -> Score:
+        """Perplexity from the log-probability of all texts."""
+        column = self.store.column(self.store.sides[-1])
+        subwords = int(column.lengths()[: self.count].sum())
+        words = sum(len(text.split()) for text in self.references.words)
+        score = compute_perplexity(log_prob, lines=self.count, subwords=subwords, words=words)
+        return self.sign(score, {})
 
 
 def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
@@ -201,32 +247,6 @@ def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
         wanted = [*known, *(("sacrebleu", "chrf") if task.kind == "translation" else ())]
     found = [find_metric(name, task.target_lang) for name in wanted]
     return list({metric.name: metric for metric in found}.values())
-
-
-def score_forms(
-    prepared: Prepared,
-    split: str,
-    hypotheses: Forms,
-    metrics: Iterable[Metric],
-    search: Mapping[str, object],
-    references: Forms | None = None,
-) -> list[Score]:
-    """Scores of outputs; their signatures name split, data and search."""
-    references = references or of_references(prepared, split)
-    found = []
-    for metric in metrics:
-        texts = hypotheses.for_metric(metric)
-        score = metric.score(texts, references.for_metric(metric)[: len(texts)])
-        found.append(sign(score, prepared, split, search))
-    return found
-
-
-def sign(found: Signed, prepared: Prepared, split: str, search: Mapping[str, object]) -> Signed:
-    """A copy with split, data and search in its signature; `data` is a digest of the ids."""
-    lowered = {"refs": "lowered"} if prepared.pipeline.config.sides[-1].lowercase else {}
-    digest = prepared.contents.splits[split].digest[:8]
-    fields = {**lowered, "split": split, "data": digest, **search}
-    return replace(found, signature=found.signature.extend(fields))
 
 
 def describe_search(config: DecodeConfig) -> dict[str, object]:
@@ -243,55 +263,6 @@ def describe_search(config: DecodeConfig) -> dict[str, object]:
     return found
 
 
-def evaluate_pairs(
-    model: Seq2Seq,
-    prepared: Prepared,
-    split: str,
-    config: DecodeConfig,
-    metrics: Iterable[Metric],
-    **how: Any,
-) -> tuple[Outputs, Forms, list[Score]]:
-    """Outputs, their texts and their scores; `how` are options of `search_split`."""
-    outputs = search_split(model, prepared, split, config, **how)
-    forms = of_ids(prepared.pipeline, outputs.best)
-    search = describe_search(config)
-    quantize = (how.get("options") or TextOptions()).quantize
-    if quantize != "none":
-        search["quantize"] = quantize
-    if how.get("others"):
-        search["ensemble"] = 1 + len(how["others"])
-    return outputs, forms, score_forms(prepared, split, forms, metrics, search)
-
-
-def evaluate_texts(
-    model: LanguageModel,
-    prepared: Prepared,
-    split: str,
-    *,
-    most: int | None = None,
-    show: Show = lambda done: None,
-) -> Score:
-    """Perplexity per word of the first `most` texts of a split."""
-    store, options = prepared.store(split), TextOptions()
-    count = count_lines(prepared, split, most)
-    total = 0.0
-    for start in range(0, count, options.window):
-        rows = range(start, min(start + options.window, count))
-        for values in score_ids(model, [(store[row][0].tolist(),) for row in rows], options):
-            total += sum(values)
-        show(rows.stop)
-    return sign_perplexity(prepared, split, total, count)
-
-
-def sign_perplexity(prepared: Prepared, split: str, log_prob: float, count: int) -> Score:
-    """Perplexity of the first `count` lines of a split from their log-probability."""
-    store = prepared.store(split)
-    subwords = int(store.column(store.sides[-1]).lengths()[:count].sum())
-    words = sum(len(text.split()) for text in of_references(prepared, split).words[:count])
-    score = compute_perplexity(log_prob, lines=count, subwords=subwords, words=words)
-    return sign(score, prepared, split, {})
-
-
 def validation_metric(
     data: str | Path, config: DecodeConfig, name: str = "bleu"
 ) -> tuple[str, Compute]:
@@ -299,7 +270,6 @@ def validation_metric(
 
     name  a measure of `METRICS`, or "bleu": that of the task if it is a BLEU, else sacreBLEU
     """
-    split, lines = "valid", VALIDATION_LINES
     prepared = Prepared.open(data)
     if len(prepared.sides) != 2:
         raise ValueError(
@@ -311,12 +281,13 @@ def validation_metric(
         own = METRICS.get(task.metric)
         name = task.metric if isinstance(own, CorpusBLEU) else "sacrebleu"
     metric = find_metric(name, task.target_lang)
-    references = of_references(prepared, split).first(lines).for_metric(metric)
+    examples = Examples(prepared, "valid", VALIDATION_LINES)
+    references = examples.references.for_metric(metric)
     notes = [f"note: {metric.name} of {len(references)} lines"]
 
     def compute(model: Seq2Seq | LanguageModel, hurry: Callable[[], bool]) -> float:
         assert isinstance(model, Seq2Seq)
-        found = search_split(model, prepared, split, config, most=lines, hurry=hurry)
+        found = examples.search(model, config, hurry=hurry)
         if notes:
             tell(f"{notes.pop()}: {found.decoder}")
         texts = of_ids(prepared.pipeline, found.best).for_metric(metric)

@@ -5,7 +5,7 @@ functions of sums over lines, so each hypothesis is counted once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -14,22 +14,12 @@ import torch
 
 from lightconv.config import override, to_dict
 from lightconv.console import tell
-from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import Prepared
 from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.options import read_decode
 from lightconv.decode.search import rank
 from lightconv.evaluate.metrics import METRICS, PERPLEXITY, Summed, find_metric
-from lightconv.evaluate.system import (
-    Forms,
-    check_data,
-    count_lines,
-    evaluate_texts,
-    of_ids,
-    of_references,
-    open_model,
-    search_split,
-)
+from lightconv.evaluate.system import Examples, check_data, of_ids, open_model
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.train.run import Run, is_run
 
@@ -47,6 +37,7 @@ class Trial:
     averaged: tuple[int, ...] = ()
 
 
+@dataclass
 class Tuner:
     """Opens and checks a model folder, or a run, and the data to tune it on.
 
@@ -56,39 +47,37 @@ class Tuner:
     limit   number of examples, the first ones of the split
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        data: Path,
-        *,
-        split: str = "valid",
-        alphas: Sequence[float] = (),
-        counts: Sequence[int] = (),
-        grid: Mapping[str, Sequence[str]] | None = None,
-        metric: str | None = None,
-        limit: int | None = None,
-    ) -> None:
+    folder: Path
+    data: Path
+    _: KW_ONLY
+    split: str = "valid"
+    alphas: Sequence[float] = ()
+    counts: Sequence[int] = ()
+    grid: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    metric: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        folder = self.folder
         self.run = Run.open(folder) if is_run(folder) else None
-        if counts and self.run is None:
+        if self.counts and self.run is None:
             raise ValueError(f"--counts: {folder} is not a run, expected one with checkpoints")
-        self.prepared = Prepared.open(data)
-        self.split, self.limit = split, limit
-        self.count = count_lines(self.prepared, split, limit)
-        self.alphas, self.counts = alphas or ALPHAS, counts or COUNTS
+        self.prepared = Prepared.open(self.data)
+        self.examples = Examples(self.prepared, self.split, self.limit)
         if self.run is not None:
             self.decode = read_decode(folder, self.run.recipe_tables)
             pairs = isinstance(self.run.model_config, Seq2SeqConfig)
             check_data(folder, self.prepared, pairs=pairs)
         else:
-            self.folder, self.decode = open_model(folder, self.prepared)
-            pairs = self.folder.pairs
+            self._model, self.decode = open_model(folder, self.prepared)
+            pairs = self._model.pairs
             if not pairs:
                 raise ValueError(
                     f"{folder} is a language model, whose search is not scored, expected a run: "
                     "the number of its checkpoints to average can be chosen"
                 )
-        self.metric = choose_metric(self.prepared, metric) if pairs else None
-        values = product(*([f"{name}={value}" for value in v] for name, v in (grid or {}).items()))
+        self._metric = choose_metric(self.prepared, self.metric) if pairs else None
+        values = product(*([f"{name}={each}" for each in v] for name, v in self.grid.items()))
         self._told: set[str] = set()
         self.configs = [override(self.decode, settings) for settings in values]
 
@@ -106,16 +95,16 @@ class Tuner:
     def write(self, best: Trial) -> None:
         """Writes a choice, and how it was made, into the model folder, RUN/model for a run."""
         tuned = {
-            "metric": PERPLEXITY if self.metric is None else self.metric.name,
+            "metric": PERPLEXITY if self._metric is None else self._metric.name,
             "value": abs(best.value),
             "split": self.split,
             "data": self.prepared.contents.splits[self.split].digest,
-            "lines": self.count,
+            "lines": self.examples.count,
             "averaged": list(best.averaged),
         }
         tables = {"decode": to_dict(best.config), "tuned": tuned}
         if self.run is None:
-            self.folder.set_tables(tables)
+            self._model.set_tables(tables)
         else:
             self.run.export(self.run.average(best.averaged), tables=tables, overwrite=True)
 
@@ -124,15 +113,15 @@ class Tuner:
     ) -> Iterator[tuple[tuple[int, ...], Seq2Seq | LanguageModel]]:
         """The model, or averages of checkpoints with their steps."""
         if self.run is None:
-            tell(f"trying {self.folder.path}")
-            yield (), self.folder.load(device)
+            tell(f"trying {self._model.path}")
+            yield (), self._model.load(device)
             return
-        known = self.run.regular_steps()
-        wanted = [count for count in self.counts if count <= len(known)]
+        known, counts = self.run.regular_steps(), self.counts or COUNTS
+        wanted = [count for count in counts if count <= len(known)]
         if not wanted:
             raise ValueError(
                 f"{self.run.path} has {len(known)} regular checkpoints, expected at least "
-                f"{min(self.counts)}"
+                f"{min(counts)}"
             )
         for count in wanted:
             tell(f"trying the last {count} of the checkpoints")
@@ -140,18 +129,16 @@ class Tuner:
 
     def _try(self, model: Seq2Seq | LanguageModel) -> Iterator[Trial]:
         if isinstance(model, LanguageModel):
-            score = evaluate_texts(model, self.prepared, self.split, most=self.limit)
-            yield Trial(self.decode, -score.value)
+            yield Trial(self.decode, -self.examples.evaluate_texts(model).value)
             return
-        assert self.metric is not None
-        references = of_references(self.prepared, self.split).first(self.limit)
+        assert self._metric is not None
         for config in self.configs:
-            found = search_split(model, self.prepared, self.split, config, most=self.limit)
+            found = self.examples.search(model, config)
             if found.decoder not in self._told:
                 self._told.add(found.decoder)
                 tell(f"note: {found.decoder}")
-            how = (self.alphas, self.metric, self.prepared.pipeline, references)
-            yield from try_alphas(found.hypotheses, config, *how)
+            alphas = self.alphas or ALPHAS
+            yield from try_alphas(self.examples, found.hypotheses, config, alphas, self._metric)
 
 
 def choose_metric(prepared: Prepared, name: str | None) -> Summed:
@@ -165,20 +152,19 @@ def choose_metric(prepared: Prepared, name: str | None) -> Summed:
 
 
 def try_alphas(
+    examples: Examples,
     hypotheses: Sequence[list[Hypothesis]],
     config: DecodeConfig,
     alphas: Sequence[float],
     metric: Summed,
-    pipeline: Pipeline,
-    references: Forms,
 ) -> Iterator[Trial]:
     """Values of all length penalties from the hypotheses of one search with `config`."""
     # Statistics [places, lines, k]; a line with fewer hypotheses repeats its last one.
     columns = []
     for place in range(max(map(len, hypotheses))):
         ids = [each[min(place, len(each) - 1)].tokens for each in hypotheses]
-        texts = of_ids(pipeline, ids).for_metric(metric)
-        columns.append(metric.statistics(texts, references.for_metric(metric)))
+        texts = of_ids(examples.prepared.pipeline, ids).for_metric(metric)
+        columns.append(metric.statistics(texts, examples.references.for_metric(metric)))
     statistics = numpy.stack(columns)
     for alpha in alphas:
         new = replace(config, alpha=alpha)

@@ -11,8 +11,8 @@ import torch
 from lightconv.data.prepared import Prepared
 from lightconv.decode.options import TextOptions
 from lightconv.device import count_cores, processor_name
-from lightconv.evaluate.signature import Score
-from lightconv.evaluate.system import evaluate_pairs, evaluate_texts, find_metrics, open_model
+from lightconv.evaluate.metrics import Score
+from lightconv.evaluate.system import Examples, find_metrics, open_model
 from lightconv.models import LanguageModel
 from lightconv.paper.results import Measurement, Speed, SplitScore, Training
 from lightconv.recipe import count_parameters
@@ -52,13 +52,12 @@ def measure(
     model = folder.load(device)
     options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
     for split in splits:
+        examples = Examples(prepared, split, limit)
         if isinstance(model, LanguageModel):
-            scores, speed = [evaluate_texts(model, prepared, split, most=limit)], None
+            scores, speed = [examples.evaluate_texts(model)], None
         else:
             metrics = find_metrics(prepared)
-            outputs, _, scores = evaluate_pairs(
-                model, prepared, split, decode, metrics, most=limit, options=options
-            )
+            outputs, _, scores = examples.evaluate(model, decode, metrics, options=options)
             speed = Speed(
                 split=split,
                 lines=len(outputs.hypotheses),

@@ -1,13 +1,14 @@
 """Inference on the CPU as two programs: encode sources, step hypotheses."""
 
 import ctypes
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lightconv.decode.engine import builder
-from lightconv.decode.engine.builder import Buffer, Program
+from lightconv.decode import compiler
+from lightconv.decode.compiler import Buffer, Program
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer, require_eval
@@ -103,7 +104,7 @@ class Engine:
                 self._encoder, x = self._compile(*stack)
                 for number, part in enumerate(model.decoder):
                     assert isinstance(part, DecoderLayer)
-                    builder.keys_and_values(self._encoder, part.source, x, number)
+                    compiler.keys_and_values(self._encoder, part.source, x, number)
                 self._encoder.finish()
                 stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
@@ -123,7 +124,7 @@ class Engine:
         if type(model) not in (Seq2Seq, LanguageModel):
             return f"{type(model).__name__} is neither Seq2Seq nor LanguageModel"
         for part in model.modules():
-            if isinstance(part, Layer) and type(part.mixer) not in builder.MIXERS:
+            if isinstance(part, Layer) and type(part.mixer) not in compiler.MIXERS:
                 return f"the mixer {type(part.mixer).__name__} runs in torch only"
         for name in ("source_embedding", "target_embedding", "embedding", "output"):
             words = getattr(model, name, None)
@@ -140,16 +141,17 @@ class Engine:
         """A program of embedding, layers and norm, and the buffer of its result."""
         b = Program(self._panels, self.quantize == "int8")
         x = b.buffer("x", self.config.dim)
-        builder.embed(b, embedding, x)
+        compiler.embed(b, embedding, x)
         for number, part in enumerate(stack):
-            builder.layer(b, part, x, number)
+            compiler.layer(b, part, x, number)
         if isinstance(norm, nn.LayerNorm):
-            builder.norm(b, norm, x, x)
+            compiler.norm(b, norm, x, x)
         return b, x
 
     def encode(self, source: Tensor) -> EngineSource:
         """source [B, S] int64, padded on either side."""
-        if self._encoder is None:
+        encoder = self._encoder
+        if encoder is None:
             raise ValueError("a language model has no source to encode")
         real = source != self.config.pad
         lengths = real.sum(1)
@@ -167,29 +169,20 @@ class Engine:
             dtype = torch.int8
         shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
-        for first, last in _groups(offsets.tolist()):
-            self._encode_group(tokens, offsets[first : last + 1], outputs)
+        starts = offsets[:-1].tolist()
+        for _, group in groupby(range(len(starts)), lambda b: starts[b] // _ROWS_ENCODED_AT_ONCE):
+            first, *rest = group
+            bounds = offsets[first : first + len(rest) + 2]
+            begin, end, some = int(bounds[0]), int(bounds[-1]), bounds.diff()
+            begins = (bounds[:-1] - begin).repeat_interleave(some)
+            ends = (bounds[1:] - begin).repeat_interleave(some)
+            longest = int(some.max())
+            workspace = POOL.empty(torch.Size([(end - begin) * encoder.columns]), torch.float32)
+            task = program.Task(begins=begins.data_ptr(), ends=ends.data_ptr())
+            task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
+            to = [output[begin:] for output in outputs]
+            self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
         return EngineSource(offsets, tuple(outputs), int(lengths.max()))
-
-    def _encode_group(self, tokens: Tensor, offsets: Tensor, outputs: list[Tensor]) -> None:
-        """Encodes some sentences into their rows of `outputs`."""
-        encoder = self._encoder
-        assert encoder is not None
-        begin, end = int(offsets[0]), int(offsets[-1])
-        rows, lengths = end - begin, offsets.diff()
-        begins = (offsets[:-1] - begin).repeat_interleave(lengths)
-        ends = (offsets[1:] - begin).repeat_interleave(lengths)
-        some = tokens[begin:end].contiguous()
-        longest = int(lengths.max())
-        workspace = POOL.empty(torch.Size([rows * encoder.columns]), torch.float32)
-        to = program.addresses([output[begin:] for output in outputs])
-        waves = self._sinusoids(longest)
-        task = self._task(encoder, rows, workspace)
-        task.outputs, task.tokens = ctypes.addressof(to), some.data_ptr()
-        task.sinusoids = waves.data_ptr()
-        task.longest = max(longest, encoder.widest)
-        task.begins, task.ends = begins.data_ptr(), ends.data_ptr()
-        _require_words(program.run(self._panels.engine, task), some, "source", encoder)
 
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""
@@ -220,24 +213,19 @@ class Engine:
     def _step(self, tokens: Tensor, state: EngineState) -> Tensor:
         """tokens [N] int64 -> scores [N, V]."""
         state.make_room()
-        rows, source = len(tokens), state.source
-        scores = torch.empty(rows, self._vocab)
-        task = self._task(self._decoder, rows, state.workspace)
-        to, histories = program.addresses([scores]), program.addresses(state.histories)
-        task.outputs, task.tokens = ctypes.addressof(to), tokens.data_ptr()
-        waves = self._sinusoids(state.position + 1)
-        task.sinusoids = waves.data_ptr()
-        task.time, task.slots, task.span = state.position, state.slots, state.span
+        source, position, workspace = state.source, state.position, state.workspace.data_ptr()
+        scores = torch.empty(len(tokens), self._vocab)
+        histories = program.addresses(state.histories)
+        task = program.Task(time=position, slots=state.slots, span=state.span)
         task.ancestors = state.ancestors.data_ptr()
         task.histories, task.rings = ctypes.addressof(histories), state.rings.data_ptr()
-        task.longest = max(self._decoder.widest, state.span)
+        task.longest, task.workspace = max(self._decoder.widest, state.span), workspace
         if source is not None:
             sources = program.addresses(list(source.keys_values))
             task.sentences = state.sentences.data_ptr()
             task.offsets, task.sources = source.offsets.data_ptr(), ctypes.addressof(sources)
             task.longest = max(task.longest, source.longest)
-        unknown = program.run(self._panels.engine, task)
-        _require_words(unknown, tokens, "tokens", self._decoder)
+        self._run(self._decoder, task, tokens, position + 1, [scores])
         state.position += 1
         return scores
 
@@ -250,15 +238,23 @@ class Engine:
         state.sentences = state.sentences.index_select(0, rows)
         return state
 
-    def _task(self, compiled: Program, rows: int, workspace: Tensor) -> program.Task:
-        return program.Task(
-            program=ctypes.addressof(compiled.code),
-            count=len(compiled.instructions),
-            rows=rows,
-            threads=torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1,
-            workspace=workspace.data_ptr(),
-            pad=self.config.pad,
-        )
+    def _run(
+        self, compiled: Program, task: program.Task, tokens: Tensor, n: int, outputs: list[Tensor]
+    ) -> None:
+        """Runs a program over tokens [rows], at positions below n."""
+        rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
+        task.program, task.count = ctypes.addressof(compiled.code), len(compiled.instructions)
+        task.rows, task.pad = rows, self.config.pad
+        task.threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
+        task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
+        task.sinusoids = waves.data_ptr()
+        unknown = program.run(self._panels.engine, task)
+        if unknown >= 0:
+            name = "source" if compiled is self._encoder else "tokens"
+            raise ValueError(
+                f"{name} must be ids below {compiled.instructions[0].I}, the size of the "
+                f"vocabulary; got {int(tokens[unknown])}"
+            )
 
     def _sinusoids(self, positions: int) -> Tensor:
         """Position encodings of at least `positions` tokens: [positions, D]."""
@@ -268,22 +264,3 @@ class Engine:
             waves = sinusoids(places, self.config.dim, torch.float32).contiguous()
             self._waves = waves  # in one assignment: another thread sees the old or the new
         return waves
-
-
-def _groups(offsets: list[int]) -> list[tuple[int, int]]:
-    """Ranges of sentences of about _ROWS_ENCODED_AT_ONCE rows."""
-    groups, first = [], 0
-    for last in range(1, len(offsets)):
-        if last == len(offsets) - 1 or offsets[last + 1] - offsets[first] > _ROWS_ENCODED_AT_ONCE:
-            groups.append((first, last))
-            first = last
-    return groups
-
-
-def _require_words(unknown: int, tokens: Tensor, name: str, compiled: Program) -> None:
-    if unknown >= 0:
-        words = compiled.instructions[0].I
-        raise ValueError(
-            f"{name} must be ids below {words}, the size of the vocabulary; got "
-            f"{int(tokens[unknown])}"
-        )

@@ -104,25 +104,23 @@ class Program:
         assert (x.size, to.size) == (I, O)
         self.work += O * I
         bias = weight.new_zeros(O) if bias is None else bias
-        kind = program.FLOAT_PANEL
-        if self.int8:
-            unsigned = program.UNSIGNED_PANEL
-            kind = unsigned if self.panels.columns[unsigned] else program.SIGNED_PANEL
-        columns = self.panels.columns[kind]
-        options["second"] = add
-        weights = {"bias": _whole(bias, columns)}
+        columns, signed, unsigned = self.panels.columns
+        options |= {"second": add, "I": I}
         if not self.int8:
-            weights["weight"] = program.pack(weight, columns)
+            weights = {"bias": _whole(bias, columns), "weight": program.pack(weight, columns)}
             self.emit("linear", x, to, weights=weights, **options)
             return
+        columns = unsigned or signed
+        options["is_unsigned"] = int(unsigned > 0)
         values, scale = program.quantize(weight)
-        weights["weight"] = program.pack_int8(values, columns)
-        weights["scale"] = _whole(scale, columns)
-        weights["offset"] = _whole(-128 * values.sum(1, dtype=torch.int32), columns)
-        is_unsigned = int(kind == program.UNSIGNED_PANEL)
-        q = self._quantize(x, is_unsigned)
-        self.emit("linear_int8", q, to, weights=weights, is_unsigned=is_unsigned, **options)
-        self.instructions[-1].I = I
+        weights = {
+            "bias": _whole(bias, columns),
+            "weight": program.pack_int8(values, columns),
+            "scale": _whole(scale, columns),
+            "offset": _whole(-128 * values.sum(1, dtype=torch.int32), columns),
+        }
+        x = self._quantize(x, options["is_unsigned"])
+        self.emit("linear_int8", x, to, weights=weights, **options)
 
     def finish(self) -> None:
         """Copies the weights into one piece of memory and lays out the instructions."""
@@ -218,7 +216,6 @@ def keys_and_values(b: Program, attention: SourceAttention, x: Buffer, number: i
 
 
 def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
-    """The input of the convolution."""
     projected = b.buffer("projected", mixer.in_proj.out_features)
     linear(b, mixer.in_proj, x, projected)
     if not mixer.glu:
