@@ -25,7 +25,7 @@ from lightconv.train.checkpoint import (
 )
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.config import AdamConfig, NesterovConfig
-from lightconv.train.group import gather
+from lightconv.train.distributed import gather
 from lightconv.train.optim import build_optimizer
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "state.json")

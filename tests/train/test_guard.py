@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
 from lightconv.train import DivergenceError, Trainer
-from lightconv.train.guard import MOST_IN_A_ROW, Guard, halve, is_out_of_memory, positions
+from lightconv.train.optim import MOST_IN_A_ROW, Guard, halve, is_out_of_memory, positions
 from tests.harness.examples import DATA, model_config, train_config
 from tests.train.formula import fit
 

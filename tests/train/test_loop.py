@@ -22,11 +22,11 @@ from lightconv.train import (
     run,
 )
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.launch import Stop
 from lightconv.train.log import Log, read_log
 from lightconv.train.loop import Loop, RunProgress, Window
 from lightconv.train.memory import Allocator
 from lightconv.train.optim import FIRST_SCALE, Model
-from lightconv.train.signals import Stop
 from lightconv.train.trainer import Record, Trainer
 from tests.harness.examples import fingerprint, prepare, small_config, train_config
 from tests.train.formula import Overflow, observe

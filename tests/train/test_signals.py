@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lightconv.train.signals import Stop
+from lightconv.train.launch import Stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -75,7 +75,7 @@ def test_another_thread_has_the_clock_alone() -> None:
 
 def test_the_second_interrupt_can_end_the_process() -> None:
     code = (
-        "import os, signal; from lightconv.train.signals import Stop\n"
+        "import os, signal; from lightconv.train.launch import Stop\n"
         "with Stop(hard=True, quiet=True):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    try:\n"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,17 +20,16 @@ from lightconv.train.checkpoint import (
     OPTIMIZER_PART,
     Checkpoint,
     flatten_optimizer,
-    restore_model,
     restore_optimizer,
+    restore_tensors,
 )
 from lightconv.train.checkpoints import Checkpoints, SaveError
 from lightconv.train.data import TrainingData
-from lightconv.train.group import Group, gather
-from lightconv.train.guard import DivergenceError
+from lightconv.train.distributed import Group, gather
+from lightconv.train.launch import Stop
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.memory import Allocator
-from lightconv.train.optim import Model
-from lightconv.train.signals import Stop
+from lightconv.train.optim import DivergenceError, Model
 from lightconv.train.trainer import Record, Trainer
 
 
@@ -170,11 +170,11 @@ class Loop:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint, and tells so."""
         trainer, values = self.trainer, checkpoint.values
-        restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
+        restore_tensors(parameters(trainer.model), checkpoint.tensors[MODEL_PART])
         state = checkpoint.tensors[OPTIMIZER_PART]
         restore_optimizer(trainer.optimizer, trainer.model, state, values["optimizer"])
         if trainer.ema is not None:
-            trainer.ema.restore(checkpoint.tensors[EMA_PART])
+            restore_tensors(trainer.ema.tensors, checkpoint.tensors[EMA_PART])
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
@@ -278,11 +278,8 @@ class Loop:
         """The metric, which rank 0 computes while the others wait."""
         model = self.trainer.model.eval()
         with self.trainer.averaged():
-            whole = self.group.whole(model)  # None above rank 0
-
-            def compute(hurry: Callable[[], bool]) -> float:
-                return metric.compute(cast(Model, whole), hurry)
-
+            whole = cast(Model, self.group.whole(model))  # None above rank 0
+            compute = partial(metric.compute, whole)
             return self.group.first(compute, lambda: self.stop.code > 0)
 
     def _until_stop(self, batches: Iterable[Batch]) -> Iterator[Batch]:
