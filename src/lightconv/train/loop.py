@@ -143,15 +143,19 @@ class Loop:
             raise SaveError(f"{what}. {self.checkpoints.describe_last()}") from error
 
     def _run(self) -> int:
-        code = 0
-        with self.data.updates(self.progress.position, self.config, self.group) as updates:
+        code, config = 0, self.config
+        with self.data.updates(self.progress.position, config, self.group) as updates:
             while True:
-                if self._validation_due():
+                step = self.trainer.step
+                due = step % config.validate_every == 0 or step >= config.max_steps
+                if due and step != self.progress.validated:
                     code = self._validate()
                 ended = self.ended()
-                if self._save_due(last=ended or code > 0):
+                best = config.keep_best > 0 and step == self.progress.best_step > 0
+                due = ended or code > 0 or config.is_regular(step) or best
+                if due and step != self.saved:
                     self._save()
-                if ended and self.trainer.step < self.config.max_steps:
+                if ended and step < config.max_steps:
                     self.display.note(
                         f"training ends: {self.progress.stale} validations in a row without a "
                         "better one (train.patience)"
@@ -239,11 +243,6 @@ class Loop:
         if self.log is not None:
             self.log.write(entry)
 
-    def _validation_due(self) -> bool:
-        step, config = self.trainer.step, self.config
-        due = step % config.validate_every == 0 or step >= config.max_steps
-        return due and step != self.progress.validated
-
     def _validate(self) -> int:
         """0 when it is done; the exit code of a stop, and then it counts for nothing."""
         progress, trainer = self.progress, self.trainer
@@ -288,12 +287,6 @@ class Loop:
             yield batch
             if self.stop.code:
                 return
-
-    def _save_due(self, *, last: bool) -> bool:
-        step, progress = self.trainer.step, self.progress
-        new_best = self.config.keep_best > 0 and progress.validated == step == progress.best_step
-        due = last or self.config.is_regular(step) or (new_best and step > 0)
-        return due and step != self.saved
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.step
