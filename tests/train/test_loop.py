@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import lightconv
-from lightconv.data import Position
 from lightconv.models.tensors import parameters
 from lightconv.train import (
     DivergenceError,
@@ -24,7 +23,7 @@ from lightconv.train import (
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import Stop
 from lightconv.train.log import Log, read_log
-from lightconv.train.loop import Loop, RunProgress, Window
+from lightconv.train.loop import Loop, Window
 from lightconv.train.memory import Allocator
 from lightconv.train.optim import FIRST_SCALE, Model
 from lightconv.train.trainer import Record, Trainer
@@ -156,20 +155,6 @@ def test_a_stop_in_the_middle_of_an_update(tmp_path: Path, data: PreparedData) -
     whole, parts = fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "parts")
     assert parts["4 model"] == whole["4 model"]
     assert parts["log"] == whole["log"]
-
-
-def test_a_stop_in_the_middle_of_validation(
-    tmp_path: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(tmp_path / "whole", data, max_steps=8)
-    begun: list[int] = []
-    with monkeypatch.context() as patch:
-        observe(patch, Trainer, "measure", lambda trainer: begun.append(trainer.step))
-        outcome = train(tmp_path / "parts", data, stop=Asked(begun.copy), max_steps=8)
-    assert (outcome.code, outcome.step) == (75, 4)
-    assert not entries(tmp_path / "parts", "valid")
-    assert train(tmp_path / "parts", data, max_steps=8).code == 0
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
 
 
 def test_the_best_is_kept(tmp_path: Path, data: PreparedData) -> None:
@@ -308,12 +293,6 @@ def test_tensorboard_files_are_written(tmp_path: Path, data: PreparedData) -> No
     pytest.importorskip("tensorboardX")
     train(tmp_path, data, max_steps=4, tensorboard=True)
     assert list((tmp_path / "tensorboard").glob("events.*"))
-
-
-def test_progress_comes_back() -> None:
-    progress = RunProgress(Position(1, 2, 3), window=Window(1.0, 2.0, 3, 4.0), seconds={"a": 1.5})
-    assert RunProgress.of(progress.values()) == progress
-    assert isinstance(RunProgress.of(progress.values()).position, Position)
 
 
 def test_a_window_leaves_out_what_was_skipped() -> None:
