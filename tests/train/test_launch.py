@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -16,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from lightconv.commands.train import _parser
-from lightconv.paper.recipes import RECIPES
-from lightconv.recipe import find_recipe
 from lightconv.train import launch
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import EXIT_LOST, STORE, RankPlace, Ranks, Stop, find_place, spawn
@@ -418,16 +413,3 @@ def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) ->
     rest = subprocess.run(again, env=ENV, text=True, capture_output=True, timeout=120, check=False)
     assert rest.returncode == 0, rest.stderr
     assert "resumed from step " in rest.stderr
-
-
-# --- The page
-
-PAGE = (ROOT / "docs" / "distributed.md").read_text()
-
-
-@pytest.mark.parametrize("arguments", re.findall(r"^    .*?lightconv (train [^'\n]*)", PAGE, re.M))
-def test_a_command_of_the_page_is_understood(arguments: str) -> None:
-    options = _parser().parse(shlex.split(arguments)[1:])
-    assert find_recipe(options.recipe, [], RECIPES)
-    assert options.data is not None
-    assert options.out is not None
