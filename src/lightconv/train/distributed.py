@@ -212,7 +212,17 @@ def join(
     try:
         with _contact():
             store = meet(_open_store(place, env), place, stop=stop)
-            _start(store, place, device)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.size,
+                timeout=TIMEOUT,
+            )
+            # Barrier: nobody continues before every rank has joined.
+            dist.all_reduce(torch.zeros(1))
         yield kind(place, device, store)
     except (Exception, KeyboardInterrupt) as error:
         code = _other_code(store, place, error, exit_code(error), launched=STORE in env)
@@ -295,18 +305,6 @@ def _open_store(place: RankPlace, env: Mapping[str, str]) -> Store:
     return store
 
 
-def _start(store: Store, place: RankPlace, device: torch.device) -> None:
-    backend = "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=place.size, timeout=TIMEOUT
-    )
-    # Barrier: nobody continues before every rank has joined.
-    dist.all_reduce(torch.zeros(1))
-
-
 @contextmanager
 def _contact() -> Iterator[None]:
     try:
@@ -322,10 +320,10 @@ def _other_code(
     """Exit code of the rank that failed first; None if it is this one, which reports the error."""
     if store is None:
         return None
-    causes, mine = [error], f"{place.rank} {code}"
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    lost = any(isinstance(cause, LostError) for cause in causes)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LostError):
+        cause = cause.__cause__
+    lost, mine = cause is not None, f"{place.rank} {code}"
     try:
         if lost and launched and not store.check([FAILED]):
             return EXIT_LOST

@@ -5,6 +5,7 @@ several machines, but treats the exit code of a saved stop as a failure of the r
 codes of ranks after a signal, so a failed save would look like a stop. Nothing here needs torch.
 """
 
+import math
 import os
 import signal
 import socket
@@ -65,15 +66,12 @@ class Stop(ExitStack):
         self, max_seconds: float | None = None, *, quiet: bool = False, hard: bool = False
     ) -> None:
         super().__init__()
-        self._code = 0
-        self._quiet = quiet
-        self._hard = hard
-        self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        self._code, self._quiet, self._hard = 0, quiet, hard
+        self._deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
 
     @property
     def code(self) -> int:
-        late = self._deadline is not None and time.monotonic() >= self._deadline
-        return self._code or (EXIT_STOPPED if late else 0)
+        return self._code or (EXIT_STOPPED if time.monotonic() >= self._deadline else 0)
 
     def __enter__(self) -> Self:
         self.enter_context(handled(self._note))
@@ -215,7 +213,7 @@ class Ranks(ExitStack):
         self._signals: list[int] = []  # received, not yet passed on
         self._passed: list[int] = []
         self._ending: set[int] = set()  # ranks that were told to end because another has failed
-        self._deadline: float | None = None
+        self._deadline = math.inf
 
     def __enter__(self) -> Self:
         self.enter_context(handled(lambda number, frame: self._signals.append(number)))
@@ -236,7 +234,7 @@ class Ranks(ExitStack):
         while self._running:
             self._pass_on()
             self._collect()
-            if self._deadline is not None and time.monotonic() > self._deadline:
+            if time.monotonic() > self._deadline:
                 self._send(signal.SIGKILL)
             time.sleep(PAUSE)
         return self._conclude()
@@ -267,7 +265,7 @@ class Ranks(ExitStack):
             self._codes[rank] = EXIT_LOST if told else code
             # Rank 0 may still be writing when others end: that starts no deadline.
             saved = (0, EXIT_STOPPED, EXIT_INTERRUPT)
-            if self._deadline is None and (rank == 0 or code not in saved):
+            if self._deadline == math.inf and (rank == 0 or code not in saved):
                 self._deadline = time.monotonic() + self.grace
                 if code:
                     # A rank that has not met the others yet would not notice.
