@@ -105,14 +105,6 @@ def test_a_run_does_not_mix_with_a_newer_one(tmp_path: Path) -> None:
     save(Checkpoints(tmp_path), 2)
 
 
-@pytest.mark.parametrize("keep_last", [2, 3])
-def test_the_last_are_kept(keep_last: int, tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep_last=keep_last, keep_best=0)
-    save(checkpoints, 1, 2, 3, 4, 5)
-    assert checkpoints.steps() == [1, 2, 3, 4, 5][-keep_last:]
-    assert len(names(tmp_path)) == keep_last + 1
-
-
 def test_the_best_are_kept(tmp_path: Path) -> None:
     scores = {1: 0.5, 2: 0.9, 3: None, 4: 0.9, 5: math.nan, 6: 0.7, 7: -math.inf, 8: None}
     checkpoints = Checkpoints(tmp_path, keep_last=2, keep_best=2)

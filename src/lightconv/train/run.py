@@ -329,7 +329,6 @@ class Run:
         self._file_names = {*PIPELINE_FILES, *files}
 
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
-
         absent = dict.fromkeys({**found.values["data"], **data.digests}, "absent")
         old, new = ({**absent, **digests} for digests in (found.values["data"], data.digests))
         lines = [f"{k}: {old[k][:12]} -> {new[k][:12]}" for k in absent if old[k] != new[k]]
