@@ -6,7 +6,7 @@ optimiser are stored by the names of parameters; a tied matrix has its first nam
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,10 +157,8 @@ def _check_plain(where: str, value: object) -> None:
     keys = value if isinstance(value, dict) else ()
     if isinstance(value, tuple) or not all(isinstance(key, str) for key in keys):
         raise TypeError(f"{where}={value!r:.60}, expected lists, and tables with names as keys")
-    children = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, list):
-        children = enumerate(value)
-    for key, item in children:
+    items: Iterable[tuple[object, object]] = enumerate(value if isinstance(value, list) else ())
+    for key, item in value.items() if isinstance(value, dict) else items:
         _check_plain(f"{where}.{key}", item)
 
 
