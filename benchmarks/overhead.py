@@ -34,10 +34,10 @@ from lightconv.models.folder import build
 from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import Recipe
 from lightconv.train import Group, PreparedData, Run, TrainConfig, Trainer
+from lightconv.train.launch import Stop
 from lightconv.train.log import LOG_FILE, Log
 from lightconv.train.loop import Loop
 from lightconv.train.memory import Allocator
-from lightconv.train.signals import Stop
 
 BAR = 0.03
 EVERY = 500  # updates from one checkpoint to the next

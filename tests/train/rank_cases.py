@@ -27,10 +27,9 @@ from lightconv.train import (
     Trainer,
     run,
 )
-from lightconv.train.distributed import join
-from lightconv.train.launch import find_place
+from lightconv.train.distributed import Replicas, join
+from lightconv.train.launch import Stop, find_place
 from lightconv.train.sharded import Shards
-from lightconv.train.signals import Stop
 from tests.harness.examples import DATA, lm_config, model_config, small_config, train_config
 
 CPU = torch.device("cpu")
@@ -40,7 +39,7 @@ KEY_BIASES = "source.kv_proj.bias"
 
 @contextmanager
 def joined(*, shard: bool = False) -> Iterator[Group]:
-    with join(find_place(os.environ), CPU, os.environ, kind=Shards if shard else None) as group:
+    with join(find_place(os.environ), CPU, os.environ, kind=Shards if shard else Replicas) as group:
         yield group
 
 

@@ -65,16 +65,12 @@ def test_damaged_ones_are_skipped_and_named(tmp_path: Path) -> None:
     latest = Checkpoints(tmp_path).latest()
     assert (latest.step, list(latest.skipped)) == (1, [3, 2])
     assert "step-00000003/model.safetensors: " in latest.skipped[3]
-    damage(tmp_path, 1)
-    with pytest.raises(DamagedError, match=r"can be used, but 3 damaged: .*3/model"):
+    (tmp_path / "step-00000001").rename(tmp_path / "step-00000004")
+    with pytest.raises(DamagedError, match="step-00000004 is that of step 1"):
+        Checkpoints(tmp_path).load(4)
+    damage(tmp_path, 4)
+    with pytest.raises(DamagedError, match=r"can be used, but 3 damaged: .*4/model"):
         Checkpoints(tmp_path).latest()  # no fresh start
-
-
-def test_a_folder_with_another_name(tmp_path: Path) -> None:
-    save(Checkpoints(tmp_path), 1)
-    (tmp_path / "step-00000001").rename(tmp_path / "step-00000002")
-    with pytest.raises(DamagedError, match="step-00000002 is that of step 1"):
-        Checkpoints(tmp_path).load(2)
 
 
 def test_a_damaged_one_is_replaced_when_training_gets_there_again(tmp_path: Path) -> None:
@@ -84,9 +80,11 @@ def test_a_damaged_one_is_replaced_when_training_gets_there_again(tmp_path: Path
     assert checkpoints.latest() is not None
     save(checkpoints, 2)
     assert checkpoints.steps() == [1, 2, 3]  # 3 may still be looked at
-    save(checkpoints, 3)
+    checkpoints.save(3, tensors(7.0), {}, score=2.0)
     latest = Checkpoints(tmp_path).latest()
-    assert (latest.step, latest.skipped) == (3, {})
+    assert (latest.step, latest.score, latest.skipped) == (3, 2.0, {})
+    assert latest.tensors["model"]["weight"].tolist() == [7.0] * 3
+    assert names(tmp_path) == [".lock", *(f"step-0000000{step}" for step in (1, 2, 3))]
 
 
 def test_damaged_ones_are_not_counted_and_go(tmp_path: Path) -> None:
@@ -105,23 +103,6 @@ def test_a_run_does_not_mix_with_a_newer_one(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).steps() == [1, 2, 3]
     damage(tmp_path, 3)
     save(Checkpoints(tmp_path), 2)
-
-
-def test_the_same_step_again(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    save(checkpoints, 1)
-    checkpoints.save(1, tensors(7.0), {}, score=2.0)
-    latest = checkpoints.latest()
-    assert (latest.score, latest.tensors["model"]["weight"].tolist()) == (2.0, [7.0] * 3)
-    assert names(tmp_path) == [".lock", "step-00000001"]
-
-
-@pytest.mark.parametrize("keep_last", [2, 3])
-def test_the_last_are_kept(keep_last: int, tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep_last=keep_last, keep_best=0)
-    save(checkpoints, 1, 2, 3, 4, 5)
-    assert checkpoints.steps() == [1, 2, 3, 4, 5][-keep_last:]
-    assert len(names(tmp_path)) == keep_last + 1
 
 
 def test_the_best_are_kept(tmp_path: Path) -> None:
@@ -146,15 +127,6 @@ def test_what_only_a_stop_left_goes_when_it_is_old(tmp_path: Path) -> None:
     assert checkpoints.steps() == [5, 7, 10, 12]
     save(checkpoints, 13, 15)
     assert checkpoints.steps() == [7, 10, 13, 15]
-
-
-def test_nothing_stored_is_left_half_written(tmp_path: Path) -> None:
-    tied = torch.ones(1)
-    with pytest.raises(ValueError, match="share memory"):
-        Checkpoints(tmp_path).save(1, {"model": {"a": tied, "b": tied}}, {})
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        Checkpoints(tmp_path).save(1, tensors(1.0), {"a": torch.ones(1)})
-    assert names(tmp_path) == [".lock"]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
@@ -187,8 +159,11 @@ def test_the_first_cannot_be_written(tmp_path: Path) -> None:
         save(Checkpoints(tmp_path / "file" / "c"), 1)
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(Checkpoints(tmp_path), 1)
+    tied = torch.ones(1)
+    with pytest.raises(ValueError, match="share memory"):
+        Checkpoints(tmp_path).save(2, {"model": {"a": tied, "b": tied}}, {})
 
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
@@ -218,7 +193,10 @@ def test_the_plain_mean(dtype: torch.dtype, count: int, tmp_path: Path) -> None:
         {"wide": torch.randn(5, 7).to(dtype), "thin": torch.randn(()).to(dtype) * 1e-3}
         for _ in range(count)
     ]
-    found = average(write(tmp_path, *models))
+    paths = write(tmp_path, *models)
+    before = [(path / "model.safetensors").read_bytes() for path in paths]
+    found = average(paths)
+    assert [(path / "model.safetensors").read_bytes() for path in paths] == before
     assert list(found) == ["thin", "wide"]
     for name, tensor in found.items():
         # The exact sum of exact numbers, rounded twice: to float64, and to the type.
@@ -240,13 +218,9 @@ def test_equal_checkpoints_have_themselves_as_mean(tmp_path: Path) -> None:
     # Which sums in float32 do not give.
     sums = sum((model["a"] for _ in range(10)), torch.zeros(1000))
     assert not torch.equal(sums / 10, model["a"])
-
-
-def test_the_files_are_as_before(tmp_path: Path) -> None:
-    paths = write(tmp_path, {"a": torch.ones(3).double()}, {"a": torch.zeros(3).double()})
-    before = [(path / "model.safetensors").read_bytes() for path in paths]
-    assert average(paths)["a"].tolist() == [0.5] * 3
-    assert [(path / "model.safetensors").read_bytes() for path in paths] == before
+    (copies[1] / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(DamagedError, match=r"step-00000001/model\.safetensors: 1 bytes"):
+        average(copies)
 
 
 def test_whole_numbers_must_agree(tmp_path: Path) -> None:
@@ -276,13 +250,6 @@ def test_checkpoints_of_different_models(tmp_path: Path) -> None:
             average(write(tmp_path / str(number), first, other))
     with pytest.raises(ValueError, match="needs at least one checkpoint"):
         average([])
-
-
-def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
-    paths = write(tmp_path, {"a": torch.ones(3)}, {"a": torch.ones(3)})
-    (paths[1] / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(DamagedError, match=r"step-00000001/model\.safetensors: 1 bytes"):
-        average(paths)
 
 
 def test_moving_averages(tmp_path: Path) -> None:

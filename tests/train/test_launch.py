@@ -2,11 +2,10 @@
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from lightconv.commands.train import _parser
-from lightconv.paper.recipes import RECIPES
-from lightconv.recipe import find_recipe
 from lightconv.train import launch
 from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.launch import EXIT_LOST, STORE, RankPlace, Ranks, find_place, spawn
+from lightconv.train.launch import EXIT_LOST, STORE, RankPlace, Ranks, Stop, find_place, spawn
 from tests.harness.examples import prepare, small_config, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +32,9 @@ def test_the_place_is_what_torchrun_says() -> None:
     full = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
     assert find_place(full) == RankPlace(5, 8, 1, 4)
     assert find_place({"RANK": "1", "WORLD_SIZE": "2"}) == RankPlace(1, 2, 1, 2)
+    for count, restarted in (("0", False), ("2", True)):
+        assert launch.is_restarted({"TORCHELASTIC_RESTART_COUNT": count}) == restarted
+    assert not launch.is_restarted({})
 
 
 @pytest.mark.parametrize(
@@ -64,12 +63,6 @@ def test_how_many_processes() -> None:
         launch.check_processes(2, RankPlace(0, 4, 0, 4), {})
 
 
-def test_restarts_are_known() -> None:
-    assert not launch.is_restarted({})
-    assert not launch.is_restarted({"TORCHELASTIC_RESTART_COUNT": "0"})
-    assert launch.is_restarted({"TORCHELASTIC_RESTART_COUNT": "2"})
-
-
 def test_threads_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for processes, threads in ((2, "4"), (3, "2"), (16, "1")):
@@ -79,6 +72,75 @@ def test_threads_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     env, note = launch.rank_environment({"OMP_NUM_THREADS": "5"}, 2, tmp_path)
     assert env["OMP_NUM_THREADS"] == "5"
     assert note.startswith("2 processes with 5 threads each on 8 processors")
+
+
+# --- Requests to stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_noted(number: signal.Signals) -> None:
+    with Stop() as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+            assert stop.code == 75
+
+
+def test_handlers_are_put_back_and_what_is_ignored_stays_ignored() -> None:
+    first = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        with pytest.raises(KeyError), Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.code == 0
+            assert signal.getsignal(signal.SIGTERM) != before[0]
+            raise KeyError
+        assert [signal.getsignal(number) for number in numbers] == before
+    finally:
+        signal.signal(signal.SIGHUP, first)
+
+
+@pytest.mark.parametrize("before", [[], [signal.SIGTERM]])
+def test_the_second_interrupt_is_one(
+    before: list[signal.Signals], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Stop() as stop:
+        for number in (*before, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        assert stop.code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert "Ctrl-C once more quits at once" in capfd.readouterr().err
+
+
+def test_the_clock() -> None:
+    for seconds, code in ((None, 0), (60.0, 0), (0.05, 75)):
+        with Stop(seconds) as stop:
+            time.sleep(0.06)
+            assert stop.code == code
+
+
+def test_another_thread_has_the_clock_alone() -> None:
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(Stop(max_seconds=0.0).__enter__().code))
+    thread.start()
+    thread.join(30)
+    assert codes == [75]
+
+
+def test_the_second_interrupt_can_end_the_process() -> None:
+    code = """
+import os, signal; from lightconv.train.launch import Stop
+with Stop(hard=True, quiet=True):
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        print('still there')
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 # --- How they end
@@ -351,16 +413,3 @@ def test_killed_processes_leave_a_run_to_go_on_with(who: str, tmp_path: Path) ->
     rest = subprocess.run(again, env=ENV, text=True, capture_output=True, timeout=120, check=False)
     assert rest.returncode == 0, rest.stderr
     assert "resumed from step " in rest.stderr
-
-
-# --- The page
-
-PAGE = (ROOT / "docs" / "distributed.md").read_text()
-
-
-@pytest.mark.parametrize("arguments", re.findall(r"^    .*?lightconv (train [^'\n]*)", PAGE, re.M))
-def test_a_command_of_the_page_is_understood(arguments: str) -> None:
-    options = _parser().parse(shlex.split(arguments)[1:])
-    assert find_recipe(options.recipe, [], RECIPES)
-    assert options.data is not None
-    assert options.out is not None

@@ -24,16 +24,6 @@ def steps(path: Path) -> list[int]:
     return [entry["step"] for entry in read_log(path)]
 
 
-def test_entries_come_back(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    write(path, range(1, 4))
-    write(path, range(4, 6))
-    assert steps(path) == [1, 2, 3, 4, 5]
-    assert read_log(path)[2]["loss"] == 1 / 3
-    with Log(path) as log:
-        assert log.entries == read_log(path)
-
-
 def test_a_line_torn_at_any_byte_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     write(path, range(1, 4))
@@ -65,7 +55,7 @@ def test_damaged_lines_are_reported_and_good_ones_kept(rest: bytes, tmp_path: Pa
     assert [entry["step"] for entry in read_log(path, said.append)] == [1, 2]
     assert said == [f"{path}: line 3 is damaged and left out"]
     write(path, range(3, 4))
-    assert steps(path) == [1, 2, 3]
+    assert read_log(path) == [{"kind": "train", "step": n, "loss": 1 / n} for n in (1, 2, 3)]
     assert rest not in path.read_bytes()
     data = path.read_bytes()
     path.write_bytes(data[: len(whole)] + rest + data[len(whole) :])

@@ -15,16 +15,19 @@ from lightconv.commands.train import _parser
 from lightconv.config import read
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
-from lightconv.recipe import Recipe
+from lightconv.paper.recipes import RECIPES
+from lightconv.recipe import Recipe, find_recipe
 from lightconv.train import TrainConfig
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("training.md", "reliability.md")}
+NAMES = ("training.md", "reliability.md", "distributed.md")
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in NAMES}
 TEXT = PAGES["training.md"]
-COMMANDS = re.findall(r"^    (lightconv .*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^    lightconv (.*)$", TEXT, re.MULTILINE)
+RANKS = re.findall(r"^    .*?lightconv (train [^'\n]*)", PAGES["distributed.md"], re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *RANKS])
 def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its arguments; what it does has its own tests."""
     parsed: list[argparse.Namespace] = []
@@ -35,8 +38,11 @@ def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) 
         raise SystemExit(0)
 
     monkeypatch.setattr(Parser, "parse", parse)
-    assert cli.main(shlex.split(command)[1:]) == 0
-    assert len(parsed) == 1
+    assert cli.main(shlex.split(command)) == 0
+    (options,) = parsed
+    if command in RANKS:
+        assert find_recipe(options.recipe, [], RECIPES)
+        assert options.data is not None and options.out is not None
 
 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

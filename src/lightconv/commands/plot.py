@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, help="the picture: .png, .svg or .pdf")
     options = parser.parse(argv)
 
-    from lightconv.train.plot import PLOT_FILE, draw
+    from lightconv.train.log import PLOT_FILE, draw
 
     out = options.out or options.runs[0] / PLOT_FILE
     draw(options.runs, out)

@@ -69,8 +69,8 @@ def _train(
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData, check_vocabulary
     from lightconv.train.distributed import Replicas, join
-    from lightconv.train.guard import DivergenceError
-    from lightconv.train.signals import Stop
+    from lightconv.train.launch import Stop
+    from lightconv.train.optim import DivergenceError
 
     first = place is None or place.rank == 0
     kind: type[Replicas] = Replicas

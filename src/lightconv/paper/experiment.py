@@ -30,7 +30,7 @@ from lightconv.paper.results import (
 )
 from lightconv.paper.tables import Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_FAILURE, EXIT_INPUT, EXIT_INTERRUPT, PARENT
-from lightconv.train.signals import Stop
+from lightconv.train.launch import Stop
 
 # Module that is started for training and measuring.
 WORKER = "lightconv"

@@ -16,7 +16,7 @@ from lightconv.evaluate.system import Examples, find_metrics, open_model
 from lightconv.models import LanguageModel
 from lightconv.paper.results import Measurement, Speed, SplitScore, Training
 from lightconv.recipe import count_parameters
-from lightconv.train.group import Group
+from lightconv.train.distributed import Group
 from lightconv.train.loop import describe_machine
 from lightconv.train.run import Run
 

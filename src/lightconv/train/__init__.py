@@ -17,10 +17,9 @@ from lightconv.train.run import Outcome, Run, run
 
 if TYPE_CHECKING:
     from lightconv.train.data import PreparedData, TrainingData
-    from lightconv.train.group import Group
-    from lightconv.train.guard import DivergenceError
+    from lightconv.train.distributed import Group
     from lightconv.train.loop import RunMetric
-    from lightconv.train.optim import Loss, batch_loss
+    from lightconv.train.optim import DivergenceError, Loss, batch_loss
     from lightconv.train.trainer import MeanLoss, Record, Trainer
 
 __all__ = [
@@ -49,10 +48,9 @@ __getattr__ = lazy(
     __name__,
     {
         "data": ["PreparedData", "TrainingData"],
-        "group": ["Group"],
-        "guard": ["DivergenceError"],
+        "distributed": ["Group"],
         "loop": ["RunMetric"],
-        "optim": ["Loss", "batch_loss"],
+        "optim": ["DivergenceError", "Loss", "batch_loss"],
         "trainer": ["MeanLoss", "Record", "Trainer"],
     },
 )

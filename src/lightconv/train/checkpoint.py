@@ -6,7 +6,7 @@ optimiser are stored by the names of parameters; a tied matrix has its first nam
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from lightconv.files import (
     write_file,
 )
 from lightconv.models.tensors import compare, parameters, read_tensors, write_tensors
-from lightconv.train.group import shard
+from lightconv.train.distributed import shard
 
 STATE_FILE = "state.json"
 SUFFIX = ".safetensors"
@@ -68,6 +68,7 @@ def write_checkpoint(
     score: float | None,
 ) -> None:
     """Writes the files into an empty folder and syncs each to disk."""
+    _check_plain("values", values)
     names = {part + SUFFIX: named for part, named in tensors.items()}
     files = {name: write_tensors(folder / name, named) for name, named in names.items()}
     state = {"step": step, "score": score, "values": values}
@@ -144,23 +145,32 @@ def _damage() -> Iterator[None]:
         raise DamagedError(str(error)) from None
 
 
+def _check_plain(where: str, value: object) -> None:
+    """Raises TypeError for a value that would not be read as it was."""
+    keys = value if isinstance(value, dict) else ()
+    if isinstance(value, tuple) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"{where}={value!r:.60}, expected lists, and tables with names as keys")
+    items: Iterable[tuple[object, object]] = enumerate(value if isinstance(value, list) else ())
+    for key, item in value.items() if isinstance(value, dict) else items:
+        _check_plain(f"{where}.{key}", item)
+
+
 def _write_json(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     # No newline at the end: a manifest that lacks its last byte can then not be read.
     return write_file(path, json.dumps(data, indent=1).encode())
 
 
-def restore_model(model: nn.Module, tensors: Tensors) -> None:
-    """Copies tensors into a model, after all names, shapes and dtypes have been compared."""
-    own = parameters(model)
-    compare("the checkpoint", "the model", own, tensors)
+@torch.no_grad()
+def restore_tensors(own: Tensors, saved: Tensors) -> None:
+    """Copies saved tensors into those of a model, once names, shapes and dtypes are compared."""
+    compare("the checkpoint", "the model", own, saved)
     for name, tensor in own.items():
-        if tensors[name].dtype != tensor.dtype:
+        if saved[name].dtype != tensor.dtype:
             raise ValueError(
-                f"the checkpoint has {name} as {tensors[name].dtype}, the model as {tensor.dtype}"
+                f"the checkpoint has {name} as {saved[name].dtype}, the model as {tensor.dtype}"
             )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(shard(tensors[name], tensor))
+    for name, tensor in own.items():
+        tensor.copy_(shard(saved[name], tensor))
 
 
 def flatten_optimizer(

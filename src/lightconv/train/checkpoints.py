@@ -160,15 +160,19 @@ class Checkpoints:
         """Writes a checkpoint atomically, then removes old ones.
 
         tensors  by part, then by name; the part `model` is that of `parameters(model)`
-        values   plain values for JSON
-        score    quality of the model, more is better
+        values   tables, lists, texts, numbers, booleans and None
         """
         path = self.path(step)
         if not self.writer:
             return path
         score = None if score is None or math.isnan(score) else float(score)
         self.claim()
-        self._check_newest(step)
+        for other, folder in self.folders().items():
+            if other > step and self._is_good(other, folder):
+                raise ValueError(
+                    f"{folder} is newer than step {step}, which is to be saved. Resume from it, or "
+                    "move it away"
+                )
         try:
             with new_folder(path, replace=True) as fresh:
                 write_checkpoint(fresh, step, tensors, values, score)
@@ -189,10 +193,8 @@ class Checkpoints:
             self._held = None
 
     def describe_last(self) -> str:
-        steps = self.steps()
-        if not steps:
-            return "There is no checkpoint yet"
-        return f"The last checkpoint is {self.path(steps[-1])}"
+        last = "".join(f"The last checkpoint is {self.path(step)}" for step in self.steps()[-1:])
+        return last or "There is no checkpoint yet"
 
     def _is_good(self, step: int, path: Path) -> bool:
         if step not in self._good:
@@ -208,15 +210,6 @@ class Checkpoints:
             with suppress(DamagedError):
                 self._scores[step] = CheckpointFiles(path).state()["score"]
         return self._scores[step]
-
-    def _check_newest(self, step: int) -> None:
-        """Raises ValueError for a run that was not resumed from its newest checkpoint."""
-        for other, path in self.folders().items():
-            if other > step and self._is_good(other, path):
-                raise ValueError(
-                    f"{path} is newer than step {step}, which is to be saved. Resume from it, or "
-                    "move it away"
-                )
 
     def _explain(self, error: OSError) -> str:
         """`(folder): reason. The last good checkpoint is ... What to do`."""
@@ -262,12 +255,17 @@ def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
     """
     if not folders:
         raise ValueError("an average needs at least one checkpoint, got none")
-    first = _read(folders[0], ema=ema)
+
+    def read(folder: Path) -> dict[str, Tensor]:
+        files = CheckpointFiles(folder)
+        return files.part(MODEL_PART) | (files.part(EMA_PART) if ema else {})
+
+    first = read(folders[0])
     # Copies: tensors are mapped from the file.
     sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
     kept = {name: tensor.clone() for name, tensor in first.items() if name not in sums}
     for folder in folders[1:]:
-        tensors = _read(folder, ema=ema)
+        tensors = read(folder)
         compare(folder, str(folders[0]), first, tensors)
         for name, tensor in tensors.items():
             if tensor.dtype != first[name].dtype:
@@ -283,9 +281,3 @@ def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
                 )
     means = {name: total.div_(len(folders)).to(first[name].dtype) for name, total in sums.items()}
     return {name: kept[name] if name in kept else means[name] for name in first}
-
-
-def _read(folder: Path, *, ema: bool) -> dict[str, Tensor]:
-    files = CheckpointFiles(folder)
-    tensors = files.part(MODEL_PART)
-    return tensors | files.part(EMA_PART) if ema else tensors

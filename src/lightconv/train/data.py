@@ -11,7 +11,7 @@ from lightconv.data.store import PAIR
 from lightconv.files import digest, inside
 from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.train.config import TrainConfig
-from lightconv.train.group import Group
+from lightconv.train.distributed import Group
 
 
 class TrainingData(Protocol):

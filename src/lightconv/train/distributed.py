@@ -1,4 +1,4 @@
-"""Several ranks with a copy of the model each: how they meet, and what they exchange.
+"""Ranks that train together: one process, or several with a copy of the model each.
 
 Each rank accumulates its gradients alone, and these are summed once per update in a few large
 pieces. DistributedDataParallel would sum them during the last backward pass; but then a rank that
@@ -10,10 +10,11 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,8 +23,11 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from lightconv.processes import PARENT, watch_parent
-from lightconv.train.group import Compute, Group
 from lightconv.train.launch import EXIT_LOST, PAUSE, STORE, RankPlace
+
+T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
+Compute = Callable[[Callable[[], bool]], float]
 
 # Longest wait in a collective (rank 0 may be writing a checkpoint), and at the start.
 TIMEOUT = timedelta(minutes=30)
@@ -39,91 +43,55 @@ class LostError(ConnectionError):
     """The other ranks cannot be reached."""
 
 
-@contextmanager
-def join(
-    place: RankPlace | None,
-    device: torch.device,
-    env: Mapping[str, str],
-    *,
-    kind: "type[Replicas] | None" = None,
-    stop: Callable[[], int] = lambda: 0,
-    exit_code: Callable[[BaseException], int] = lambda error: 1,
-) -> Iterator[Group]:
-    """The group of this process, left when the block ends.
+class Group:
+    """Communication between ranks; every rank calls the same methods in the same order.
 
-    kind       class of the group; default: Replicas
-    stop       0, or the exit code of a stop that came before all have met
-    exit_code  exit code of the process for an error
-
-    When a rank fails, the others end with its exit code (SystemExit) and let it report the error.
+    rank      number of this process, from 0 on; rank 0 writes
+    size      number of ranks
+    lockstep  True if all ranks must run the model equally often, because each has a part of it
     """
-    if place is None or place.size == 1:
-        yield Group()
-        return
-    if PARENT in env or "TORCHELASTIC_RUN_ID" in env:
-        watch_parent(int(env.get(PARENT, os.getppid())))
-    store: Store | None = None
-    try:
-        with _contact():
-            store = meet(_open_store(place, env), place, stop=stop)
-            _start(store, place, device)
-        yield (kind or Replicas)(place, device, store)
-    except (Exception, KeyboardInterrupt) as error:
-        code = _other_code(store, place, error, exit_code(error), launched=STORE in env)
-        if code is None:
-            raise
-        raise SystemExit(code) from None
-    finally:
-        if dist.is_initialized():
-            with suppress(RuntimeError):
-                dist.destroy_process_group()
 
+    rank: int = 0
+    size: int = 1
+    lockstep: bool = False
 
-def meet(store: Store, place: RankPlace, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:
-    """The store under a prefix that the processes of this attempt share and no earlier one had.
+    def prepare(self, model: nn.Module) -> None:
+        """Shards the model, if the group does; called before an optimiser is built."""
 
-    torchrun may give restarted processes the store of those before, with the addresses of dead
-    ranks in it, and its count of restarts may differ between machines. So each rank sets a new
-    word, rank 0 lists the words, and all continue once each has found its word in the same list.
-    """
-    rank, mine = place.rank, secrets.token_hex(8)
-    words, heard = ([f"{key}/{n}" for n in range(place.size)] for key in ("word", "heard"))
-    said: dict[str, str] = {}
+    def sum(self, values: Tensor) -> Tensor:
+        """values [n] float64 -> their sums over all ranks [n], on the same device."""
+        return values
 
-    def say(key: str, text: str) -> None:
-        if said.get(key) != text:
-            said[key] = text
-            store.set(key, text)
+    def agree(self, code: int) -> int:
+        """The largest `code` of any rank; also a barrier."""
+        return code
 
-    def read(*keys: str) -> list[str]:
-        """Values of all these keys; empty until all are set."""
-        return [store.get(key).decode() for key in keys] if store.check(list(keys)) else []
+    def tell(self, text: str | None) -> str | None:
+        """The text of the first rank that has one, on every rank; None if none has."""
+        return text
 
-    def with_mine(key: str) -> str | None:
-        for text in read(key):
-            parts = text.split(",")
-            return text if len(parts) == place.size and parts[rank] == mine else None
-        return None
+    def first(self, compute: Compute, stop: Callable[[], bool]) -> float:
+        """The result of rank 0 on every rank; the others wait, however long it takes.
 
-    say(words[rank], mine)
-    deadline = time.monotonic() + MEETING.total_seconds()
-    while time.monotonic() < deadline:
-        if code := stop():
-            raise SystemExit(code)
-        if rank == 0 and (found := read(*words)):
-            listed = ",".join(found)
-            say("list", listed)
-            if read(*heard) == [listed] * place.size:
-                say("go", listed)
-        if own := with_mine("list"):
-            say(heard[rank], own)
-        if go := with_mine("go"):
-            return PrefixStore(hashlib.sha256(go.encode()).hexdigest()[:16], store)
-        time.sleep(PAUSE)
-    raise LostError(
-        f"process {rank} waited {MEETING.total_seconds():.0f} s for the others, expected "
-        f"{place.size} to begin. Look at what became of them"
-    )
+        compute  called on rank 0 with a function that is true once any rank wants to stop
+        stop     true once this rank wants to stop
+        """
+        return compute(stop)
+
+    def together(self, items: Iterable[T]) -> Iterator[T | None]:
+        """The items of this rank; in lockstep None follows while other ranks still have some."""
+        yield from items
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Makes each gradient its sum over all ranks, once per update; None counts as zero."""
+
+    def norm(self, model: nn.Module) -> Tensor:
+        """The norm of the whole gradient [], after `sum_gradients`; the same on every rank."""
+        return torch.nn.utils.get_total_norm(gradients(model))
+
+    def whole(self, model: M) -> M | None:
+        """The model with all of its parameters; None on ranks above 0 if it is sharded."""
+        return model
 
 
 class Replicas(Group):
@@ -174,7 +142,9 @@ class Replicas(Group):
     def sum_gradients(self, model: nn.Module) -> None:
         under_way = []
         for piece in pieces([p for p in model.parameters() if p.requires_grad], PIECE):
-            flat = torch.cat([_gradient(parameter).flatten() for parameter in piece])
+            flat = torch.cat(
+                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in piece]
+            )
             # Gradients become views of the sums.
             parts = flat.split([parameter.numel() for parameter in piece])
             for parameter, part in zip(piece, parts, strict=True):
@@ -188,6 +158,127 @@ class Replicas(Group):
     def _has(self, key: str) -> bool:
         with _contact():
             return self._store.check([key])
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sharded tensors as a whole on the CPU of rank 0, empty on other ranks; others as they are."""
+
+    def whole(tensor: Tensor) -> Tensor:
+        if not hasattr(tensor, "full_tensor"):
+            return tensor
+        full: Tensor = tensor.full_tensor()
+        return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
+
+    return {name: whole(tensor) for name, tensor in tensors.items()}
+
+
+def shard(whole: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of `whole` if `like` is sharded, else all of it."""
+    if not hasattr(like, "full_tensor"):
+        return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+
+
+@contextmanager
+def join(
+    place: RankPlace | None,
+    device: torch.device,
+    env: Mapping[str, str],
+    *,
+    kind: type[Replicas] = Replicas,
+    stop: Callable[[], int] = lambda: 0,
+    exit_code: Callable[[BaseException], int] = lambda error: 1,
+) -> Iterator[Group]:
+    """The group of this process, left when the block ends.
+
+    stop       0, or the exit code of a stop that came before all have met
+    exit_code  exit code of the process for an error
+
+    When a rank fails, the others end with its exit code (SystemExit) and let it report the error.
+    """
+    if place is None or place.size == 1:
+        yield Group()
+        return
+    if PARENT in env or "TORCHELASTIC_RUN_ID" in env:
+        watch_parent(int(env.get(PARENT, os.getppid())))
+    store: Store | None = None
+    try:
+        with _contact():
+            store = meet(_open_store(place, env), place, stop=stop)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.size,
+                timeout=TIMEOUT,
+            )
+            # Barrier: nobody continues before every rank has joined.
+            dist.all_reduce(torch.zeros(1))
+        yield kind(place, device, store)
+    except (Exception, KeyboardInterrupt) as error:
+        code = _other_code(store, place, error, exit_code(error), launched=STORE in env)
+        if code is None:
+            raise
+        raise SystemExit(code) from None
+    finally:
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+
+
+def meet(store: Store, place: RankPlace, *, stop: Callable[[], int] = lambda: 0) -> PrefixStore:
+    """The store under a prefix that the processes of this attempt share and no earlier one had.
+
+    torchrun may give restarted processes the store of those before, with the addresses of dead
+    ranks in it, and its count of restarts may differ between machines. So each rank sets a new
+    word, rank 0 lists the words, and all continue once each has found its word in the same list.
+    """
+    rank, mine = place.rank, secrets.token_hex(8)
+    words, heard = ([f"{key}/{n}" for n in range(place.size)] for key in ("word", "heard"))
+    said: dict[str, str] = {}
+
+    def say(key: str, text: str) -> None:
+        if said.get(key) != text:
+            said[key] = text
+            store.set(key, text)
+
+    def read(*keys: str) -> list[str]:
+        """Values of all these keys; empty until all are set."""
+        return [store.get(key).decode() for key in keys] if store.check(list(keys)) else []
+
+    def with_mine(key: str) -> str:
+        (text,) = read(key) or [""]
+        parts = text.split(",")
+        return text if len(parts) == place.size and parts[rank] == mine else ""
+
+    say(words[rank], mine)
+    deadline = time.monotonic() + MEETING.total_seconds()
+    while time.monotonic() < deadline:
+        if code := stop():
+            raise SystemExit(code)
+        if rank == 0 and (found := read(*words)):
+            listed = ",".join(found)
+            say("list", listed)
+            if read(*heard) == [listed] * place.size:
+                say("go", listed)
+        if own := with_mine("list"):
+            say(heard[rank], own)
+        if go := with_mine("go"):
+            return PrefixStore(hashlib.sha256(go.encode()).hexdigest()[:16], store)
+        time.sleep(PAUSE)
+    raise LostError(
+        f"process {rank} waited {MEETING.total_seconds():.0f} s for the others, expected "
+        f"{place.size} to begin. Look at what became of them"
+    )
 
 
 def pieces(parameters: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
@@ -204,10 +295,6 @@ def pieces(parameters: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
         yield piece
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
 def _open_store(place: RankPlace, env: Mapping[str, str]) -> Store:
     if STORE in env:
         # A FileStore in a missing folder waits for minutes, and no other thread runs meanwhile.
@@ -216,18 +303,6 @@ def _open_store(place: RankPlace, env: Mapping[str, str]) -> Store:
         return FileStore(env[STORE], place.size)
     store: Store = next(iter(rendezvous("env://", place.rank, place.size, timeout=MEETING)))[0]
     return store
-
-
-def _start(store: Store, place: RankPlace, device: torch.device) -> None:
-    backend = "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=place.size, timeout=TIMEOUT
-    )
-    # Barrier: nobody continues before every rank has joined.
-    dist.all_reduce(torch.zeros(1))
 
 
 @contextmanager
@@ -245,10 +320,10 @@ def _other_code(
     """Exit code of the rank that failed first; None if it is this one, which reports the error."""
     if store is None:
         return None
-    causes, mine = [error], f"{place.rank} {code}"
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    lost = any(isinstance(cause, LostError) for cause in causes)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LostError):
+        cause = cause.__cause__
+    lost, mine = cause is not None, f"{place.rank} {code}"
     try:
         if lost and launched and not store.check([FAILED]):
             return EXIT_LOST

@@ -1,26 +1,28 @@
-"""Ranks of a run as processes: the place of this one, and a launcher for this machine.
+"""Processes of a run: requests to stop, the place of a rank, and a launcher for this machine.
 
 `lightconv train --processes N` starts N processes and ends with them. torchrun does the same for
 several machines, but treats the exit code of a saved stop as a failure of the rank and forgets the
 codes of ranks after a signal, so a failed save would look like a stop. Nothing here needs torch.
 """
 
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, Self
 
 from lightconv.console import tell
 from lightconv.device import count_cores
 from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, GRACE, PARENT
-from lightconv.train.signals import handled
 
 # Environment variable of the launcher: the file in which its ranks find each other.
 STORE = "LIGHTCONV_STORE"
@@ -28,6 +30,68 @@ STORE = "LIGHTCONV_STORE"
 EXIT_LOST = 76
 MOST = 1024
 PAUSE = 0.05
+_SHOW_CURSOR = b"\x1b[?25h"
+_HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Passes SIGTERM, SIGHUP and Ctrl-C to `handler`, except those ignored before, as by nohup."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # others may have no handlers
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+class Stop(ExitStack):
+    """A request to save and end; a context manager.
+
+    While it is open, SIGTERM, SIGHUP and the first Ctrl-C are noted and interrupt nothing; a second
+    Ctrl-C is a KeyboardInterrupt.
+
+    code         0, or the exit code of the request
+    max_seconds  time after which it asks by itself
+    quiet        print nothing
+    hard         a second Ctrl-C ends the process at once: an exception that comes while a pool of
+                 threads holds a lock would wait forever. Checkpoints survive it as they do kill -9
+    """
+
+    def __init__(
+        self, max_seconds: float | None = None, *, quiet: bool = False, hard: bool = False
+    ) -> None:
+        super().__init__()
+        self._code, self._quiet, self._hard = 0, quiet, hard
+        self._deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+
+    @property
+    def code(self) -> int:
+        return self._code or (EXIT_STOPPED if time.monotonic() >= self._deadline else 0)
+
+    def __enter__(self) -> Self:
+        self.enter_context(handled(self._note))
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            self._code = self._code or EXIT_STOPPED
+        elif self._code != EXIT_INTERRUPT:
+            self._code = EXIT_INTERRUPT
+            if not self._quiet:
+                with suppress(OSError):
+                    os.write(2, _HINT)  # not print: the signal may have come in the middle of one
+        elif not self._hard:
+            raise KeyboardInterrupt
+        else:
+            with suppress(OSError):
+                if os.isatty(2):
+                    os.write(2, _SHOW_CURSOR)  # a live line may have hidden it
+            os._exit(EXIT_INTERRUPT)
 
 
 class RankPlace(NamedTuple):
@@ -147,10 +211,9 @@ class Ranks(ExitStack):
         self._running: dict[int, subprocess.Popen[bytes]] = {}  # by rank
         self._codes: dict[int, int] = {}  # by rank, in the order of their ends
         self._signals: list[int] = []  # received, not yet passed on
-        self._passed: set[int] = set()
+        self._passed: list[int] = []
         self._ending: set[int] = set()  # ranks that were told to end because another has failed
-        self._interrupts = 0
-        self._deadline: float | None = None
+        self._deadline = math.inf
 
     def __enter__(self) -> Self:
         self.enter_context(handled(lambda number, frame: self._signals.append(number)))
@@ -171,7 +234,7 @@ class Ranks(ExitStack):
         while self._running:
             self._pass_on()
             self._collect()
-            if self._deadline is not None and time.monotonic() > self._deadline:
+            if time.monotonic() > self._deadline:
                 self._send(signal.SIGKILL)
             time.sleep(PAUSE)
         return self._conclude()
@@ -179,9 +242,8 @@ class Ranks(ExitStack):
     def _pass_on(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
-            self._passed.add(number)
-            self._interrupts += number == signal.SIGINT
-            if self._interrupts > 1:
+            self._passed.append(number)
+            if self._passed.count(signal.SIGINT) > 1:
                 self._send(signal.SIGKILL)
             elif number == signal.SIGINT and 0 in self._running:
                 # The ranks agree on a stop among themselves.
@@ -203,7 +265,7 @@ class Ranks(ExitStack):
             self._codes[rank] = EXIT_LOST if told else code
             # Rank 0 may still be writing when others end: that starts no deadline.
             saved = (0, EXIT_STOPPED, EXIT_INTERRUPT)
-            if self._deadline is None and (rank == 0 or code not in saved):
+            if self._deadline == math.inf and (rank == 0 or code not in saved):
                 self._deadline = time.monotonic() + self.grace
                 if code:
                     # A rank that has not met the others yet would not notice.
@@ -211,7 +273,7 @@ class Ranks(ExitStack):
                     self._send(signal.SIGTERM)
 
     def _conclude(self) -> int:
-        if self._interrupts > 1:
+        if self._passed.count(signal.SIGINT) > 1:
             return EXIT_INTERRUPT
         bad = [(rank, code) for rank, code in self._codes.items() if code]
         spoken = [code for _, code in bad if code > 0 and code != EXIT_LOST]

@@ -1,4 +1,4 @@
-"""Record of a run: log.jsonl, TensorBoard curves, and lines for people."""
+"""Record of a run: log.jsonl, curves for TensorBoard and as a picture, lines for people."""
 
 import errno
 import json
@@ -7,18 +7,24 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightconv.console import show_duration
+from lightconv.console import show_duration, tell
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from lightconv.train.trainer import Record
 
 LOG_FILE = "log.jsonl"
 BOARD_FOLDER = "tensorboard"
+PLOT_FILE = "plot.png"
+SUFFIXES = (".png", ".svg", ".pdf")
+# Distinct for colour-blind readers.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999933")
 # Updates over which the shown rates are means.
 RECENT = 50
 # Fields of an entry that are not curves.
@@ -58,7 +64,10 @@ class Log(ExitStack):
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Appends one line; a number that is not finite becomes null."""
-        plain = {name: _finite(value) for name, value in entry.items()}
+        plain = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in entry.items()
+        }
         self.entries.append(plain)
         rest = json.dumps(plain, allow_nan=False).encode() + b"\n"
         try:
@@ -107,8 +116,10 @@ def _parse(
     size = place = 0
     for number, line in enumerate(lines, 1):
         place += len(line) + 1
-        entry = _parse_line(line)
-        if entry is None:
+        entry = None
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
             report(f"{path}: line {number} is damaged and left out")
         elif keep(entry):
             entries.append(entry)
@@ -116,18 +127,6 @@ def _parse(
     if rest:
         report(f"{path}: the last line is torn and cut off")
     return entries, size
-
-
-def _parse_line(line: bytes) -> Entry | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) and type(entry.get("step")) is int else None
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Board:
@@ -192,3 +191,72 @@ def describe_validation(entry: Mapping[str, Any], *, improved: bool) -> str:
 def perplexity(nll: float) -> float:
     """exp(nll), infinite beyond the range of floats."""
     return math.inf if nll > 700.0 else math.exp(nll)
+
+
+def draw(runs: Sequence[Path], out: Path) -> None:
+    """Writes a picture of all runs; the suffix of its name is its format."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
+    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(
+            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
+        ) from None
+    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
+    figure = Figure(figsize=(5.2 * (2 + len(metrics)), 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
+    titles = ["loss per token", *(f"{metric} (validation)" for metric in metrics), "learning rate"]
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title, fontsize="medium")
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+    for place, (name, log) in enumerate(logs.items()):
+        train, valid = ([e for e in log if e.get("kind") == kind] for kind in ("train", "valid"))
+        colour = COLOURS[place % len(COLOURS)]
+        dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
+        thin = {"color": colour, "linewidth": 1.0, "alpha": 0.5}
+        _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
+        _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
+        for axis, metric in zip(axes[1:], metrics, strict=False):
+            _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
+        # Runs often have the same rate: a later curve leaves a rim of the earlier ones.
+        width = 1.4 + 2.0 * (len(logs) - place - 1)
+        _curve(axes[-1], train, "lr", color=colour, linewidth=width)
+    axes[0].legend(frameon=False, fontsize="small")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=150)
+
+
+def _curve(axis: "Axes", entries: Sequence[Entry], field: str, **style: Any) -> None:
+    points = [(e["step"], e[field]) for e in entries if isinstance(e.get(field), int | float)]
+    if points:
+        axis.plot(*zip(*points, strict=True), **style)
+
+
+def _metric(entry: Entry) -> dict[str, float]:
+    found = entry.get("metric")
+    return found if isinstance(found, dict) else {}
+
+
+def _read(run: Path) -> list[Entry]:
+    path = run / LOG_FILE
+    if not path.exists():
+        raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
+    if entries := read_log(path, tell):
+        return entries
+    raise ValueError(f"{path} has no entries yet. Wait for the first one")
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    short = [run.absolute().name for run in runs]
+    names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
+    double = [name for name in names if names.count(name) > 1]
+    if double:
+        raise ValueError(f"{double[0]} is given twice, expected each run once")
+    return names

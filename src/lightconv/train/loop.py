@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,17 +20,16 @@ from lightconv.train.checkpoint import (
     OPTIMIZER_PART,
     Checkpoint,
     flatten_optimizer,
-    restore_model,
     restore_optimizer,
+    restore_tensors,
 )
 from lightconv.train.checkpoints import Checkpoints, SaveError
 from lightconv.train.data import TrainingData
-from lightconv.train.group import Group, gather
-from lightconv.train.guard import DivergenceError
+from lightconv.train.distributed import Group, gather
+from lightconv.train.launch import Stop
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.memory import Allocator
-from lightconv.train.optim import Model
-from lightconv.train.signals import Stop
+from lightconv.train.optim import DivergenceError, Model
 from lightconv.train.trainer import Record, Trainer
 
 
@@ -143,15 +143,19 @@ class Loop:
             raise SaveError(f"{what}. {self.checkpoints.describe_last()}") from error
 
     def _run(self) -> int:
-        code = 0
-        with self.data.updates(self.progress.position, self.config, self.group) as updates:
+        code, config = 0, self.config
+        with self.data.updates(self.progress.position, config, self.group) as updates:
             while True:
-                if self._validation_due():
+                step = self.trainer.step
+                due = step % config.validate_every == 0 or step >= config.max_steps
+                if due and step != self.progress.validated:
                     code = self._validate()
                 ended = self.ended()
-                if self._save_due(last=ended or code > 0):
+                best = config.keep_best > 0 and step == self.progress.best_step > 0
+                due = ended or code > 0 or config.is_regular(step) or best
+                if due and step != self.saved:
                     self._save()
-                if ended and self.trainer.step < self.config.max_steps:
+                if ended and step < config.max_steps:
                     self.display.note(
                         f"training ends: {self.progress.stale} validations in a row without a "
                         "better one (train.patience)"
@@ -170,11 +174,11 @@ class Loop:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint, and tells so."""
         trainer, values = self.trainer, checkpoint.values
-        restore_model(trainer.model, checkpoint.tensors[MODEL_PART])
+        restore_tensors(parameters(trainer.model), checkpoint.tensors[MODEL_PART])
         state = checkpoint.tensors[OPTIMIZER_PART]
         restore_optimizer(trainer.optimizer, trainer.model, state, values["optimizer"])
         if trainer.ema is not None:
-            trainer.ema.restore(checkpoint.tensors[EMA_PART])
+            restore_tensors(trainer.ema.tensors, checkpoint.tensors[EMA_PART])
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
@@ -239,11 +243,6 @@ class Loop:
         if self.log is not None:
             self.log.write(entry)
 
-    def _validation_due(self) -> bool:
-        step, config = self.trainer.step, self.config
-        due = step % config.validate_every == 0 or step >= config.max_steps
-        return due and step != self.progress.validated
-
     def _validate(self) -> int:
         """0 when it is done; the exit code of a stop, and then it counts for nothing."""
         progress, trainer = self.progress, self.trainer
@@ -278,11 +277,8 @@ class Loop:
         """The metric, which rank 0 computes while the others wait."""
         model = self.trainer.model.eval()
         with self.trainer.averaged():
-            whole = self.group.whole(model)  # None above rank 0
-
-            def compute(hurry: Callable[[], bool]) -> float:
-                return metric.compute(cast(Model, whole), hurry)
-
+            whole = cast(Model, self.group.whole(model))  # None above rank 0
+            compute = partial(metric.compute, whole)
             return self.group.first(compute, lambda: self.stop.code > 0)
 
     def _until_stop(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -291,12 +287,6 @@ class Loop:
             yield batch
             if self.stop.code:
                 return
-
-    def _save_due(self, *, last: bool) -> bool:
-        step, progress = self.trainer.step, self.progress
-        new_best = self.config.keep_best > 0 and progress.validated == step == progress.best_step
-        due = last or self.config.is_regular(step) or (new_best and step > 0)
-        return due and step != self.saved
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.step

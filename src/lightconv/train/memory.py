@@ -9,6 +9,7 @@ C libraries are left as they are.
 import ctypes
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -77,9 +78,9 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
 
 
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt
+_TRIM, _MMAP, _MMAP_MAX = -1, -3, -4  # mallopt: thresholds of trimming and of maps, number of maps
 # Values that glibc reaches by itself once large blocks have been freed, and its number of maps.
-_USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65536}
+_USUAL = {_TRIM: 64 << 20, _MMAP: 32 << 20, _MMAP_MAX: 65536}
 _STATUS = Path("/proc/self/statm")
 
 
@@ -92,26 +93,24 @@ class Allocator:
     def __init__(self, most: int | None = None) -> None:
         self.most = most_kept() if most is None else most
         self.kept = False
-        self._libc = _glibc() if self.most > 0 else None
 
     def __enter__(self) -> Self:
-        if self._libc is not None:
-            wanted = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
-            self.kept = all(self._libc.mallopt(*item) for item in wanted.items())
+        if self.most > 0 and (libc := _glibc()):
+            self.kept = bool(libc.mallopt(_MMAP_MAX, 0) and libc.mallopt(_TRIM, 2**31 - 1))
         return self
 
     def release(self) -> bool:
         """Returns free memory to the system if the process has outgrown its bound."""
-        if not self.kept or self._libc is None or resident_bytes() <= self.most:
-            return False
-        self._libc.malloc_trim(0)
-        return True
+        grown = self.kept and resident_bytes() > self.most
+        if grown and (libc := _glibc()):
+            libc.malloc_trim(0)
+        return grown
 
     def __exit__(self, *_: object) -> None:
-        if self.kept and self._libc is not None:
+        if self.kept and (libc := _glibc()):
             for item in _USUAL.items():
-                self._libc.mallopt(*item)
-            self._libc.malloc_trim(0)
+                libc.mallopt(*item)
+            libc.malloc_trim(0)
         self.kept = False
 
 
@@ -137,5 +136,6 @@ def resident_bytes() -> int:
         return 0
 
 
+@cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

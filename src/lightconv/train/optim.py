@@ -1,10 +1,11 @@
-"""Parts of an update: loss, number format, optimiser, moving average and seeds."""
+"""Parts of an update: loss, number format, guards, optimiser, moving average, seeds."""
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +14,22 @@ from torch import Tensor, nn
 from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.train.config import NesterovConfig, OptimizerConfig, Precision
-from lightconv.train.group import shard
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The loss is a sum over tokens, so its gradients are large to begin with.
 FIRST_SCALE = 128.0
 LARGEST_SCALE = 2.0**24
 GROW_EVERY = 2000
+MOST_IN_A_ROW = 10
+# Number of examples of a batch that an error lists.
+LISTED = 8
+# Messages of torch on a processor, where the error has no class of its own.
+OUT_OF_MEMORY = (
+    "DefaultCPUAllocator",
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+)
 
 Model = Seq2Seq | LanguageModel
 
@@ -72,26 +82,33 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, DTYPES[precision])
 
 
-class LossScale:
-    """Factor of the loss before its backward pass; 1 except for fp16.
+class DivergenceError(RuntimeError):
+    """Training cannot continue: the message names the step, the module and the batch."""
 
-    Halved when a gradient is not finite, doubled after `GROW_EVERY` updates without that.
+
+class Guard:
+    """Counts the updates whose gradient was not finite, and adapts the loss scale to them.
+
+    scale  factor of the loss before its backward pass; 1 except for fp16: halved when a gradient is
+           not finite, doubled after `GROW_EVERY` updates without that
     """
 
     def __init__(self, precision: Precision) -> None:
         self.fixed = precision != "fp16"
-        self.value = 1.0 if self.fixed else FIRST_SCALE
-        self.good = 0
+        self.scale = 1.0 if self.fixed else FIRST_SCALE
+        self.skipped = self.in_a_row = self.good = 0
 
-    def adjust(self, *, finite: bool) -> None:
-        if self.fixed:
-            return
-        self.good = self.good + 1 if finite else 0
-        if not finite:
-            self.value /= 2.0
-        elif self.good == GROW_EVERY:
-            self.value = min(self.value * 2.0, LARGEST_SCALE)
-            self.good = 0
+    def count(self, *, finite: bool) -> bool:
+        """Called after each update; True if too many in a row were not finite."""
+        self.in_a_row = 0 if finite else self.in_a_row + 1
+        self.skipped += not finite
+        if not self.fixed:
+            self.good = self.good + 1 if finite else 0
+            if not finite:
+                self.scale /= 2.0
+            elif self.good == GROW_EVERY:
+                self.scale, self.good = min(self.scale * 2.0, LARGEST_SCALE), 0
+        return self.in_a_row >= MOST_IN_A_ROW
 
 
 def build_optimizer(
@@ -138,20 +155,12 @@ class EMA:
             self._swap()
 
     @torch.no_grad()
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        for name, tensor in self.tensors.items():
-            tensor.copy_(shard(tensors[name], tensor))
-
-    @torch.no_grad()
     def _swap(self) -> None:
+        # By copies: others refer to the memory of parameters, as FSDP does.
         for name, parameter in self.model.named_parameters():
-            average = self.tensors[name]
-            if hasattr(parameter, "full_tensor"):  # sharded: FSDP refers to its memory too
-                kept = parameter.detach().clone()
-                parameter.copy_(average)
-                average.copy_(kept)
-            else:
-                parameter.data, self.tensors[name] = average, parameter.data
+            kept = parameter.detach().clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(kept)
 
 
 def derive(*numbers: int) -> int:
@@ -168,3 +177,85 @@ def set_seed(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+def describe(step: int, culprit: tuple[str, int] | None, batches: Sequence[Batch]) -> str:
+    """The message of `DivergenceError`; without batches nobody has looked for a culprit."""
+    text = f"diverged at step {step}: {MOST_IN_A_ROW} gradients in a row were not finite"
+    advice = "Lower train.schedule.peak, clip with train.clip_norm, or choose another normalisation"
+    if culprit is None:
+        return f"{text}, though that of each batch alone is" if batches else f"{text}. {advice}"
+    module, place = culprit
+    batch = batches[place]
+    where = f"batch {place + 1} of {len(batches)}"
+    if batch.rows is not None:
+        rows = [*map(str, batch.rows[:LISTED].tolist()), *["..."] * (len(batch.rows) > LISTED)]
+        where += f", examples {', '.join(rows)}"
+    return f"{text}, the last one from {module} ({where}). {advice}"
+
+
+def find_culprit(
+    model: nn.Module, runs: Sequence[Callable[[], Loss]], scale: float
+) -> tuple[str, int] | None:
+    """The module that made the first number that is not finite, and the place of the batch.
+
+    runs   each returns the loss of one batch
+    scale  factor of losses before the backward pass
+    """
+    ran: list[str] = []
+    wrong: list[str] = []
+
+    def look(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        ran.append(name)
+        if isinstance(output, Tensor) and not _is_finite(output):
+            wrong.append(name)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(look, name)).remove)
+        for place, run in enumerate(runs):
+            model.zero_grad(set_to_none=True)
+            ran.clear()
+            loss = run().loss
+            if wrong or not _is_finite(loss):
+                return (wrong or ["output"])[0], place
+            torch.autograd.backward(loss * scale)
+            named = model.named_parameters()
+            wrong += [name.rpartition(".")[0] for name, p in named if not _is_finite(p.grad)]
+            if wrong:
+                # The one that ran last had its gradient computed first. A module may not run
+                # itself, but have its parameters read by the one around it.
+                known = [name for name in wrong if name in ran]
+                return max(known, key=ran.index, default=wrong[-1]), place
+    return None
+
+
+def _is_finite(tensor: Tensor | None) -> bool:
+    return tensor is None or bool(tensor.isfinite().all())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for an error of exhausted memory on any device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+
+
+def positions(batch: Batch) -> int:
+    """Positions of the largest part of a batch, padding included."""
+    return max(part.numel() for part in (*batch.inputs, batch.target))
+
+
+def halve(batch: Batch) -> tuple[Batch, Batch]:
+    """The first and the second half of the rows, each without columns of padding only."""
+
+    def cut(rows: slice) -> Batch:
+        inputs = tuple(trim(part[rows]) for part in batch.inputs)
+        numbers = None if batch.rows is None else batch.rows[rows]
+        return Batch(inputs, trim(batch.target[rows]), numbers)
+
+    def trim(part: Tensor) -> Tensor:
+        return part[:, : int((part != PAD).sum(1).max())]
+
+    middle = len(batch.target) // 2
+    return cut(slice(middle)), cut(slice(middle, None))

@@ -25,8 +25,7 @@ from lightconv.models.folder import (
     build_from,
 )
 from lightconv.train.config import TrainConfig
-from lightconv.train.log import BOARD_FOLDER, LOG_FILE, Board, Entry, Log, read_log
-from lightconv.train.plot import PLOT_FILE
+from lightconv.train.log import BOARD_FOLDER, LOG_FILE, PLOT_FILE, Board, Entry, Log, read_log
 
 if TYPE_CHECKING:
     import torch
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from lightconv.train.checkpoint import Checkpoint
     from lightconv.train.checkpoints import Checkpoints
     from lightconv.train.data import TrainingData
-    from lightconv.train.group import Group
+    from lightconv.train.distributed import Group
+    from lightconv.train.launch import Stop
     from lightconv.train.loop import RunMetric, RunProgress
-    from lightconv.train.signals import Stop
 
 # Tables of config.json that a model folder has too.
 TABLES = ("task", "decode")
@@ -244,11 +243,11 @@ class Run:
         """
         import torch
 
-        from lightconv.train.group import Group
+        from lightconv.train.distributed import Group
+        from lightconv.train.launch import Stop
         from lightconv.train.loop import Loop
         from lightconv.train.memory import Allocator, most_kept
         from lightconv.train.optim import derive, set_seed
-        from lightconv.train.signals import Stop
         from lightconv.train.trainer import Trainer
 
         group, config = group or Group(), self.train_config
@@ -325,7 +324,6 @@ class Run:
         self._file_names = {*PIPELINE_FILES, *files}
 
     def _check_data(self, found: "Checkpoint", data: "TrainingData") -> None:
-
         absent = dict.fromkeys({**found.values["data"], **data.digests}, "absent")
         old, new = ({**absent, **digests} for digests in (found.values["data"], data.digests))
         lines = [f"{k}: {old[k][:12]} -> {new[k][:12]}" for k in absent if old[k] != new[k]]

@@ -16,8 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import build_empty
 from lightconv.models.tensors import fill, parameters
-from lightconv.train.distributed import Replicas
-from lightconv.train.group import gather, gradients
+from lightconv.train.distributed import Replicas, gather, gradients
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)

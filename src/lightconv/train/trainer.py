@@ -11,26 +11,23 @@ from torch import Tensor
 
 from lightconv.data import Batch
 from lightconv.train.config import TrainConfig, find_rate
-from lightconv.train.group import Group, gradients
-from lightconv.train.guard import (
-    DivergenceError,
-    Guard,
-    describe,
-    find_culprit,
-    halve,
-    is_out_of_memory,
-    positions,
-)
+from lightconv.train.distributed import Group, gradients
 from lightconv.train.optim import (
     EMA,
+    DivergenceError,
+    Guard,
     Loss,
-    LossScale,
     Model,
     autocast,
     batch_loss,
     build_optimizer,
     derive,
+    describe,
     empty_batch,
+    find_culprit,
+    halve,
+    is_out_of_memory,
+    positions,
     set_seed,
 )
 
@@ -84,8 +81,7 @@ class Trainer:
         self.group = group or Group()
         self.device = next(model.parameters()).device
         self.step = 0
-        self.guard = Guard()
-        self.scale = LossScale(config.precision)
+        self.guard = Guard(config.precision)
         # Batches of more positions did not fit into memory.
         self.largest: int | None = None
         self.ema = EMA(model, config.ema) if config.ema > 0.0 else None
@@ -125,13 +121,13 @@ class Trainer:
         if tokens == 0.0:
             raise ValueError("an update needs at least one target token, got none")
         self.step += 1
-        size /= tokens * self.scale.value
+        scale = self.guard.scale
+        size /= tokens * scale
         finite = math.isfinite(size)
         if finite:
             self._apply(lr, tokens, size)
         if self.guard.count(finite=finite):
-            raise DivergenceError(self._explain(parts))
-        self.scale.adjust(finite=finite)
+            raise DivergenceError(self._explain(parts, scale))
         return Record(
             self.step, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
         )
@@ -164,25 +160,25 @@ class Trainer:
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
+        guard = self.guard
         return {
             "step": self.step,
-            "skipped": self.guard.skipped,
-            "in_a_row": self.guard.in_a_row,
-            "scale": self.scale.value,
-            "good": self.scale.good,
+            "skipped": guard.skipped,
+            "in_a_row": guard.in_a_row,
+            "scale": guard.scale,
+            "good": guard.good,
             "largest": self.largest,
         }
 
     def set_values(self, values: dict[str, Any]) -> None:
-        self.step = values["step"]
-        self.guard.skipped, self.guard.in_a_row = values["skipped"], values["in_a_row"]
-        if not self.scale.fixed:
-            self.scale.value, self.scale.good = values["scale"], values["good"]
-        self.largest = values["largest"]
+        self.step, self.largest, guard = values["step"], values["largest"], self.guard
+        guard.skipped, guard.in_a_row = values["skipped"], values["in_a_row"]
+        if not guard.fixed:
+            guard.scale, guard.good = values["scale"], values["good"]
 
     def _apply(self, lr: float, tokens: float, norm: float) -> None:
         """One optimiser step; gradients are sums, `norm` is the norm of their mean."""
-        factor = 1.0 / (tokens * self.scale.value)
+        factor = 1.0 / (tokens * self.guard.scale)
         limit = self.config.clip_norm
         if limit > 0.0:
             factor *= min(1.0, limit / (norm + 1e-6))
@@ -212,7 +208,7 @@ class Trainer:
                 part = own or _Part((), empty_batch(self.model))
                 try:
                     found = self._run(part)
-                    torch.autograd.backward(found.loss * self.scale.value)
+                    torch.autograd.backward(found.loss * self.guard.scale)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -267,14 +263,14 @@ class Trainer:
                 features=self.features,
             )
 
-    def _explain(self, parts: Sequence[_Part]) -> str:
+    def _explain(self, parts: Sequence[_Part], scale: float) -> str:
         """The message of a divergence; computes the update once more to find its source."""
         if self.group.lockstep:  # one rank cannot look for itself
             return describe(self.step, None, [])
         self.features = self.model.features
         self.step -= 1  # for the same randomness
         runs = [partial(self._run, part) for part in parts]
-        culprit = find_culprit(self.model, runs, self.scale.value)
+        culprit = find_culprit(self.model, runs, scale)
         self.step += 1
         text = describe(self.step, culprit, [part.batch for part in parts])
         # It may be the batch of another rank.
