@@ -18,7 +18,7 @@ from lightconv.corpora.debian import (
 )
 from lightconv.corpora.splits import leaks, package_stem, position
 from lightconv.data.config import BytesConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.text import Corpus, Example
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.fake_apt import FakeApt
 

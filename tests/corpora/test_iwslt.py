@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightconv.corpora import iwslt, open_corpus
-from lightconv.data.corpus import Corpus
+from lightconv.data.text import Corpus
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import Files, lines, pack, write_folder
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.corpora import open_corpus
-from lightconv.corpora.libreoffice import element_text, read_page
+from lightconv.corpora.debian import element_text, read_page
 from tests.corpora.fake_apt import FakeApt
 from tests.corpora.packing import make_deb
 

@@ -16,7 +16,7 @@ from lightconv.data.config import (
     SideConfig,
     TaskKind,
 )
-from lightconv.data.corpus import Corpus
+from lightconv.data.text import Corpus
 from tests.corpora.packing import lines, write_folder
 
 

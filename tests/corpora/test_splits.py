@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.corpora.splits import Item, divide, leaks, package_stem, position, split_of, template
-from lightconv.data.corpus import Reader
+from lightconv.data.text import Reader
 
 
 @pytest.mark.parametrize(

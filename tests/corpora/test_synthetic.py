@@ -13,7 +13,7 @@ import pytest
 
 from lightconv.corpora import CORPORA, open_corpus
 from lightconv.corpora.synthetic import Languages, Settings, Word, document, make, pick, sentence
-from lightconv.data.corpus import SPLITS, Example
+from lightconv.data.text import SPLITS, Example
 
 NAMES = [name for name in CORPORA if name.startswith("synthetic-")]
 SIZES = {"train": 300, "valid": 20, "test": 20}

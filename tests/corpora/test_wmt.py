@@ -10,8 +10,8 @@ import pytest
 from lightconv.corpora import open_corpus
 from lightconv.corpora.wmt import CAMPAIGNS, Seen, clean_chinese
 from lightconv.data.config import BPEConfig
-from lightconv.data.corpus import Corpus
 from lightconv.data.subword import Codes, WordPieces
+from lightconv.data.text import Corpus
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import Files, lines, pack, write_folder
 

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
-from lightconv.data.learn import frequent, learn, learn_codes, read_blocks
-from lightconv.data.subword import BYTE_LETTERS, END, Codes
+from lightconv.data.subword import (
+    BYTE_LETTERS,
+    END,
+    Codes,
+    frequent,
+    learn,
+    learn_codes,
+    read_blocks,
+)
 from tests.data.examples import Notes, learn_lines, make_lines, make_words
 from tests.data.test_subword import Pair, first_symbols, merge_everywhere, segment_plainly
 
@@ -44,7 +51,7 @@ def test_a_pair_that_stands_once_is_not_merged() -> None:
 def test_of_too_many_words_the_most_frequent_are_learned_from(
     most: int, learned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightconv.data.learn.MOST_WORDS", most)
+    monkeypatch.setattr("lightconv.data.subword.MOST_WORDS", most)
     codes = learn_codes(Counter({"ab": 9, "cd": 5, "ef": 5, "gh": 2, "ij": 2}), 10)
     assert codes.merges == tuple(map(tuple, learned.split()))
 

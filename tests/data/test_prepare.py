@@ -17,10 +17,10 @@ from lightconv.data.config import (
     PrepareConfig,
     WordsConfig,
 )
-from lightconv.data.corpus import Example
-from lightconv.data.learn import MOST_CHARACTERS, pieces
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
+from lightconv.data.subword import MOST_CHARACTERS, pieces
+from lightconv.data.text import Example
 from tests.data.examples import (
     BYTES,
     SIDES,

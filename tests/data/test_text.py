@@ -155,7 +155,7 @@ def test_parallel_files_of_different_length(tmp_path: Path, longer: int) -> None
     del sides[1 - longer][59:61]
     paths = write_pair(tmp_path, source, target)
     counts = (100, 98) if longer == 0 else (98, 100)
-    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60:"
+    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60"
     lines = read_parallel(paths)
     assert len(list(islice(lines, 98))) == 98
     with pytest.raises(ValueError, match=message):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lightconv.console import suggest
 from lightconv.data.config import TaskConfig
-from lightconv.data.corpus import Corpus
+from lightconv.data.text import Corpus
 
 # Takes one line of text about the work in progress.
 Progress = Callable[[str], None]
@@ -81,7 +81,7 @@ CORPORA: dict[str, CorpusEntry] = {
     "debian-lm": CorpusEntry("sentences of package descriptions", "debian:english", _MIRROR),
     **{
         f"libreoffice-en-{code}": CorpusEntry(
-            f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation", _MIRROR
+            f"LibreOffice's help, English to {_LANGUAGES[code]}", "debian:help_pages", _MIRROR
         )
         for code in ("de", "fr", "zh")
     },

@@ -12,8 +12,7 @@ from pathlib import Path
 from lightconv.corpora import CORPORA, Progress
 from lightconv.corpora.sources import SourceFiles
 from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
-from lightconv.data.corpus import Corpus, Example
-from lightconv.data.text import lines_of
+from lightconv.data.text import Corpus, Example, lines_of
 from lightconv.data.vocabulary import SPECIALS
 
 TYPES = 793_471
@@ -41,5 +40,5 @@ def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
 
 def _sentences(source: SourceFiles, files: list[str]) -> Iterator[Example]:
     for member, stream in source.walk(set(files)):
-        for line in lines_of(stream, str(member)):
+        for line in lines_of(stream.readline, str(member)):
             yield (line.removesuffix("\r"),)

@@ -18,8 +18,7 @@ from typing import Any
 from lightconv.corpora import CORPORA, Progress
 from lightconv.corpora.sources import Member, SourceFiles
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import SENTENCE_BREAK, Corpus, Example, Reader
-from lightconv.data.text import lines_of
+from lightconv.data.text import SENTENCE_BREAK, Corpus, Example, Reader, lines_of
 from lightconv.data.vocabulary import SPECIALS
 
 LISTS = {"train": "all_train.txt", "valid": "all_val.txt", "test": "all_test.txt"}
@@ -83,7 +82,7 @@ def _listed(source: SourceFiles, member: Member) -> list[str]:
 
 def _told(source: SourceFiles, member: Member) -> Iterator[Example]:
     for story, stream in source.walk(set(_listed(source, member))):
-        yield parse_story(lines_of(stream, str(story)))
+        yield parse_story(lines_of(stream.readline, str(story)))
 
 
 def parse_story(lines: Iterable[str]) -> Example:

@@ -13,9 +13,9 @@ from itertools import compress
 from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
-from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
+from lightconv.corpora.sources import Member, SourceFiles, read_pairs, segments
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example, Reader
+from lightconv.data.text import Corpus, Example, Reader
 from lightconv.data.words import Steps
 from lightconv.files import replace_file
 
@@ -40,7 +40,7 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TESTS)]
     files = [stem.format(lang) for stem in stems for lang in LANGUAGES]
     members = source.require({file: [file] for file in files}, CORPORA[name].needs)
-    read = partial(side_by_side, partial(_talk_lines, source), members[:2])
+    read = partial(read_pairs, partial(_talk_lines, source), members[:2])
     mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
     kept = _kept(read, cache / f"iwslt14-de-en.{mark}.kept", progress)
     return Corpus(
@@ -48,7 +48,7 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
         splits={
             "train": partial(_part, read, kept, False),
             "valid": partial(_part, read, kept, True),
-            "test": partial(side_by_side, partial(_test_lines, source), members[2:]),
+            "test": partial(read_pairs, partial(_test_lines, source), members[2:]),
         },
         pipeline=PIPELINE,
         filters=FilterConfig(unit="words", max_len=MAX_WORDS, max_ratio=MAX_RATIO),

@@ -24,7 +24,7 @@ from lightconv.data.config import (
     TaskConfig,
     TaskKind,
 )
-from lightconv.data.corpus import Corpus, Example, Reader
+from lightconv.data.text import Corpus, Example, Reader
 
 METRICS: dict[TaskKind, str] = {
     "translation": "sacrebleu",

@@ -13,9 +13,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from lightconv.corpora import CORPORA, Progress, translation_task
-from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
+from lightconv.corpora.sources import Member, SourceFiles, read_pairs, segments
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.text import Corpus, Example
 from lightconv.data.vocabulary import SPECIALS
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"
@@ -171,7 +171,7 @@ def _names(homes: Mapping[str, Sequence[str]], languages: Sequence[str]) -> dict
 def _examples(
     read: Callable[[Member], Iterator[str]], members: Sequence[Member], chinese: bool
 ) -> Iterator[Example]:
-    pairs = side_by_side(read, members)
+    pairs = read_pairs(read, members)
     return clean_chinese(pairs) if chinese else pairs
 
 

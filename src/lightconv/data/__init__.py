@@ -25,12 +25,21 @@ from lightconv.data.vocabulary import (
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
-    from lightconv.data.corpus import Corpus
-    from lightconv.data.loader import TASKS, Loader, Synthetic
+    from lightconv.data.batches import (
+        TASKS,
+        Batch,
+        Batches,
+        BatchPlan,
+        Loader,
+        Pairs,
+        Position,
+        Sentences,
+        Synthetic,
+    )
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
+    from lightconv.data.text import Corpus
 
 __all__ = [
     "BOS",

@@ -323,6 +323,6 @@ def windows(
 
 
 def _decoded(reader: LineReader, name: str, notes: Notes) -> Iterator[str]:
-    for line in () if reader.is_empty() else lines_of(reader, name, notes):
+    for line in () if reader.is_empty() else lines_of(reader.readline, name, notes):
         notes.returns += line.endswith("\r")
         yield line.removesuffix("\r")

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lightconv.console import suggest
-from lightconv.data.corpus import SENTENCE_BREAK
+from lightconv.data.text import SENTENCE_BREAK
 from lightconv.evaluate.signature import Score, Signature
 
 if TYPE_CHECKING:
