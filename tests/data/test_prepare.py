@@ -58,6 +58,12 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
 
 def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
     odd = ["漢字 😀", "tab\tand\u2028line", " two  spaces ", "a\rb", "\ufeffmark", "ﬁ e\u0301"]
+    odd += [
+        "</s> <s> <unk> <pad>@@ ",
+        "\0\x7f\xa0\xad",
+        "x" + " " * 70,
+        "👩\u200d👧\ue000\U0010ffff",
+    ]
     train = [(text, text[::-1]) for text in odd] + sentences(50)
     # A newline in a text cannot shift lines.
     found = prepare(corpus(train, [*train, ("one\ntwo", "y\n")], BYTES), tmp_path / "out")
@@ -67,6 +73,7 @@ def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
             for example in ids(found.store(split))
         ]
         assert texts == expected
+        assert min(min(side) for example in ids(found.store(split)) for side in example) >= 4
     for place, side in enumerate(found.sides):
         assert list(found.texts("valid", side)) == [example[place] for example in expected]
 
@@ -79,6 +86,8 @@ def test_language_modelling_keeps_empty_lines_where_it_is_told_to(tmp_path: Path
     assert kept.vocab_sizes == (6, 6)
     assert kept.sides == ("text",)
     assert kept.references("valid") == ["a b", "", "a"]
+    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
+        list(kept.texts("valid", "source"))
     dropped = prepare(corpus(text, text, pipeline), tmp_path / "dropped")
     assert len(dropped.store("train")) == 2
     assert len(dropped.store("valid")) == 3

@@ -20,15 +20,14 @@ SETTINGS = Settings(train=50, valid=10, test=10)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    prepare(make("synthetic-translation", SETTINGS), folder / "bytes")
-    prepare(make("synthetic-lm", SETTINGS), folder / "lm")
-    return folder
+    return prepare(
+        make("synthetic-translation", SETTINGS), tmp_path_factory.mktemp("made") / "bytes"
+    ).folder
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "bytes", tmp_path / "data"))
+    return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def test_what_it_holds(folder: Path) -> None:
@@ -51,15 +50,6 @@ def test_what_it_holds(folder: Path) -> None:
         data.store("dev")
     with pytest.raises(ValueError, match="no plain text of train, only its ids"):
         data.references("train")
-
-
-def test_one_side(made: Path) -> None:
-    data = Prepared.open(made / "lm")
-    assert data.sides == ("text",)
-    expected = make("synthetic-lm", SETTINGS).splits["valid"]()
-    assert data.references("valid") == [text for (text,) in expected]
-    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
-        list(data.texts("valid", "source"))
 
 
 @pytest.mark.parametrize(
@@ -169,29 +159,3 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path) -> None:
     (folder / "valid.target.txt").symlink_to(outside)
     with pytest.raises(ValueError, match="is a link that leaves its folder"):
         Prepared.open(folder)
-
-
-def test_garbage_in_prepared_json_is_an_error_or_a_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing but prepared.json is wrong, and the checksums are made to agree."""
-    intact = (folder / "prepared.json").read_bytes()
-    data = bytearray()
-    # Writing takes milliseconds.
-    monkeypatch.setattr("lightconv.config.text._read_text", lambda _: bytes(data).decode())
-    monkeypatch.setattr(Prepared, "_check_files", lambda self: None)
-    draw = random.Random(0)
-    pieces = [b'"', b"{", b"}", b"[", b":", b",", b"\\", b"\0", b"9" * 30, b"null", b"../", b"-1"]
-    opened = 0
-    for _ in range(2000):
-        data[:] = intact
-        for _ in range(draw.randint(1, 3)):
-            place = draw.randrange(len(data))
-            data[place : place + draw.randrange(3)] = draw.choice([*pieces, draw.randbytes(1)])
-        try:
-            found = Prepared.open(folder)
-            _ = found.vocab_sizes, found.task
-            opened += 1
-        except ValueError as error:
-            assert "\n" not in str(error)
-    assert 0 < opened < 1000

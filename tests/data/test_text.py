@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
 from collections.abc import Callable
@@ -177,26 +176,3 @@ def test_the_gap_is_found_where_lengths_stop_to_agree() -> None:
     assert near > 190
     assert first_gap([], [3, 4]) == 1
     assert first_gap([5, 9], [5, 9, 7]) == 3
-
-
-def test_garbage_is_an_error_or_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = random.Random(0)
-    good = "ein paar Wörter 漢字\r\n".encode() * 20
-    path.write_bytes(good)
-    data = bytearray()
-    # Writing takes milliseconds.
-    monkeypatch.setitem(text.COMPRESSED, ".de", lambda *_: io.BytesIO(bytes(data)))
-    read = 0
-    for _ in range(10_000):
-        data[:] = good
-        for _ in range(draw.randint(0, 3)):
-            place = draw.randrange(len(data))
-            data[place : place + draw.randint(0, 4)] = draw.randbytes(draw.randint(0, 4))
-        try:
-            lines = list(read_lines(path))
-        except ValueError as error:
-            assert "\n" not in str(error)
-        else:
-            assert len(lines) == data.count(b"\n") + (not data.endswith(b"\n"))
-            read += 1
-    assert 2000 < read < 9000

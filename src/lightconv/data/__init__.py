@@ -25,17 +25,8 @@ from lightconv.data.vocabulary import (
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.data.batches import (
-        TASKS,
-        Batch,
-        Batches,
-        BatchPlan,
-        Loader,
-        Pairs,
-        Position,
-        Sentences,
-        Synthetic,
-    )
+    from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
+    from lightconv.data.loader import TASKS, Loader, Synthetic
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
@@ -78,10 +69,10 @@ __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
-        "corpus": ["Corpus"],
         "loader": ["Loader", "Synthetic", "TASKS"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
+        "text": ["Corpus"],
     },
 )
