@@ -110,15 +110,6 @@ def test_the_papers_preparation(tmp_path: Path) -> None:
     assert list(corpus.digests) == ["de-en.tgz"]
 
 
-def test_folder_and_archive_say_the_same(tmp_path: Path) -> None:
-    packed = open_files(tmp_path, files())
-    folder = write_folder(tmp_path / "folder", files())
-    loose = open_corpus("iwslt14-de-en", folder / "de-en", tmp_path / "cache")
-    for split in ("train", "valid", "test"):
-        assert list(loose.splits[split]()) == list(packed.splits[split]())
-    assert len(loose.digests) == 12
-
-
 def test_words_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = list(open_files(tmp_path, files()).splits["train"]())
 

@@ -33,6 +33,8 @@ from lightconv.data.text import Reader
         ("linux-image-6.5.0-1-arm64", "linux"),
         ("x11-apps", "x11"),
         ("0ad-data", "0ad"),
+        ("libreoffice-writer", "reoffi"),
+        ("libreoffice", "reoffi"),
         ("lib", "lib"),
         ("python-", "python"),
         ("2048-qt", "2048"),

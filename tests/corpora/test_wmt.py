@@ -10,7 +10,6 @@ import pytest
 from lightconv.corpora import open_corpus
 from lightconv.corpora.wmt import CAMPAIGNS, Seen, clean_chinese
 from lightconv.data.config import BPEConfig
-from lightconv.data.subword import Codes, WordPieces
 from lightconv.data.text import Corpus
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import Files, lines, pack, write_folder
@@ -131,18 +130,6 @@ def test_the_package_keeps_its_codes(tmp_path: Path) -> None:
     assert loose.codes == tmp_path / "loose" / "bpe.32000"
 
 
-def test_the_codes_cut_words_as_the_package_has_them(tmp_path: Path) -> None:
-    cut = "a te@@ st to@@ k@@ en T@@ est"
-    codes = lines("#version: 0.2", "t e", "t o", "s t</w>", "e n</w>", "e st</w>")
-    files = SEGMENTED | {"train.tok.clean.bpe.32000.en": lines(cut, "", ""), "bpe.32000": codes}
-    corpus = opened("wmt16-en-de", pack(tmp_path / "wmt16_en_de.tar.gz", files))
-    assert corpus.codes is not None
-    segmenter = WordPieces(Codes.load(corpus.codes))
-    words = next(iter(corpus.splits["train"]()))[0]
-    assert words == "a test token Test"
-    assert [token for word in words.split() for token in segmenter.segment(word)] == cut.split()
-
-
 def test_an_incomplete_package(tmp_path: Path) -> None:
     files = {name: text for name, text in SEGMENTED.items() if name != "bpe.32000"}
     with pytest.raises(ValueError, match=r"lacks bpe\.32000 \(wmt16_en_de\.tar\.gz\)"):
@@ -232,15 +219,11 @@ def test_zh_en(tmp_path: Path) -> None:
     assert (corpus.filters.min_len, corpus.filters.max_len) == (3, 70)
 
 
-def test_a_text_is_new_once() -> None:
+def test_few_texts_are_taken_for_others() -> None:
     seen = Seen(bits=20)
     assert [seen.add(text) for text in ("a", "b", "a", "", "", "b", "c")] == [1, 1, 0, 1, 0, 0, 1]
-
-
-def test_few_texts_are_taken_for_others() -> None:
     # 43 bits for each text, as for 25 million in 2**30.
-    seen = Seen(bits=20)
-    assert sum(not seen.add(f"text {number}") for number in range(2**20 // 43)) == 0
+    assert all(seen.add(f"text {number}") for number in range(2**20 // 43))
     full = Seen(bits=10)
     wrong = sum(not full.add(f"text {number}") for number in range(1000))
     assert wrong > 400, "a filter that is too small does forget: the test sees it"
