@@ -61,7 +61,6 @@ def test_what_it_holds(folder: Path) -> None:
     assert list(data.texts("valid", "source")) == [source for source, _ in expected["valid"]]
     assert data.vocab_sizes == data.pipeline.vocabularies().sizes() == data.store("train").vocab
     assert set(data.files()) == {"pipeline.json", "codes.txt", "vocab.txt"}
-    data.verify()
     with pytest.raises(ValueError, match="has the splits train, valid, test, no 'dev'"):
         data.store("dev")
     with pytest.raises(ValueError, match="no plain text of train, only its ids"):

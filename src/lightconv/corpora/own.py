@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from lightconv.corpora import Progress
-from lightconv.corpora.cnn_dailymail import parse_records
+from lightconv.corpora.news import parse_records
 from lightconv.corpora.splits import position
 from lightconv.data import text
 from lightconv.data.config import (

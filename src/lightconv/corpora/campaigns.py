@@ -1,22 +1,109 @@
-"""WMT: the translation tasks of 2014 (En-Fr), 2016 (En-De) and 2017 (Zh-En) as in the paper.
+"""Translation tasks of the evaluation campaigns: IWSLT'14 (De-En) and WMT, as in the paper.
 
-The source is a folder with the archives of the campaign, packed or not; files are found by name:
-parallel lines for training, .sgm or plain lines for validation and test.
+IWSLT'14: TED talks, from `de-en.tgz` of the campaign or its unpacked folder. The usual preparation,
+which the paper follows, drops pairs by their number of words and then takes every 23rd of the
+others for validation. The words are counted when the corpus is opened, and the result is kept in
+the cache.
+
+WMT: 2014 (En-Fr), 2016 (En-De) and 2017 (Zh-En). The source is a folder with the archives of the
+campaign, packed or not; files are found by name: parallel lines for training, .sgm or plain lines
+for validation and test.
 """
 
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from itertools import compress
 from pathlib import Path
+
+import numpy as np
 
 from lightconv.corpora import CORPORA, Progress, translation_task
 from lightconv.corpora.sources import Member, SourceFiles, read_pairs, segments
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
-from lightconv.data.text import Corpus, Example
+from lightconv.data.prepared import apply_filters
+from lightconv.data.text import Corpus, Example, Reader
 from lightconv.data.vocabulary import SPECIALS
+from lightconv.data.words import Steps
+from lightconv.files import replace_file
+
+# Of the talks every 23rd pair is for validation, and the test set is all of these, in this order.
+EVERY = 23
+TALK_FILTERS = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
+TALK_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+# Lines about a talk; its title and description are training text.
+_ABOUT = re.compile(r"\s*</?(?:url|keywords|talkid|speaker|reviewer|translator|doc)\b")
+_TAGS = re.compile(r"</?(?:title|description)>")
+
+
+def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
+    source = SourceFiles(path, progress)
+    stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TALK_TESTS)]
+    files = [stem.format(lang) for stem in stems for lang in ("de", "en")]
+    members = source.require({file: [file] for file in files}, CORPORA[name].needs)
+    read = partial(read_pairs, partial(_talk_lines, source), members[:2])
+    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
+    kept = _kept(read, cache / f"iwslt14-de-en.{mark}.kept", progress)
+    return Corpus(
+        task=translation_task(name, "tokenized_bleu_lowercase"),
+        splits={
+            "train": partial(_part, read, kept, False),
+            "valid": partial(_part, read, kept, True),
+            "test": partial(read_pairs, partial(_test_lines, source), members[2:]),
+        },
+        pipeline=PipelineConfig(
+            sides=tuple(replace(_moses(lang), lowercase=True) for lang in ("de", "en")),
+            subword=BPEConfig(merges=10_000, joint=True),
+        ),
+        filters=TALK_FILTERS,
+        examples={"train": sum(kept) - sum(kept) // EVERY, "valid": sum(kept) // EVERY},
+        digests=source.digests,
+    )
+
+
+def _talk_lines(source: SourceFiles, member: Member) -> Iterator[str]:
+    # The lines about a talk may differ between languages.
+    for line in source.lines(member):
+        if not _ABOUT.match(line):
+            yield _TAGS.sub("", line).strip()
+
+
+def _part(read: Reader, kept: bytes, held_out: bool) -> Iterator[Example]:
+    pairs = enumerate(compress(read(), kept), 1)
+    return (pair for number, pair in pairs if (number % EVERY == 0) == held_out)
+
+
+def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
+    # The usual preparation makes this quote plain; the training files have plain ones.
+    for text in segments(source.lines(member), str(member)):
+        yield text.replace("’", "'")
+
+
+def _kept(read: Reader, path: Path, progress: Progress) -> bytes:
+    """One byte for each training pair, 1 if it is kept; read from `path` if it is there."""
+    if path.is_file():
+        data = path.read_bytes()
+        if sha256(data[32:]).digest() == data[:32]:
+            return data[32:]
+    steps = [Steps(_moses(lang)) for lang in ("de", "en")]
+    lengths = []
+    for number, pair in enumerate(read(), 1):
+        lengths.append(
+            [len(step.apply(text).split()) for step, text in zip(steps, pair, strict=True)]
+        )
+        if number % 20_000 == 0:
+            progress(f"counting words: {number:,} pairs")
+    kept = apply_filters(TALK_FILTERS, np.array(lengths).T)[0].tobytes()
+    limits = f"1 to {TALK_FILTERS.max_len} words and a ratio up to {TALK_FILTERS.max_ratio}"
+    progress(f"{sum(kept):,} of {len(kept):,} pairs have {limits}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, sha256(kept).digest() + kept)
+    return kept
+
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"
 _CRAWL = "training-parallel-commoncrawl.tgz"
