@@ -37,8 +37,8 @@ def damage(data: bytes, chance: random.Random) -> bytes:
     return data[: chance.randrange(len(data) + 1)] if chance.random() < 0.1 else data
 
 
-NAMES = ("json", "toml", "vocabulary", "fairseq", "pipeline", "codes", "prepared", "data", "ids")
-NAMES += ("lines", "manifest", "state", "tensors")
+NAMES = [*("json", "toml", "vocabulary", "fairseq", "pipeline", "codes", "prepared", "data", "ids")]
+NAMES += ["lines", "manifest", "state", "tensors"]
 
 
 @pytest.fixture(scope="module")

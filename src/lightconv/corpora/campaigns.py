@@ -12,7 +12,7 @@ for validation and test.
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b, sha256
@@ -30,9 +30,9 @@ from lightconv.data.vocabulary import SPECIALS
 from lightconv.data.words import Steps
 from lightconv.files import replace_file
 
+_USUAL = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
 # Of the talks every 23rd pair is for validation, and the test set is all of these, in this order.
 EVERY = 23
-TALK_FILTERS = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
 TALK_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 # Lines about a talk; its title and description are training text.
@@ -59,7 +59,7 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
             sides=tuple(replace(_moses(lang), lowercase=True) for lang in ("de", "en")),
             subword=BPEConfig(merges=10_000, joint=True),
         ),
-        filters=TALK_FILTERS,
+        filters=_USUAL,
         examples={"train": sum(kept) - sum(kept) // EVERY, "valid": sum(kept) // EVERY},
         digests=source.digests,
     )
@@ -92,13 +92,12 @@ def _kept(read: Reader, path: Path, progress: Progress) -> bytes:
     steps = [Steps(_moses(lang)) for lang in ("de", "en")]
     lengths = []
     for number, pair in enumerate(read(), 1):
-        lengths.append(
-            [len(step.apply(text).split()) for step, text in zip(steps, pair, strict=True)]
-        )
+        words = (step.apply(text).split() for step, text in zip(steps, pair, strict=True))
+        lengths.append(list(map(len, words)))
         if number % 20_000 == 0:
             progress(f"counting words: {number:,} pairs")
-    kept = apply_filters(TALK_FILTERS, np.array(lengths).T)[0].tobytes()
-    limits = f"1 to {TALK_FILTERS.max_len} words and a ratio up to {TALK_FILTERS.max_ratio}"
+    kept = apply_filters(_USUAL, list(np.array(lengths, int).reshape(-1, 2).T))[0].tobytes()
+    limits = f"1 to {_USUAL.max_len} words and a ratio up to {_USUAL.max_ratio}"
     progress(f"{sum(kept):,} of {len(kept):,} pairs have {limits}")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, sha256(kept).digest() + kept)
@@ -175,7 +174,7 @@ CAMPAIGNS = {
             ),
             subword=BPEConfig(merges=40_000, share_vocab=True, most=40_000 - SPECIALS),
         ),
-        filters=FilterConfig(unit="words", max_len=175, max_ratio=1.5),
+        filters=_USUAL,
         metric="tokenized_bleu",
         examples=40_800_000,
     ),
@@ -227,12 +226,14 @@ def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpu
     found = {split: [next(members) for _ in files] for split, files in wanted.items()}
     codes = found.pop("codes", None)
     read = partial(_lines if packaged else _texts, source)
-    clean = "train" if name == "wmt17-zh-en" else None
+    splits: dict[str, Reader] = {
+        split: partial(read_pairs, read, files) for split, files in found.items()
+    }
+    if name == "wmt17-zh-en":
+        splits["train"] = partial(clean_chinese, splits["train"])
     return Corpus(
         task=translation_task(name, campaign.metric),
-        splits={
-            split: partial(_examples, read, files, split == clean) for split, files in found.items()
-        },
+        splits=splits,
         pipeline=campaign.pipeline,
         filters=FilterConfig() if packaged else campaign.filters,
         examples={"train": campaign.examples},
@@ -253,13 +254,6 @@ def _names(homes: Mapping[str, Sequence[str]], languages: Sequence[str]) -> dict
                 names = pattern.format(lang=lang, role=role, other=other, **codes).split()
                 found[f"{names[0]} ({home})"] = names
     return found
-
-
-def _examples(
-    read: Callable[[Member], Iterator[str]], members: Sequence[Member], chinese: bool
-) -> Iterator[Example]:
-    pairs = read_pairs(read, members)
-    return clean_chinese(pairs) if chinese else pairs
 
 
 def _texts(source: SourceFiles, member: Member) -> Iterator[str]:
@@ -300,10 +294,10 @@ class Seen:
         return new
 
 
-def clean_chinese(pairs: Iterable[Example]) -> Iterator[Example]:
+def clean_chinese(read: Reader) -> Iterator[Example]:
     """Pairs with Chinese on the source side alone, each once (rules of Hassan et al., 2018)."""
     seen = Seen()
-    for pair in pairs:
+    for pair in read():
         source, target = (_CONTROL.sub("", text) for text in pair)
         chinese, english = _SPACE.sub("", source).strip(), target.strip()
         right = _CHINESE.search(chinese) and not _CHINESE.search(english)
