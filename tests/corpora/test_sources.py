@@ -213,7 +213,7 @@ def test_texts_of_different_length(tmp_path: Path) -> None:
     members = source.require({"e": ["en"], "d": ["de"]}, "")
     pairs = read_pairs(source.lines, members)
     assert next(pairs) == (texts["en"][0], texts["de"][0])
-    with pytest.raises(ValueError, match=r"en has 40 lines and .*de has 39.* line 26"):
+    with pytest.raises(ValueError, match=r"en has 40 lines and .*de has 39.* line 26\. Fetch"):
         list(pairs)
 
 

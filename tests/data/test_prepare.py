@@ -144,13 +144,13 @@ def test_drops_are_counted_by_reason_in_training_only(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
-    train = [("ab ba", "x"), ("ab cd ef", "x")]
+    train = [("ab ba", "xy z"), ("ab cd ef", "xy z")]
     pipeline = PipelineConfig(sides=SIDES, subword=BPEConfig(merges=1))
     by_words = FilterConfig(unit="words", max_len=2)
     found = prepare(corpus(train, train, pipeline, filters=by_words), tmp_path / "words")
     assert [len(source) for source, _ in ids(found.store("train"))] == [4], "of two words"
     assert set("".join(found.pipeline.vocabularies().source.tokens[4:])) == set("ab@")
-    by_tokens = FilterConfig(unit="tokens", max_len=4)
+    by_tokens = FilterConfig(unit="tokens", min_len=2, max_len=4)
     found = prepare(corpus(train, train, pipeline, filters=by_tokens), tmp_path / "tokens")
     assert len(found.store("train")) == 1, "of five tokens is too long"
     assert {"c@@", "e@@"} <= set(found.pipeline.vocabularies().source.tokens)

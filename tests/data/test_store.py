@@ -382,6 +382,8 @@ def test_damage_of_a_sentence_is_an_error_for_it_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="offsets that do not rise from 0 on"):
         store[0]
     assert store[3][0].tolist() == [8, 9]
+    with pytest.raises(ValueError, match="offsets that do not rise from 1 on"):
+        write_offsets(tmp_path, [0, 2**63, 3, 3, 5])[1]
     write_text(tmp_path, [[5, 6], [7]])
     path = tmp_path / "train.text.bin"
     path.write_bytes(path.read_bytes()[:-2] + (300).to_bytes(2, "little"))
