@@ -10,11 +10,8 @@ import pytest
 
 from lightconv.corpora.own import own_corpus
 from lightconv.data.config import (
-    BPEConfig,
     BytesConfig,
     FilterConfig,
-    PipelineConfig,
-    SideConfig,
     TaskKind,
 )
 from lightconv.data.text import Corpus
@@ -60,10 +57,7 @@ def test_what_is_not_said_is_chosen(folder: Path) -> None:
     assert "test" not in corpus.splits
     assert corpus.pipeline.subword == BytesConfig(vocab=8000)
     assert [side.lang for side in corpus.pipeline.sides] == ["de", "en"]
-    pipeline = PipelineConfig(sides=(SideConfig(lang="de"),) * 2, subword=BPEConfig(merges=10))
-    filters = FilterConfig(max_len=7)
-    chosen = translation(folder, pipeline=pipeline, filters=filters)
-    assert (chosen.pipeline, chosen.filters) == (pipeline, filters)
+    assert corpus.filters == FilterConfig(max_len=250, max_ratio=9.0)
 
 
 def test_compressed_files(folder: Path) -> None:

@@ -9,6 +9,7 @@ lines stay together.
 import hashlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -52,14 +53,11 @@ def own_corpus(
     test: Given | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    pipeline: PipelineConfig | None = None,
-    filters: FilterConfig | None = None,
     progress: Progress = lambda _: None,
 ) -> Corpus:
     """The corpus of these files; parallel files must have the same number of lines.
 
     train, valid, test  prefixes of two files, two files, or one file
-    pipeline            default: byte-level BPE, for any language
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
@@ -74,11 +72,9 @@ def own_corpus(
         lines["valid"] = round(share * lines["train"])
         lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
-    if pipeline is None:
-        truncate = 400 if kind == "summarization" else None
-        first, *others = languages
-        sides = (SideConfig(lang=first, truncate=truncate), *(SideConfig(lang=x) for x in others))
-        pipeline = PipelineConfig(sides=sides, subword=BytesConfig())
+    first, *others = [SideConfig(lang=lang) for lang in languages]
+    if kind == "summarization":
+        first = replace(first, truncate=400)
     return Corpus(
         task=TaskConfig(
             kind=kind,
@@ -88,8 +84,8 @@ def own_corpus(
             metric=METRICS[kind],
         ),
         splits={split: splits[split] for split in given if split in splits},
-        pipeline=pipeline,
-        filters=filters or FILTERS[kind],
+        pipeline=PipelineConfig(sides=(first, *others), subword=BytesConfig()),
+        filters=FILTERS[kind],
         examples=lines,
         digests=digests,
     )
