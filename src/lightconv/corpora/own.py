@@ -148,7 +148,7 @@ def _scan(split: str, paths: tuple[Path, ...], digests: dict[str, str]) -> int:
         digests[f"{split}/{path.name}"] = digest.hexdigest()
         counts.append(newlines + (not last.endswith(b"\n")))
     if len(set(counts)) > 1 or any(path.suffix in text.COMPRESSED for path in paths):
-        return text.check_parallel(paths)
+        return text.check_lines(paths, map(text.read_lines, paths))
     return counts[0]
 
 
@@ -156,7 +156,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Example]:
     """All examples of a split; corrections of the text are reported in one warning."""
     notes = text.Notes()
     if len(paths) > 1:
-        yield from text.read_parallel(paths, notes)
+        yield from text.side_by_side(paths, partial(text.read_lines, notes=notes))
     elif is_json(paths[0]):
         yield from parse_records(text.read_lines(paths[0], notes), str(paths[0]))
     else:

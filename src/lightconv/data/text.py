@@ -74,27 +74,15 @@ def read_lines(path: str | Path, notes: Notes | None = None) -> Iterator[str]:
     return _read(Path(path), notes or Notes())
 
 
-def read_parallel(
-    paths: Sequence[str | Path], notes: Notes | None = None
-) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ."""
-    return side_by_side(paths, lambda path: read_lines(path, notes))
-
-
 def side_by_side(
     names: Sequence[T], read: Callable[[T], Iterator[str]], remedy: str = ""
 ) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each text, line 2 of each, ...; `read` gives the lines of one."""
+    """Line 1 of each text, line 2 of each, ...; ValueError at the end if their numbers differ."""
     for lines in itertools.zip_longest(*map(read, names)):
         if None in lines:
             check_lines(names, map(read, names), remedy)
             raise ValueError(f"{' or '.join(map(str, names))} changed while it was read")
         yield lines
-
-
-def check_parallel(paths: Sequence[str | Path]) -> int:
-    """The number of lines of each file; ValueError with the counts if they differ."""
-    return check_lines(paths, map(read_lines, paths))
 
 
 def check_lines(names: Sequence[object], texts: Iterable[Iterable[str]], remedy: str = "") -> int:
