@@ -62,8 +62,9 @@ class Sentences:
         T = int(sizes.max(initial=0)) + 1
         target = np.full((len(rows), T), PAD, dtype=np.int64)
         target[np.arange(T) < sizes[:, None]] = tokens
-        read = np.roll(target, 1, axis=1)
+        read = np.full((len(rows), T), PAD, dtype=np.int64)
         read[:, 0] = EOS
+        read[:, 1:] = target[:, :-1]
         target[np.arange(len(rows)), sizes] = EOS
         return Batch((torch.from_numpy(read),), torch.from_numpy(target), torch.from_numpy(rows))
 
