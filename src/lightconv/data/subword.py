@@ -4,16 +4,15 @@ Words lose runs of white space, and tokens outside the vocabulary; bytes restore
 and vocabularies are learned from the counts of words: the text is read once, never kept.
 """
 
-import json
-import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from heapq import heapify, heappop, heappush
 from io import BytesIO
-from itertools import chain, repeat
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -188,12 +187,11 @@ RAREST_PAIR = 2
 # Codes are learned from the most frequent words only: rarer ones hardly change the merges, and the
 # learner takes half a kilobyte for each.
 MOST_WORDS = 1 << 19
-# Copies of a word in one line given to the learner, which counts words itself.
-COPIES = 1000
 # Characters that our files cannot hold: such words are unknown.
 UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
 Counts = list[Counter[str]]
+Pair = tuple[str, str]
 Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
 
 
@@ -272,37 +270,73 @@ def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
     rarest = rarer[0] + 1 if rarer else 1
-    words = {w: n for w, n in counts.items() if n >= rarest and not UNWRITABLE.search(w)}
-    symbols = sorted({letter for word in words for letter in word} | {w[-1] + end for w in words})
-    if not merges or not symbols:
-        return Codes(())
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    options: dict[str, Any] = {"end_of_word_suffix": end} if end else {}
-    trainer = trainers.BpeTrainer(
-        # A lower bound of the merges: some make a symbol that another one has made.
-        vocab_size=len(symbols) + merges,
-        min_frequency=RAREST_PAIR,
-        # Ties are broken by the order of known symbols, else that of a hash table.
-        special_tokens=symbols,
-        show_progress=False,
-        **options,
-    )
-    # One thread: more are slower, and make tokenizers warn at every later fork.
-    name = "TOKENIZERS_PARALLELISM"
-    before = {name: os.environ.pop(name)} if name in os.environ else {}
-    os.environ[name] = "false"
-    try:
-        learner.train_from_iterator(_copies(words), trainer)
-    finally:
-        del os.environ[name]
-        os.environ.update(before)
-    found = json.loads(learner.to_str())["model"]["merges"]
-    return Codes(tuple((left, right) for left, right in found[:merges]))
+    words = [
+        ([*word[:-1], word[-1] + end], count)
+        for word, count in counts.items()
+        if count >= rarest and not UNWRITABLE.search(word)
+    ]
+    return Codes(tuple(islice(_merge_pairs(words), merges)))
+
+
+def _merge_pairs(words: list[tuple[list[str], int]]) -> Iterator[Pair]:
+    """Merges pairs of symbols, the most frequent first; of equals the larger one, as subword-nmt.
+
+    words  symbols, which are merged here, and how often the word occurs
+    """
+    counts: defaultdict[Pair, int] = defaultdict(int)
+    places: defaultdict[Pair, list[int]] = defaultdict(list)  # words that have it, or had it
+    for place, (symbols, count) in enumerate(words):
+        for pair in pairwise(symbols):
+            counts[pair] += count
+            places[pair].append(place)
+    descending: dict[str, bytes] = {}
+
+    def entry(pair: Pair) -> tuple[int, bytes, Pair]:
+        for symbol in pair:
+            if symbol not in descending:
+                codes = (*map(ord, symbol), -1)
+                descending[symbol] = b"".join((0x110000 - code).to_bytes(3) for code in codes)
+        return -counts[pair], descending[pair[0]] + descending[pair[1]], pair
+
+    heap = [entry(pair) for pair, count in counts.items() if count >= RAREST_PAIR]
+    heapify(heap)
+    while heap:
+        known, _, pair = heappop(heap)
+        if counts[pair] != -known:
+            if counts[pair] >= RAREST_PAIR:
+                heappush(heap, entry(pair))
+            continue
+        yield pair
+        left, right = pair
+        merged, changed = left + right, set[Pair]()
+        for place in places.pop(pair):
+            symbols, count = words[place]
+            at, last = 0, len(symbols) - 1
+            while at < last:
+                if symbols[at] == left and symbols[at + 1] == right:
+                    if at:
+                        before = symbols[at - 1]
+                        counts[before, left] -= count
+                        new = before, merged
+                        counts[new] += count
+                        places[new].append(place)
+                        changed.add(new)
+                    if at + 1 < last:
+                        after = symbols[at + 2]
+                        counts[right, after] -= count
+                        new = merged, after
+                        counts[new] += count
+                        places[new].append(place)
+                        changed.add(new)
+                    symbols[at : at + 2] = [merged]
+                    last -= 1
+                at += 1
+        counts[pair] = 0
+        for new in changed:
+            if counts[new] >= RAREST_PAIR:
+                heappush(heap, entry(new))
 
 
 def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:
@@ -344,11 +378,3 @@ def _learn_bytes(config: BytesConfig, counts: Counts) -> tuple[tuple[Codes, ...]
 
 def _grouped(counts: Counts, joint: bool) -> Counts:
     return [sum(counts[1:], counts[0])] if joint else counts
-
-
-def _copies(counts: dict[str, int]) -> Iterator[str]:
-    for word, count in counts.items():
-        many, rest = divmod(count, COPIES)
-        if many:
-            yield from repeat(f"{word} " * COPIES, many)
-        yield f"{word} " * rest
