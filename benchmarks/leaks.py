@@ -18,7 +18,7 @@ from unittest import mock
 from benchmarks.pages import table
 from lightconv.corpora import open_corpus
 from lightconv.corpora.splits import leaks
-from lightconv.data.corpus import SPLITS, Example
+from lightconv.data.text import SPLITS, Example
 from lightconv.files import cache_folder
 
 

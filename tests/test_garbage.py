@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from lightconv.config import read, to_json, to_toml
-from lightconv.data import Store, Vocabulary
+from lightconv.corpora.synthetic import Settings, make
+from lightconv.data import Pipeline, Prepared, Store, Vocabulary
+from lightconv.data.prepare import prepare as prepare_corpus
 from lightconv.data.text import read_lines
+from lightconv.files import write_manifest
 from lightconv.recipe import Recipe
 from lightconv.train.checkpoint import read_checkpoint
 from lightconv.train.checkpoints import Checkpoints
@@ -34,7 +37,8 @@ def damage(data: bytes, chance: random.Random) -> bytes:
     return data[: chance.randrange(len(data) + 1)] if chance.random() < 0.1 else data
 
 
-NAMES = ("json", "toml", "vocabulary", "data", "lines", "manifest", "state", "tensors")
+NAMES = [*("json", "toml", "vocabulary", "fairseq", "pipeline", "codes", "prepared", "data", "ids")]
+NAMES += ["lines", "manifest", "state", "tensors"]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,8 @@ def test_damage_is_read_or_refused(
         path.write_bytes(damage(good, chance))
         try:
             read(path)
-        except ValueError:
+        except ValueError as error:
+            assert "\n" not in str(error)
             refused += 1
     path.write_bytes(good)
     assert refused > 0
@@ -70,6 +75,19 @@ def test_damage_varies() -> None:
 def readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     """A good file of each kind and its reader."""
     data = prepare(folder / "data")
+    corpus = make("synthetic-translation", Settings(train=50, valid=5, test=5))
+    made = prepare_corpus(corpus, folder / "made").folder
+    (folder / "dict.txt").write_text("".join(f"w{n} {n}\n" for n in range(20)))
+
+    def encode(_: Path) -> None:
+        pipeline = Pipeline.load(made)
+        pipeline.decode(0, pipeline.encode(0, ["some words"])[0])
+
+    def open_prepared(_: Path) -> None:
+        write_manifest(made)  # so that it agrees
+        found = Prepared.open(made)
+        assert found.task and found.vocab_sizes and found.references("valid")
+
     with Checkpoints(folder / "checkpoints") as checkpoints:
         checkpoint = checkpoints.save(
             1,
@@ -82,12 +100,16 @@ def readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         (folder / name).write_text(text)
     lines = folder / "text"
     lines.write_bytes(json.dumps(small.about).encode() * 20 + "\nä\n".encode() * 20)
-    (index,) = data.glob("train*source*.idx")
     return {
         "json": (folder / "config.json", lambda path: read(path, Recipe)),
         "toml": (folder / "config.toml", lambda path: read(path, Recipe)),
         "vocabulary": (data / "vocab.txt", Vocabulary.load),
-        "data": (index, lambda path: Store(data, "train").verify()),
+        "fairseq": (folder / "dict.txt", Vocabulary.from_fairseq),
+        "pipeline": (made / "pipeline.json", encode),
+        "codes": (made / "codes.txt", encode),
+        "prepared": (made / "prepared.json", open_prepared),
+        "data": (data / "train.source.idx", lambda path: Store(data, "train").verify()),
+        "ids": (data / "train.source.bin", lambda path: Store(data, "train").verify()),
         "lines": (lines, lambda path: list(read_lines(path))),
         "manifest": (checkpoint / "manifest.json", lambda path: read_checkpoint(checkpoint)),
         "state": (checkpoint / "state.json", lambda path: read_checkpoint(checkpoint)),

@@ -44,7 +44,7 @@ def pack(path: Path, files: Files, *odd: tarfile.TarInfo) -> Path:
                 zipped.writestr(name, to_bytes(content))
     else:
         data = _tar(files, odd)
-        path.write_bytes(data if path.suffix == ".tar" else gzip.compress(data))
+        path.write_bytes(data if path.suffix == ".tar" else gzip.compress(data, mtime=0))
     return path
 
 

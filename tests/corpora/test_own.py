@@ -4,25 +4,23 @@ import gzip
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lightconv.corpora.own import own_corpus
 from lightconv.data.config import (
-    BPEConfig,
     BytesConfig,
     FilterConfig,
-    PipelineConfig,
-    SideConfig,
     TaskKind,
 )
-from lightconv.data.corpus import Corpus
+from lightconv.data.text import Corpus
 from tests.corpora.packing import lines, write_folder
 
 
-def translation(folder: Path, **options: object) -> Corpus:
-    given = {"train": folder / "train", "valid": folder / "valid", "source_lang": "de"}
-    return own_corpus("translation", **(given | {"target_lang": "en"} | options))  # type: ignore[arg-type]
+def translation(folder: Path, kind: TaskKind = "translation", **options: Any) -> Corpus:
+    given: dict[str, Any] = {"train": folder / "train", "valid": folder / "valid"}
+    return own_corpus(kind, **given | {"source_lang": "de", "target_lang": "en"} | options)
 
 
 @pytest.fixture
@@ -59,10 +57,7 @@ def test_what_is_not_said_is_chosen(folder: Path) -> None:
     assert "test" not in corpus.splits
     assert corpus.pipeline.subword == BytesConfig(vocab=8000)
     assert [side.lang for side in corpus.pipeline.sides] == ["de", "en"]
-    pipeline = PipelineConfig(sides=(SideConfig(lang="de"),) * 2, subword=BPEConfig(merges=10))
-    filters = FilterConfig(max_len=7)
-    chosen = translation(folder, pipeline=pipeline, filters=filters)
-    assert (chosen.pipeline, chosen.filters) == (pipeline, filters)
+    assert corpus.filters == FilterConfig(max_len=250, max_ratio=9.0)
 
 
 def test_compressed_files(folder: Path) -> None:
@@ -133,56 +128,17 @@ def test_of_a_long_text_about_two_thousand_are_held_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (
-            {"train.en": None},
-            r"train\.en does not exist.*/train stands for train\.de and train\.en",
-        ),
-        ({"valid.en": ""}, r"valid\.en is empty"),
-        ({"train.en": "one\ntwo\n"}, r"train\.de has 3 lines and .*train\.en has 2, expected"),
-        ({"train.en": b"one\ntw\xff\nthree\n"}, r"train\.en, line 2: byte 0xff .*iconv"),
-        ({"train.en": b"one\ntw\0\nthree\n"}, r"train\.en, line 2: a NUL character"),
-        ({"train.en": "one\ntwo\nthree\n".encode("utf-16")}, r"train\.en is UTF-16"),
-    ],
-)
-def test_bad_parallel_files(
-    folder: Path, files: dict[str, str | bytes | None], message: str
-) -> None:
-    for name, content in files.items():
-        (folder / name).unlink()
-        if content is not None:
-            write_folder(folder, {name: content})
-    with pytest.raises(ValueError, match=message):
-        list(translation(folder).splits["train"]())
-
-
-@pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
+        ("translation", "dev", r"dev\.de does not exist.*/dev stands for dev\.de and dev\.en"),
         ("summarization", "dev", r"dev\.source does not exist.*or a \.jsonl file"),
         ("summarization", "a.jsonl", r"a\.jsonl, line 1: fields article, expected"),
         ("language_model", "nothing.txt", r"nothing\.txt does not exist"),
-        ("language_model", ".", "is a folder, expected a text file"),
     ],
 )
 def test_bad_files(folder: Path, kind: TaskKind, name: str, message: str) -> None:
     write_folder(folder, {"a.jsonl": '{"article": 1}\n'})
     with pytest.raises(ValueError, match=message):
-        list(own_corpus(kind, train=folder / name).splits["train"]())
-
-
-def test_marks_of_other_systems_are_counted_in_one_warning(folder: Path) -> None:
-    (folder / "train.en").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
-    read = translation(folder).splits["train"]
-    with pytest.warns(UserWarning, match=r"mark of 1 file and .* of 3 lines") as warned:
-        assert [target for _, target in read()] == ["one", "two", "three"]
-    assert len(warned) == 1
-
-
-@pytest.mark.parametrize(
-    ("target", "message"), [(None, "--source-lang and --target-lang"), ("de", "both 'de'")]
-)
-def test_languages(folder: Path, target: str | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        translation(folder, target_lang=target)
+        list(translation(folder, kind, train=folder / name, valid=None).splits["train"]())
+    with pytest.raises(ValueError, match="both 'de'"):
+        translation(folder, target_lang="de")

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from lightconv.corpora import sources
-from lightconv.corpora.sources import SourceFiles, segments, side_by_side, unescape
+from lightconv.corpora.sources import SourceFiles, read_pairs, segments, unescape
 from tests.corpora.packing import Files, odd_member, pack, write_folder
 
 FILES = {
@@ -46,7 +46,7 @@ def test_the_same_files_wherever_they_lie(name: str, tmp_path: Path) -> None:
     source = SourceFiles(write_folder(path, FILES) if name == "folder" else pack(path, FILES))
     assert everything(source) == everything(pickle.loads(pickle.dumps(source))) == CONTENTS
     members = source.require({"German": ["train.de"], "English": ["train.en"]}, "")
-    assert list(side_by_side(source.lines, members)) == [("eins", "one"), ("zwei", "two")]
+    assert list(read_pairs(source.lines, members)) == [("eins", "one"), ("zwei", "two")]
     assert {base: content(source, base) for base in CONTENTS} == CONTENTS
     assert source.find("train.fr") is None
     assert source.find("train.fr", "train.en") == source.find("train.en") is not None
@@ -211,9 +211,9 @@ def test_texts_of_different_length(tmp_path: Path) -> None:
     del texts["de"][25]
     source = SourceFiles(write_folder(tmp_path, {lang: "\n".join(texts[lang]) for lang in texts}))
     members = source.require({"e": ["en"], "d": ["de"]}, "")
-    pairs = side_by_side(source.lines, members)
+    pairs = read_pairs(source.lines, members)
     assert next(pairs) == (texts["en"][0], texts["de"][0])
-    with pytest.raises(ValueError, match=r"en has 40 lines and .*de has 39.* line 26"):
+    with pytest.raises(ValueError, match=r"en has 40 lines and .*de has 39.* line 26\. Fetch"):
         list(pairs)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.corpora.splits import Item, divide, leaks, package_stem, position, split_of, template
-from lightconv.data.corpus import Reader
+from lightconv.data.text import Reader
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ from lightconv.data.corpus import Reader
         ("linux-image-6.5.0-1-arm64", "linux"),
         ("x11-apps", "x11"),
         ("0ad-data", "0ad"),
+        ("libreoffice-writer", "reoffi"),
+        ("libreoffice", "reoffi"),
         ("lib", "lib"),
         ("python-", "python"),
         ("2048-qt", "2048"),

@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from lightconv.corpora import CORPORA, open_corpus
-from lightconv.corpora.synthetic import Languages, Settings, Word, document, make, pick, sentence
-from lightconv.data.corpus import SPLITS, Example
+from lightconv.corpora.synthetic import Languages, Settings, Word, document, make, sentence
+from lightconv.data.text import SPLITS, Example
 
 NAMES = [name for name in CORPORA if name.startswith("synthetic-")]
 SIZES = {"train": 300, "valid": 20, "test": 20}
@@ -175,22 +175,7 @@ def test_no_word_is_two() -> None:
     assert {noun.gender for noun in languages.words["nouns"]} == {"a", "o", "u"}
 
 
-def test_early_words_are_frequent_and_all_occur() -> None:
-    random = Random(5)
-    drawn = [pick(random, tuple(range(10))) for _ in range(20_000)]
-    counts = [drawn.count(n) for n in range(10)]
-    assert counts == sorted(counts, reverse=True) and counts[-1] > 0
-
-
 # --- Sentences and documents
-
-
-def test_sentences_are_filled_and_varied() -> None:
-    random = Random(0)
-    texts = [sentence(random)[0] for _ in range(2000)]
-    assert not any("{" in text or "}" in text for text in texts)
-    assert all(text.endswith(" .") for text in texts)
-    assert len(set(texts)) > 1500
 
 
 def test_what_returns_is_the_same() -> None:
@@ -198,9 +183,10 @@ def test_what_returns_is_the_same() -> None:
     pattern = re.compile(
         r"on \w+ , (\w+) gives (\w+) a \w+ (\w+) , and (\w+) puts the (\w+) away ."
     )
-    found = [pattern.fullmatch(sentence(random)[0]) for _ in range(500)]
-    gifts = [match.groups() for match in found if match]
-    assert len(gifts) > 20
+    texts = [sentence(random)[0] for _ in range(500)]
+    assert not any("{" in text or not text.endswith(" .") for text in texts)
+    gifts = [match.groups() for match in map(pattern.fullmatch, texts) if match]
+    assert len(gifts) > 20 and len(set(texts)) > 400
     for giver, taker, thing, again, thing_again in gifts:
         assert giver != taker == again
         assert thing == thing_again
@@ -225,15 +211,3 @@ def test_documents_and_summaries() -> None:
             assert re.search(keys[said].format(*match.groups()), text)
             seen.add(said)
     assert seen == set(keys)
-
-
-def test_key_sentences_stand_anywhere() -> None:
-    random = Random(3)
-    places = set()
-    for _ in range(300):
-        lines = document(random)[0].split(" . ")
-        assert 14 <= len(lines) <= 32
-        keys = {n for n, line in enumerate(lines) if re.match("The town|After|It is now", line)}
-        assert len(keys) == 2
-        places |= keys | {n - len(lines) for n in keys}
-    assert places >= {*range(14), *range(-14, 0)}

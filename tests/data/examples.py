@@ -15,9 +15,9 @@ from lightconv.data.config import (
     TaskConfig,
     WordsConfig,
 )
-from lightconv.data.corpus import Corpus, Example
-from lightconv.data.learn import Learned, learn
 from lightconv.data.store import Store
+from lightconv.data.subword import Learned, learn
+from lightconv.data.text import Corpus, Example
 
 Subword = BPEConfig | BytesConfig | WordsConfig
 

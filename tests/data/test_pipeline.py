@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -81,25 +80,6 @@ def test_what_is_not_known_is_shown() -> None:
     assert learned("words").encode(0, ["</s> <unk> <pad>"]) == [[UNK, UNK, UNK]]
 
 
-def test_bytes_lose_nothing_of_ten_thousand_odd_lines() -> None:
-    pipeline = learned("bytes")
-    draw = random.Random(0)
-    ranges = [(0x20, 0x7F), (0, 0x100), (0x300, 0x370), (0x2000, 0x2070), (0xE000, 0xE100)]
-    ranges += [(0x4E00, 0x5000), (0x1F300, 0x1F700), (0x10000, 0x110000), (0, 0xD800)]
-    pieces = ["\0", "\r", "\u2028", " " * 70, "\t", "  ", "é", "👩‍👩‍👧"]
-    pieces += ["</s>", "<s>", "<unk>", "@@ "]
-    lines = []
-    for _ in range(10_000):
-        first, last = draw.choice(ranges)
-        line = [chr(draw.randrange(first, last)) for _ in range(draw.randint(0, 20))]
-        line += draw.choices([*pieces, *SOURCE[:5]], k=draw.randint(0, 4))
-        draw.shuffle(line)
-        lines.append("".join(line))
-    for line, ids in zip(lines, pipeline.encode(0, lines), strict=True):
-        assert not ids or min(ids) >= 4
-        assert pipeline.decode(0, ids) == line
-
-
 def test_steps_and_subwords_together() -> None:
     sides = tuple(SideConfig(lang=lang, tokenize="moses", lowercase=True) for lang in ("de", "en"))
     config = PipelineConfig(sides=sides, subword=BPEConfig(merges=30))
@@ -111,14 +91,6 @@ def test_steps_and_subwords_together() -> None:
     assert pipeline.decode_words(1, ids) == pipeline.words(1, text[1])
     assert pipeline.decode(1, ids) == 'it\'s "good", he says.'
     assert pipeline.words(0, text[0]) == "das ist &apos; s , sagt er ."
-
-
-def test_truncation_is_before_subwords() -> None:
-    side = SideConfig(lang="en", truncate=2)
-    config = PipelineConfig(sides=(side,), subword=BPEConfig(merges=1))
-    pipeline = learn_from(config, ["ababab cd ef"])
-    found = pipeline.vocabularies().source.decode(pipeline.encode(0, ["ababab cd ef"])[0])
-    assert found == ["ab@@", "ab@@", "a@@", "b", "c@@", "d"]
 
 
 def test_folders(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -245,35 +217,6 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"link that leaves its folder") as raised:
         Pipeline.load(folder)
     assert "hidden" not in str(raised.value)
-
-
-@pytest.mark.filterwarnings("ignore:.*byte order mark")
-@pytest.mark.parametrize("name", ["bytes", "bpe", "words"])
-def test_damaged_folders_are_an_error_or_a_pipeline(tmp_path: Path, name: str) -> None:
-    save(learned(name), tmp_path)
-    files = {path: path.read_bytes() for path in sorted(tmp_path.iterdir())}
-    draw = random.Random(name)
-    usable = 0
-    for _ in range(700):
-        path = draw.choice(list(files))
-        data = bytearray(files[path])
-        for _ in range(draw.randint(1, 4)):
-            # The beginning of a file says most.
-            place = draw.randrange(draw.choice([20, len(data)]) + 1)
-            new = draw.choice([draw.randbytes(draw.randint(0, 3)), b"\n", b" ", b"0", b'"'])
-            data[place : place + draw.randint(0, 4)] = new
-        path.unlink()
-        path.write_bytes(data)
-        try:
-            pipeline = Pipeline.load(tmp_path)
-            ids = pipeline.encode(0, SOURCE[:2])
-            pipeline.decode(0, ids[0])
-            usable += 1
-        except ValueError as error:
-            assert "\n" not in str(error)
-        path.unlink()
-        path.write_bytes(files[path])
-    assert 0 < usable < 700
 
 
 def test_no_heavy_package_is_needed_to_encode(tmp_path: Path) -> None:

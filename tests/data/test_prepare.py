@@ -17,10 +17,10 @@ from lightconv.data.config import (
     PrepareConfig,
     WordsConfig,
 )
-from lightconv.data.corpus import Example
-from lightconv.data.learn import MOST_CHARACTERS, pieces
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
+from lightconv.data.subword import MOST_CHARACTERS, pieces
+from lightconv.data.text import Example
 from tests.data.examples import (
     BYTES,
     SIDES,
@@ -58,6 +58,12 @@ def test_words_get_their_ids_by_hand(tmp_path: Path) -> None:
 
 def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
     odd = ["漢字 😀", "tab\tand\u2028line", " two  spaces ", "a\rb", "\ufeffmark", "ﬁ e\u0301"]
+    odd += [
+        "</s> <s> <unk> <pad>@@ ",
+        "\0\x7f\xa0\xad",
+        "x" + " " * 70,
+        "👩\u200d👧\ue000\U0010ffff",
+    ]
     train = [(text, text[::-1]) for text in odd] + sentences(50)
     # A newline in a text cannot shift lines.
     found = prepare(corpus(train, [*train, ("one\ntwo", "y\n")], BYTES), tmp_path / "out")
@@ -67,6 +73,7 @@ def test_any_text_comes_back_from_bytes(tmp_path: Path) -> None:
             for example in ids(found.store(split))
         ]
         assert texts == expected
+        assert min(min(side) for example in ids(found.store(split)) for side in example) >= 4
     for place, side in enumerate(found.sides):
         assert list(found.texts("valid", side)) == [example[place] for example in expected]
 
@@ -79,6 +86,8 @@ def test_language_modelling_keeps_empty_lines_where_it_is_told_to(tmp_path: Path
     assert kept.vocab_sizes == (6, 6)
     assert kept.sides == ("text",)
     assert kept.references("valid") == ["a b", "", "a"]
+    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
+        list(kept.texts("valid", "source"))
     dropped = prepare(corpus(text, text, pipeline), tmp_path / "dropped")
     assert len(dropped.store("train")) == 2
     assert len(dropped.store("valid")) == 3
@@ -135,13 +144,13 @@ def test_drops_are_counted_by_reason_in_training_only(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_before_anything_is_learned(tmp_path: Path) -> None:
-    train = [("ab ba", "x"), ("ab cd ef", "x")]
+    train = [("ab ba", "xy z"), ("ab cd ef", "xy z")]
     pipeline = PipelineConfig(sides=SIDES, subword=BPEConfig(merges=1))
     by_words = FilterConfig(unit="words", max_len=2)
     found = prepare(corpus(train, train, pipeline, filters=by_words), tmp_path / "words")
     assert [len(source) for source, _ in ids(found.store("train"))] == [4], "of two words"
     assert set("".join(found.pipeline.vocabularies().source.tokens[4:])) == set("ab@")
-    by_tokens = FilterConfig(unit="tokens", max_len=4)
+    by_tokens = FilterConfig(unit="tokens", min_len=2, max_len=4)
     found = prepare(corpus(train, train, pipeline, filters=by_tokens), tmp_path / "tokens")
     assert len(found.store("train")) == 1, "of five tokens is too long"
     assert {"c@@", "e@@"} <= set(found.pipeline.vocabularies().source.tokens)

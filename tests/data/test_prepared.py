@@ -1,17 +1,33 @@
-"""A prepared folder that was damaged, or made by a stranger: which file, and what to run."""
+"""A prepared folder, also damaged or made by a stranger; its filters and statistics."""
 
 import json
+import math
 import random
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from lightconv.config import ConfigError, from_dict
 from lightconv.corpora.synthetic import Settings, make
+from lightconv.data.config import FilterConfig
 from lightconv.data.prepare import prepare
-from lightconv.data.prepared import Prepared
+from lightconv.data.prepared import (
+    BARS,
+    Prepared,
+    apply_filters,
+    count_lengths,
+    describe_side,
+    find_edges,
+    find_percentile,
+)
 from lightconv.data.vocabulary import Vocabulary
 from lightconv.files import write_manifest
 
@@ -20,15 +36,14 @@ SETTINGS = Settings(train=50, valid=10, test=10)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    prepare(make("synthetic-translation", SETTINGS), folder / "bytes")
-    prepare(make("synthetic-lm", SETTINGS), folder / "lm")
-    return folder
+    return prepare(
+        make("synthetic-translation", SETTINGS), tmp_path_factory.mktemp("made") / "bytes"
+    ).folder
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "bytes", tmp_path / "data"))
+    return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def test_what_it_holds(folder: Path) -> None:
@@ -46,20 +61,10 @@ def test_what_it_holds(folder: Path) -> None:
     assert list(data.texts("valid", "source")) == [source for source, _ in expected["valid"]]
     assert data.vocab_sizes == data.pipeline.vocabularies().sizes() == data.store("train").vocab
     assert set(data.files()) == {"pipeline.json", "codes.txt", "vocab.txt"}
-    data.verify()
     with pytest.raises(ValueError, match="has the splits train, valid, test, no 'dev'"):
         data.store("dev")
     with pytest.raises(ValueError, match="no plain text of train, only its ids"):
         data.references("train")
-
-
-def test_one_side(made: Path) -> None:
-    data = Prepared.open(made / "lm")
-    assert data.sides == ("text",)
-    expected = make("synthetic-lm", SETTINGS).splits["valid"]()
-    assert data.references("valid") == [text for (text,) in expected]
-    with pytest.raises(ValueError, match="has the sides text, no 'source'"):
-        list(data.texts("valid", "source"))
 
 
 @pytest.mark.parametrize(
@@ -171,27 +176,98 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path) -> None:
         Prepared.open(folder)
 
 
-def test_garbage_in_prepared_json_is_an_error_or_a_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing but prepared.json is wrong, and the checksums are made to agree."""
-    intact = (folder / "prepared.json").read_bytes()
-    data = bytearray()
-    # Writing takes milliseconds.
-    monkeypatch.setattr("lightconv.config.text._read_text", lambda _: bytes(data).decode())
-    monkeypatch.setattr(Prepared, "_check_files", lambda self: None)
-    draw = random.Random(0)
-    pieces = [b'"', b"{", b"}", b"[", b":", b",", b"\\", b"\0", b"9" * 30, b"null", b"../", b"-1"]
-    opened = 0
-    for _ in range(2000):
-        data[:] = intact
-        for _ in range(draw.randint(1, 3)):
-            place = draw.randrange(len(data))
-            data[place : place + draw.randrange(3)] = draw.choice([*pieces, draw.randbytes(1)])
-        try:
-            found = Prepared.open(folder)
-            _ = found.vocab_sizes, found.task
-            opened += 1
-        except ValueError as error:
-            assert "\n" not in str(error)
-    assert 0 < opened < 1000
+def rule(config: FilterConfig, lengths: tuple[int, ...]) -> str | None:
+    """The first thing that is wrong with an example."""
+    shortest, longest = min(lengths), max(lengths)
+    if shortest == 0 and (len(lengths) == 2 or config.min_len >= 1):
+        return "empty"
+    if shortest < config.min_len:
+        return "short"
+    if config.max_len is not None and longest > config.max_len:
+        return "long"
+    if config.max_ratio is not None and longest / shortest > config.max_ratio:
+        return "ratio"
+    return None
+
+
+CONFIGS = st.builds(
+    FilterConfig,
+    min_len=st.integers(0, 3),
+    max_len=st.none() | st.integers(3, 9),
+    max_ratio=st.none() | st.sampled_from([1.0, 1.5, 2.0, 9.0]),
+)
+
+
+@given(
+    config=CONFIGS,
+    examples=st.integers(1, 2).flatmap(
+        lambda sides: st.lists(st.tuples(*[st.integers(0, 12)] * sides), min_size=1, max_size=30)
+    ),
+)
+def test_filters(config: FilterConfig, examples: list[tuple[int, ...]]) -> None:
+    if len(examples[0]) == 1:
+        config = FilterConfig(min_len=config.min_len, max_len=config.max_len)
+    kept, dropped = apply_filters(config, [np.array(side) for side in zip(*examples, strict=True)])
+    expected = [rule(config, example) for example in examples]
+    assert kept.tolist() == [reason is None for reason in expected]
+    assert dropped == Counter(reason for reason in expected if reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"min_len": -1}, "min_len=-1"),
+        ({"max_len": 0}, "max_len=0"),
+        ({"min_len": 9, "max_len": 8}, "min_len=9 .*filters.max_len=8"),
+        ({"max_ratio": 0.5}, "max_ratio=0.5"),
+        ({"unit": "letters"}, "unit='letters' must be one of tokens, words"),
+    ],
+)
+def test_what_makes_no_filter(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(FilterConfig, fields, "filters")
+
+
+LENGTHS = st.lists(st.integers(0, 3000), min_size=1, max_size=60)
+
+
+def counted(*parts: Sequence[int]) -> NDArray[np.int64]:
+    counts = np.zeros(0, dtype=np.int64)
+    for part in parts:
+        counts = count_lengths(counts, np.array(part, dtype=np.int64))
+    return counts
+
+
+@given(LENGTHS, LENGTHS)
+def test_lengths(first: list[int], second: list[int]) -> None:
+    counts, all_ = counted(first, second, []), sorted(first + second)
+    found = describe_side(counts, 3, find_edges([counts]))
+    assert found["tokens"] == sum(all_)
+    assert found["unknown_rate"] == 3 / max(sum(all_), 1)
+    assert found["mean"] == sum(all_) / len(all_)
+    assert found["longest"] == all_[-1]
+    for share in (1, 50, 90, 99, 100):
+        assert find_percentile(counts, share) == all_[math.ceil(len(all_) * share / 100) - 1]
+    # Every sentence is in one bar; at most a hundredth of all is beyond the bars with an end.
+    edges = find_edges([counted(first), counted(second)])
+    assert edges[:2] == [0, 1] and len(edges) <= BARS + 1
+    for lengths in (first, second):
+        bars = describe_side(counted(lengths), 0, edges)["histogram"]
+        for bar in bars:
+            last = math.inf if bar["to"] is None else bar["to"]
+            assert bar["count"] == sum(bar["from"] <= length <= last for length in lengths)
+        assert sum(bar["count"] for bar in bars) == len(lengths)
+        assert bars[-1]["count"] <= 0.01 * len(lengths)
+
+
+def test_no_lengths_at_all() -> None:
+    found = describe_side(counted(), 0, find_edges([counted()]))
+    assert (found["tokens"], found["mean"], found["longest"], found["unknown_rate"]) == (0,) * 4
+    assert set(found["percentiles"].values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("longest", "step", "last"), [(7, 1, 8), (100, 10, 101), (101, 10, 111), (111, 20, 121)]
+)
+def test_steps_are_round(longest: int, step: int, last: int) -> None:
+    assert find_edges([counted([longest])]) == [0, *range(1, last + 1, step)]

@@ -15,9 +15,9 @@ import pytest
 
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.config import BytesConfig, FilterConfig, PrepareConfig
-from lightconv.data.corpus import Corpus, Example
 from lightconv.data.prepare import Work, prepare
 from lightconv.data.prepared import Origin
+from lightconv.data.text import Corpus, Example
 from tests.data.examples import BYTES, LM_TASK, WORDS, Notes, contents, corpus, ids, sentences
 
 # --- Stopped and started again

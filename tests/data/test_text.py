@@ -2,10 +2,10 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightconv.data import text
-from lightconv.data.text import Notes, check_parallel, first_gap, read_lines, read_parallel
+from lightconv.data.text import Notes, check_lines, first_gap, read_lines, side_by_side
 
 
 @pytest.fixture
@@ -140,10 +140,11 @@ def write_pair(folder: Path, source: list[str], target: list[str]) -> list[Path]
 def test_parallel_files(tmp_path: Path) -> None:
     paths = write_pair(tmp_path, ["a", "b\r", ""], ["c", "", "d\r"])
     notes = Notes()
-    assert list(read_parallel(paths, notes)) == [("a", "c"), ("b", ""), ("", "d")]
+    found = side_by_side(paths, partial(read_lines, notes=notes))
+    assert list(found) == [("a", "c"), ("b", ""), ("", "d")]
     assert notes.returns == 2
-    assert check_parallel(paths) == 3
-    assert list(read_parallel(paths[:1])) == [("a",), ("b",), ("",)]
+    assert check_lines(paths, map(read_lines, paths)) == 3
+    assert list(side_by_side(paths[:1], read_lines)) == [("a",), ("b",), ("",)]
 
 
 @pytest.mark.parametrize("longer", [0, 1])
@@ -155,13 +156,13 @@ def test_parallel_files_of_different_length(tmp_path: Path, longer: int) -> None
     del sides[1 - longer][59:61]
     paths = write_pair(tmp_path, source, target)
     counts = (100, 98) if longer == 0 else (98, 100)
-    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60:"
-    lines = read_parallel(paths)
+    message = rf"\.de has {counts[0]} lines and .*\.en has {counts[1]}, .* diverge at line 60"
+    lines = side_by_side(paths, read_lines)
     assert len(list(islice(lines, 98))) == 98
     with pytest.raises(ValueError, match=message):
         next(lines)
     with pytest.raises(ValueError, match=message):
-        check_parallel(paths)
+        check_lines(paths, map(read_lines, paths))
 
 
 def test_the_gap_is_found_where_lengths_stop_to_agree() -> None:
@@ -177,26 +178,3 @@ def test_the_gap_is_found_where_lengths_stop_to_agree() -> None:
     assert near > 190
     assert first_gap([], [3, 4]) == 1
     assert first_gap([5, 9], [5, 9, 7]) == 3
-
-
-def test_garbage_is_an_error_or_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = random.Random(0)
-    good = "ein paar Wörter 漢字\r\n".encode() * 20
-    path.write_bytes(good)
-    data = bytearray()
-    # Writing takes milliseconds.
-    monkeypatch.setitem(text.COMPRESSED, ".de", lambda *_: io.BytesIO(bytes(data)))
-    read = 0
-    for _ in range(10_000):
-        data[:] = good
-        for _ in range(draw.randint(0, 3)):
-            place = draw.randrange(len(data))
-            data[place : place + draw.randint(0, 4)] = draw.randbytes(draw.randint(0, 4))
-        try:
-            lines = list(read_lines(path))
-        except ValueError as error:
-            assert "\n" not in str(error)
-        else:
-            assert len(lines) == data.count(b"\n") + (not data.endswith(b"\n"))
-            read += 1
-    assert 2000 < read < 9000

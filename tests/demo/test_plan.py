@@ -14,8 +14,8 @@ from lightconv.console import Display
 from lightconv.corpora import CORPORA, Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.config import TaskConfig
-from lightconv.data.corpus import Corpus
 from lightconv.data.prepare import prepare
+from lightconv.data.text import Corpus
 from lightconv.demo import run
 from lightconv.demo.plan import PLANS, make_recipe, quick
 from lightconv.models.config import LanguageModelConfig, Seq2SeqConfig

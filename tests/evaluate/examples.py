@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from lightconv.data.config import PipelineConfig, SideConfig, TaskConfig, WordsConfig
-from lightconv.data.corpus import Corpus, Example
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import Prepared
+from lightconv.data.text import Corpus, Example
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

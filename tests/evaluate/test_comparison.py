@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightconv.data.corpus import Example
+from lightconv.data.text import Example
 from lightconv.evaluate import comparison
 from lightconv.evaluate.comparison import (
     copy_baseline,

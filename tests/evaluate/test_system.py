@@ -8,8 +8,8 @@ import pytest
 
 import lightconv
 from lightconv.data.config import BPEConfig, BytesConfig
-from lightconv.data.corpus import Example
 from lightconv.data.prepared import Prepared
+from lightconv.data.text import Example
 from lightconv.decode import DecodeConfig
 from lightconv.evaluate import METRICS, compute_perplexity, system
 from lightconv.evaluate.system import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, print_rows, tell
-from lightconv.data.text import Notes, first_gap, read_lines
+from lightconv.data.text import Notes, check_lines, read_lines
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -210,13 +210,7 @@ def _read(paths: Sequence[Path]) -> list[list[str]]:
     texts = [list(read_lines(path, notes)) for path in paths]
     if warning := notes.warning():
         tell(f"warning: {warning}")
-    for path, lines in zip(paths[1:], texts[1:], strict=True):
-        if len(lines) != len(texts[0]):
-            gap = first_gap([len(line) for line in texts[0]], [len(line) for line in lines])
-            raise ValueError(
-                f"{paths[0]} has {len(texts[0])} lines and {path} has {len(lines)}, expected the "
-                f"same number. They seem to part at line {gap}"
-            )
+    check_lines(paths, texts)
     return texts
 
 

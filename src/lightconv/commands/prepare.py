@@ -18,8 +18,8 @@ from lightconv.files import cache_folder
 if TYPE_CHECKING:
     from lightconv.console import Display
     from lightconv.corpora.own import Given
-    from lightconv.data.corpus import Corpus
     from lightconv.data.prepared import Prepared
+    from lightconv.data.text import Corpus
 
 # Options for training files of one's own, all of which are needed, and their task.
 OWN: dict[tuple[str, ...], TaskKind] = {

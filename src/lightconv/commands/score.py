@@ -4,12 +4,13 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from lightconv.commands.parser import Parser
 from lightconv.config import override
 from lightconv.console import tell
-from lightconv.data.text import Notes, check_file, check_parallel, read_parallel
+from lightconv.data.text import Notes, check_file, check_lines, read_lines, side_by_side
 from lightconv.decode.options import TextOptions, read_decode
 from lightconv.models.folder import ModelFolder
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_files(arguments: Namespace, folder: ModelFolder) -> None:
-    given = [arguments.source is not None, arguments.target is not None]
+    given = [arguments.source, arguments.target]
     if any(given) and not folder.pairs:
         raise ValueError(
             f"{folder.path} is a language model, expected texts alone. Use --input FILE, or "
@@ -66,7 +67,7 @@ def _check_files(arguments: Namespace, folder: ModelFolder) -> None:
     if arguments.input is not None and any(given):
         raise ValueError("--input and --source, expected one of them")
     if any(given):
-        check_parallel([arguments.source, arguments.target])
+        check_lines(given, map(read_lines, given))
     elif arguments.input is not None:
         check_file(arguments.input)
 
@@ -77,7 +78,8 @@ def _windows(arguments: Namespace, pairs: bool, notes: Notes) -> Iterator[list[t
 
     most = TextOptions().window
     if arguments.source is not None:
-        yield from windows(read_parallel([arguments.source, arguments.target], notes), most)
+        paths = [arguments.source, arguments.target]
+        yield from windows(side_by_side(paths, partial(read_lines, notes=notes)), most)
         return
     name = arguments.input or "standard input"
     done = 0

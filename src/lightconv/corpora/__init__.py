@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lightconv.console import suggest
 from lightconv.data.config import TaskConfig
-from lightconv.data.corpus import Corpus
+from lightconv.data.text import Corpus
 
 # Takes one line of text about the work in progress.
 Progress = Callable[[str], None]
@@ -35,36 +35,36 @@ CORPORA: dict[str, CorpusEntry] = {
     # --- The paper's six set-ups, read from the archives of their owners
     "iwslt14-de-en": CorpusEntry(
         "IWSLT'14, TED talks, German to English",
-        "iwslt:talks",
+        "campaigns:talks",
         "de-en.tgz of the IWSLT 2014 evaluation campaign (WIT3, release 2014-01), or its folder",
     ),
     "wmt16-en-de": CorpusEntry(
         "WMT'16, English to German",
-        "wmt:translation",
+        "campaigns:translation",
         "wmt16_en_de.tar.gz, the package that Google made for its Transformer, or a folder "
         "with the archives of WMT'16 it was made of",
     ),
     "wmt14-en-fr": CorpusEntry(
         "WMT'14, English to French",
-        "wmt:translation",
+        "campaigns:translation",
         "a folder with the archives of WMT'14: Europarl v7, Common Crawl, UN, News "
         "Commentary v9, 10^9 French-English, dev and test sets",
     ),
     "wmt17-zh-en": CorpusEntry(
         "WMT'17, Chinese to English",
-        "wmt:translation",
+        "campaigns:translation",
         "a folder with the archives of WMT'17: News Commentary v12, UN Parallel Corpus v1.0, "
         "CWMT, dev and test sets",
     ),
     "billion-word": CorpusEntry(
         "sentences of news, whole words",
-        "billion_word:sentences",
+        "news:sentences",
         "1-billion-word-language-modeling-benchmark-r13output.tar.gz of the One Billion Word "
         "benchmark, or its folder",
     ),
     "cnn-dailymail": CorpusEntry(
         "news articles to their highlights",
-        "cnn_dailymail:articles",
+        "news:articles",
         "a folder with cnn_stories.tgz, dailymail_stories.tgz (DeepMind Q&A dataset) and the "
         "lists all_train.txt, all_val.txt, all_test.txt (See et al., 2017), or with JSON lines",
     ),
@@ -81,7 +81,7 @@ CORPORA: dict[str, CorpusEntry] = {
     "debian-lm": CorpusEntry("sentences of package descriptions", "debian:english", _MIRROR),
     **{
         f"libreoffice-en-{code}": CorpusEntry(
-            f"LibreOffice's help, English to {_LANGUAGES[code]}", "libreoffice:translation", _MIRROR
+            f"LibreOffice's help, English to {_LANGUAGES[code]}", "debian:help_pages", _MIRROR
         )
         for code in ("de", "fr", "zh")
     },

@@ -1,20 +1,23 @@
-"""Package descriptions of apt's `Translation-xx` indices: translation, summaries, sentences.
+"""Texts that apt fetches: package descriptions, and LibreOffice's help.
 
-A record has a package, the digest of the English text, a synopsis, and paragraphs of lines that
-begin with one space; a line that begins with more spaces is a list item or stands alone.
+Descriptions are records of `Translation-xx` indices: a package, the digest of the English text, a
+synopsis, and paragraphs of lines that begin with one space; a line that begins with more spaces is
+a list item or stands alone. An element of a help page has the same id in all languages.
 """
 
+import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from lightconv.corpora import Progress, translation_task
-from lightconv.corpora.apt import fetch_indices
+from lightconv.corpora.apt import fetch_indices, fetch_packages, read_members
 from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
 from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.text import Corpus, Example
 from lightconv.files import digest
 
 # Share of the stems in validation and in test: one to two thousand lines each.
@@ -203,3 +206,101 @@ def is_translation(source: str, target: str) -> bool:
     # In UTF-8 bytes, of which Chinese needs about as many as English; short texts differ more.
     shorter, longer = sorted((len(source.encode()), len(target.encode())))
     return longer <= max(60, 3 * shorter)
+
+
+# (id, number of earlier elements of the page with this id) -> text
+Page = dict[tuple[str, int], str]
+
+_PACKAGES = {"en": "en-us", "de": "de", "fr": "fr", "zh": "zh-cn"}
+_PAGE = re.compile(r"usr/share/libreoffice/help/[^/]+/(text/.+\.html)")
+_ELEMENT = re.compile(
+    r'<(p|h[1-6]?) id="((?:par|hd)_[^"]+)"([^>]*)>(.*?)</\1>', re.DOTALL | re.ASCII
+)
+_CODE = re.compile(r'class="[^"]*(?:code|image|example)')
+_TAG = re.compile(r"<(/?)(\w+)([^>]*)>")
+_HAN = re.compile(r"[\u3400-\u9fff]")
+
+
+def help_pages(name: str, cache: Path, progress: Progress) -> Corpus:
+    language = name[-2:]
+    packages = [f"libreoffice-help-{_PACKAGES[code]}" for code in ("en", language)]
+    english, other = fetch_packages(cache, packages, progress).values()
+    items = _aligned_pages(english, other, language)
+    held_out = 0.08 if language == "zh" else 0.06
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, [english, other])
+
+
+def _aligned_pages(english: Path, other: Path, language: str) -> Iterator[Item]:
+    # A page is one group.
+    pages = dict(read_pages(english))
+    for name, theirs in read_pages(other):
+        for key, source in pages.get(name, {}).items():
+            target = theirs.get(key, "")
+            chinese = language != "zh" or _HAN.search(target)
+            if chinese and is_translation(source, target):
+                yield Item((source, target), name)
+
+
+def read_pages(package: Path) -> Iterator[tuple[str, Page]]:
+    """The pages of a help package by their paths, which are the same in all languages."""
+    for name, data in read_members(package, lambda name: _PAGE.fullmatch(name) is not None):
+        yield _PAGE.sub(r"\1", name), read_page(data.decode("utf-8", "replace"))
+
+
+def read_page(page: str) -> Page:
+    """The texts of a page's headings and paragraphs; without code and pictures."""
+    texts: Page = {}
+    seen: Counter[str] = Counter()
+    for _, name, attributes, body in _ELEMENT.findall(page):
+        if text := "" if _CODE.search(attributes) else element_text(body):
+            texts[name, seen[name]] = text
+        seen[name] += 1
+    return texts
+
+
+def element_text(body: str) -> str:
+    """The text of an element, with the default of alternatives by system or program.
+
+    A `switchinline` span holds hidden ones, one for each system; the default has no class.
+    """
+    parts: list[str] = []
+    stack: list[tuple[list[str], str]] = []  # of open spans: the parts before, and the kind
+    choices: list[dict[str, str]] = []
+    last = 0
+    for tag in _TAG.finditer(body):
+        parts.append(body[last : tag.start()])
+        last = tag.end()
+        closing, name, attributes = tag.groups()
+        if name == "br":
+            parts.append(" ")
+        elif name != "span":
+            continue
+        elif not closing:
+            kind = _span_kind(attributes)
+            stack.append((parts, kind))
+            if kind == "switch":
+                choices.append({})
+            parts = []
+        elif stack:
+            text = "".join(parts)
+            parts, kind = stack.pop()
+            if kind == "switch":
+                found = choices.pop()
+                text = found.get("default") or next(iter(found.values()), text)
+            elif kind and choices:
+                choices[-1].setdefault(kind, text)
+                continue
+            parts.append(text)
+    parts.append(body[last:])
+    for outer, _ in reversed(stack):
+        parts = [*outer, *parts]
+    return tidy(html.unescape("".join(parts)))
+
+
+def _span_kind(attributes: str) -> str:
+    if 'class="switchinline"' in attributes:
+        return "switch"
+    if "hidden" not in attributes:
+        return ""
+    found = re.search(r'class="([^"]+)"', attributes)
+    return found[1] if found else "default"

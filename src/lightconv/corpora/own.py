@@ -9,11 +9,12 @@ lines stay together.
 import hashlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from lightconv.corpora import Progress
-from lightconv.corpora.cnn_dailymail import parse_records
+from lightconv.corpora.news import parse_records
 from lightconv.corpora.splits import position
 from lightconv.data import text
 from lightconv.data.config import (
@@ -24,7 +25,7 @@ from lightconv.data.config import (
     TaskConfig,
     TaskKind,
 )
-from lightconv.data.corpus import Corpus, Example, Reader
+from lightconv.data.text import Corpus, Example, Reader
 
 METRICS: dict[TaskKind, str] = {
     "translation": "sacrebleu",
@@ -52,14 +53,11 @@ def own_corpus(
     test: Given | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    pipeline: PipelineConfig | None = None,
-    filters: FilterConfig | None = None,
     progress: Progress = lambda _: None,
 ) -> Corpus:
     """The corpus of these files; parallel files must have the same number of lines.
 
     train, valid, test  prefixes of two files, two files, or one file
-    pipeline            default: byte-level BPE, for any language
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
@@ -74,11 +72,9 @@ def own_corpus(
         lines["valid"] = round(share * lines["train"])
         lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
-    if pipeline is None:
-        truncate = 400 if kind == "summarization" else None
-        first, *others = languages
-        sides = (SideConfig(lang=first, truncate=truncate), *(SideConfig(lang=x) for x in others))
-        pipeline = PipelineConfig(sides=sides, subword=BytesConfig())
+    first, *others = [SideConfig(lang=lang) for lang in languages]
+    if kind == "summarization":
+        first = replace(first, truncate=400)
     return Corpus(
         task=TaskConfig(
             kind=kind,
@@ -88,8 +84,8 @@ def own_corpus(
             metric=METRICS[kind],
         ),
         splits={split: splits[split] for split in given if split in splits},
-        pipeline=pipeline,
-        filters=filters or FILTERS[kind],
+        pipeline=PipelineConfig(sides=(first, *others), subword=BytesConfig()),
+        filters=FILTERS[kind],
         examples=lines,
         digests=digests,
     )
@@ -152,7 +148,7 @@ def _scan(split: str, paths: tuple[Path, ...], digests: dict[str, str]) -> int:
         digests[f"{split}/{path.name}"] = digest.hexdigest()
         counts.append(newlines + (not last.endswith(b"\n")))
     if len(set(counts)) > 1 or any(path.suffix in text.COMPRESSED for path in paths):
-        return text.check_parallel(paths)
+        return text.check_lines(paths, map(text.read_lines, paths))
     return counts[0]
 
 
@@ -160,7 +156,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Example]:
     """All examples of a split; corrections of the text are reported in one warning."""
     notes = text.Notes()
     if len(paths) > 1:
-        yield from text.read_parallel(paths, notes)
+        yield from text.side_by_side(paths, partial(text.read_lines, notes=notes))
     elif is_json(paths[0]):
         yield from parse_records(text.read_lines(paths[0], notes), str(paths[0]))
     else:

@@ -15,7 +15,6 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from array import array
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lightconv.corpora import Progress
-from lightconv.data.text import first_gap, lines_of
+from lightconv.data.text import lines_of, side_by_side
 from lightconv.files import inside, replace_file
 
 # The corpus with the most files has 312,085 of them.
@@ -135,8 +134,8 @@ class SourceFiles:
         """The lines of one file, without CR; `mend` replaces bytes that are not UTF-8."""
         with self.open(member) as stream:
             mended = _Mended(stream)
-            file: Any = mended if mend else stream
-            for line in lines_of(file, str(member)):
+            read = mended.readline if mend else stream.readline
+            for line in lines_of(read, str(member)):
                 yield line.removesuffix("\r")
         if mended.count:
             warnings.warn(f"{member}: replaced broken bytes in {mended.count} lines", stacklevel=2)
@@ -358,20 +357,12 @@ _ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,
 _NAMED = {"amp": 38, "lt": 60, "gt": 62, "quot": 34, "apos": 39}
 
 
-def side_by_side(
+def read_pairs(
     read: Callable[[Member], Iterator[str]], members: Sequence[Member]
 ) -> Iterator[tuple[str, ...]]:
     """Pairs of lines of files, source and target by turns; ValueError if their numbers differ."""
     for pair in zip(members[::2], members[1::2], strict=True):
-        for lines in itertools.zip_longest(*map(read, pair)):
-            if None in lines:
-                one, other = [array("L", map(len, read(member))) for member in pair]
-                raise ValueError(
-                    f"{pair[0]} has {len(one)} lines and {pair[1]} has {len(other)}, expected the "
-                    f"same number. They seem to part at line {first_gap(one, other)}. Fetch the "
-                    "corpus again"
-                )
-            yield lines
+        yield from side_by_side(pair, read, "Fetch the corpus again")
 
 
 def segments(lines: Iterable[str], name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from lightconv.data.corpus import Example, Reader
+from lightconv.data.text import Example, Reader
 
 # Prefixes of package names that say nothing about the program.
 _PREFIXES = re.compile(

@@ -15,7 +15,7 @@ from lightconv.config import check_counts, check_from_zero
 from lightconv.corpora import Progress
 from lightconv.corpora.splits import split_of
 from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
-from lightconv.data.corpus import SPLITS, Corpus, Example
+from lightconv.data.text import SPLITS, Corpus, Example
 
 # Share of all possible texts for validation, and the same for test.
 _HELD_OUT = 0.1

@@ -26,11 +26,11 @@ from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
-    from lightconv.data.corpus import Corpus
     from lightconv.data.loader import TASKS, Loader, Synthetic
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
+    from lightconv.data.text import Corpus
 
 __all__ = [
     "BOS",
@@ -69,10 +69,10 @@ __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
-        "corpus": ["Corpus"],
         "loader": ["Loader", "Synthetic", "TASKS"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
+        "text": ["Corpus"],
     },
 )

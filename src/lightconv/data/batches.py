@@ -140,11 +140,7 @@ class BatchPlan:
     """
 
     def __init__(
-        self,
-        lengths: Sequence[NDArray[Any]],
-        *,
-        max_tokens: int,
-        too_long: TooLong = "error",
+        self, lengths: Sequence[NDArray[Any]], *, max_tokens: int, too_long: TooLong = "error"
     ) -> None:
         if max_tokens < 1:
             raise ValueError(f"{max_tokens=} must be at least 1")
@@ -158,8 +154,7 @@ class BatchPlan:
                 f"all {self._longest.max()}, too long {len(over)} of {len(self._longest)}), "
                 f"expected at most {max_tokens=}. Raise max_tokens, or leave such examples out"
             )
-        counted = np.unique(self._longest, return_counts=True)
-        self._bounds = _cut(*counted, max_tokens)
+        self._bounds = _cut(self._longest, max_tokens)
         self.batches = len(self._bounds) - 1
         # Examples of one key have equal lengths on every side: these sums hold for every epoch.
         order = self._sort(self._rows())
@@ -178,13 +173,14 @@ class BatchPlan:
         random = np.random.default_rng([seed, epoch])
         rows = self._rows()
         random.shuffle(rows)
-        sequence = random.permutation(self.batches)
-        return Epoch(self._sort(rows), self._bounds, sequence, self._tokens[sequence])
+        return self._epoch(rows, random.permutation(self.batches))
 
     def by_length(self) -> Epoch:
         """The batches from the longest to the shortest, for validation and decoding."""
-        sequence = np.arange(self.batches)[::-1]
-        return Epoch(self._sort(self._rows()), self._bounds, sequence, self._tokens[sequence])
+        return self._epoch(self._rows(), np.arange(self.batches)[::-1])
+
+    def _epoch(self, rows: NDArray[Any], sequence: NDArray[Any]) -> Epoch:
+        return Epoch(self._sort(rows), self._bounds, sequence, self._tokens[sequence])
 
     def _rows(self) -> NDArray[np.uint32]:
         return np.arange(len(self._longest), dtype=np.uint32)
@@ -212,8 +208,9 @@ def _narrow(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.uint16 if values.max() < 2**16 else np.uint32)
 
 
-def _cut(lengths: NDArray[Any], counts: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:
-    """Bounds of the batches of sorted examples: each length that occurs, rising, and its count."""
+def _cut(longest: NDArray[Any], max_tokens: int) -> NDArray[np.int64]:
+    """Bounds of the batches of examples that are sorted by their longest side."""
+    lengths, counts = np.unique(longest, return_counts=True)
     found = [np.zeros(1, dtype=np.int64)]
     start = begin = 0  # of the batch that is not full, and of the examples of this length
     for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):

@@ -1,11 +1,11 @@
 """Batches for training: read ahead from a store, or made of random symbols."""
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import count, pairwise
 
 import numpy as np
 import torch
@@ -88,15 +88,14 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
         epoch, updates = self._plan(seed, number)
         while True:
             following: Future[tuple[Epoch, list[int]]] | None = None
-            for begin, end in pairwise(updates):
+            for begin, end in itertools.pairwise(updates):
                 if end <= start:
                     continue
                 # Early enough for the next epoch to be ready in time.
                 if following is None and 2 * end > len(epoch):
                     following = self._pool.submit(self._plan, seed, number + 1)
-                after = Position(seed, number, end)
-                if end == len(epoch):
-                    after = Position(seed, number + 1)
+                last = end == len(epoch)
+                after = Position(seed, number + 1) if last else Position(seed, number, end)
                 mine = (i for i in range(begin + self._rank, end, self._ranks) if i >= start)
                 make = self._batches.examples.make
                 yield after, [self._pool.submit(make, epoch[i]) for i in mine]
@@ -147,7 +146,7 @@ class Synthetic:
         return Batch((source, target_in), _pad([[*target, EOS] for target in targets]))
 
     def __iter__(self) -> Iterator[Batch]:
-        return map(self.batch, count())
+        return map(self.batch, itertools.count())
 
 
 def _pad(sentences: list[list[int]]) -> Tensor:

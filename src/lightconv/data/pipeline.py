@@ -16,9 +16,8 @@ from lightconv.data.subword import (
     Codes,
     WholeWords,
     WordPieces,
-    codes_files,
-    load_codes,
 )
+from lightconv.data.text import find_files
 from lightconv.data.vocabulary import (
     BOS,
     EOS,
@@ -55,10 +54,10 @@ class Pipeline:
         self.codes = tuple(codes)
         self._vocabularies = vocabularies
         self._steps = list(map(Steps, config.sides))
-        self._ids = [
-            _Ids(_segmenter(config, codes, side), vocabularies[side])
-            for side in range(len(config.sides))
-        ]
+        kind = BytePieces if config.subword.kind == "bytes" else WordPieces
+        pieces = list(map(kind, codes)) or [WholeWords()]
+        pairs = ((pieces[0], vocabularies[0]), (pieces[-1], vocabularies[-1]))
+        self._ids = [_Ids(*pair) for pair in pairs[: len(config.sides)]]
 
     def __reduce__(self) -> tuple[type["Pipeline"], tuple[Any, ...]]:
         return Pipeline, (self.config, self.codes, self._vocabularies)
@@ -89,8 +88,10 @@ class Pipeline:
         """Names and contents of its files, vocabularies included."""
         table = {"format": FORMAT, "version": VERSION, "pipeline": to_dict(self.config)}
         text = json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False)
-        files = {PIPELINE_FILE: f"{text}\n".encode()}
-        return files | codes_files(self.codes) | self._vocabularies.files()
+        names = PAIR_CODES if len(self.codes) == 2 else (SHARED_CODES,)
+        codes = (each.to_text().encode() for each in self.codes)
+        files = {PIPELINE_FILE: f"{text}\n".encode(), **dict(zip(names, codes, strict=False))}
+        return files | self._vocabularies.files()
 
     @classmethod
     def load(cls, folder: str | Path, config: PipelineConfig | None = None) -> Self:
@@ -100,10 +101,11 @@ class Pipeline:
             raise ValueError(f"there is no folder {folder}, expected one with {PIPELINE_FILE}")
         if config is None:
             config = _read_config(inside(folder, PIPELINE_FILE))
-        codes = [] if config.subword.kind == "words" else load_codes(folder)
-        vocabularies = load_vocabularies(folder)
+        words = config.subword.kind == "words"
+        codes = [] if words else find_files(folder, "codes", SHARED_CODES, PAIR_CODES)
+        parts = list(map(Codes.load, codes)), load_vocabularies(folder)
         try:
-            return cls(config, codes, vocabularies)
+            return cls(config, *parts)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
 
@@ -127,13 +129,6 @@ class _Ids(dict[str, list[int]]):
         return ids
 
 
-def _segmenter(config: PipelineConfig, codes: Sequence[Codes], side: int) -> WholeWords:
-    if not codes:
-        return WholeWords()
-    kind = BytePieces if config.subword.kind == "bytes" else WordPieces
-    return kind(codes[min(side, len(codes) - 1)])
-
-
 def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabularies) -> None:
     kind, sides = config.subword.kind, len(config.sides)
     if bool(codes) != (kind != "words") or len(codes) > sides:
@@ -142,8 +137,7 @@ def _check(config: PipelineConfig, codes: Sequence[Codes], vocabularies: Vocabul
         raise ValueError("vocabularies of source and target, expected one for the only side")
     if kind != "bytes":
         return
-    for place, vocabulary in enumerate(vocabularies):
-        code = codes[min(place, len(codes) - 1)]
+    for code, vocabulary in zip((codes[0], codes[-1]), vocabularies, strict=True):
         made = {left + right for left, right in code.merges}
         found = set(vocabulary.tokens[SPECIALS:])
         if not found >= made | set(BYTE_LETTERS):

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from lightconv.config import differences, from_dict, to_dict
 from lightconv.console import Display
 from lightconv.data.config import FilterConfig, PipelineConfig, PrepareConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example
-from lightconv.data.learn import learn, pieces, read_blocks
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
     REASONS,
@@ -41,7 +39,8 @@ from lightconv.data.prepared import (
     write_contents,
 )
 from lightconv.data.store import PAIR, TEXT, StoreWriter
-from lightconv.data.subword import Codes
+from lightconv.data.subword import Codes, learn, pieces, read_blocks
+from lightconv.data.text import Corpus, Example
 from lightconv.data.vocabulary import UNK
 from lightconv.data.words import Steps, check_packages
 from lightconv.device import count_cores
@@ -79,9 +78,8 @@ def prepare(
     check_packages(config.pipeline)
     found, expected = len(config.pipeline.sides), len(corpus.pipeline.sides)
     if found != expected:
-        raise ValueError(
-            f"pipeline.sides has {found}, expected {expected} for {corpus.task.corpus}"
-        )
+        name = corpus.task.corpus
+        raise ValueError(f"pipeline.sides has {found}, expected {expected} for {name}")
     # Other subwords than those of the corpus need codes of their own.
     codes = corpus.codes if config.pipeline.subword == corpus.pipeline.subword else None
     origin = Origin(
@@ -358,9 +356,7 @@ def _make_words(
     return len(rows), dropped, lines
 
 
-@lru_cache(maxsize=4)  # tokenisers take their time to be made
-def _steps(config: SideConfig) -> Steps:
-    return Steps(config)
+_steps = lru_cache(maxsize=4)(Steps)  # tokenisers take their time to be made
 
 
 def _make_ids(

@@ -149,7 +149,20 @@ class Prepared:
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Opens an untrusted folder; checks sizes, and digests of what is copied into models."""
-        return cls(Path(folder), _read(Path(folder)))
+        folder = Path(folder)
+        if not is_prepared(folder):
+            found = f"has no {PREPARED_FILE}" if folder.exists() else "does not exist"
+            raise ValueError(
+                f"{folder} {found}, expected a prepared folder. Run `lightconv prepare` to make it"
+            )
+        path = inside(folder, PREPARED_FILE)
+        try:
+            contents = from_dict(Contents, without_format(read_plain(path), FORMAT, VERSION))
+            if tuple(contents.vocabulary) not in (PAIR, TEXT) or not contents.splits:
+                raise ValueError("sides or splits are missing")
+        except ValueError as error:
+            raise damaged(path, str(error)) from None
+        return cls(folder, contents)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -236,19 +249,3 @@ def write_contents(folder: Path, contents: Contents, statistics: Mapping[str, An
 def is_prepared(folder: Path) -> bool:
     """True if a folder looks like one that `lightconv prepare` wrote."""
     return (folder / PREPARED_FILE).is_file()
-
-
-def _read(folder: Path) -> Contents:
-    if not is_prepared(folder):
-        found = f"has no {PREPARED_FILE}" if folder.exists() else "does not exist"
-        raise ValueError(
-            f"{folder} {found}, expected a prepared folder. Run `lightconv prepare` to make it"
-        )
-    path = inside(folder, PREPARED_FILE)
-    try:
-        contents = from_dict(Contents, without_format(read_plain(path), FORMAT, VERSION))
-        if tuple(contents.vocabulary) not in (PAIR, TEXT) or not contents.splits:
-            raise ValueError("sides or splits are missing")
-    except ValueError as error:
-        raise damaged(path, str(error)) from None
-    return contents

@@ -118,7 +118,11 @@ class TokenColumn:
             counts = [f"{each.tokens} tokens in {each.examples} examples" for each in self.headers]
             raise damaged(self.paths[1], f"{counts[1]}, expected {counts[0]}")
         self.examples, self.vocab = about.examples, about.vocab
-        self.tokens, self.offsets = map(_map, self.paths, self.headers)
+        # Plain arrays: the subclass costs a microsecond with every slice.
+        self.tokens, self.offsets = (
+            np.memmap(path, f"<u{each.item}", "r", HEADER_BYTES, (each.items,)).view(np.ndarray)
+            for path, each in zip(self.paths, self.headers, strict=True)
+        )
         if self.offsets[0] != 0 or self.offsets[-1] != about.tokens:
             raise self._not_rising(0)
 
@@ -134,12 +138,12 @@ class TokenColumn:
         return found
 
     def bounds(self, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Begins and ends of the ids of some sentences: rows [n] int -> [n], [n]."""
+        """Begins and ends of the ids of some sentences: rows [n] or [] -> twice that."""
         begins = self.offsets[rows].astype(np.int64)
         ends = self.offsets[rows + 1].astype(np.int64)
         wrong = (begins < 0) | (ends < begins) | (ends > len(self.tokens))
         if wrong.any():
-            raise self._not_rising(int(rows[wrong.argmax()]))
+            raise self._not_rising(int(rows.flat[wrong.argmax()]))
         return begins, ends
 
     def take(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -165,12 +169,6 @@ class TokenColumn:
     def _not_rising(self, row: int) -> ValueError:
         found = f"offsets that do not rise from {row} on, expected 0 to all tokens"
         return damaged(self.paths[1], found)
-
-
-def _map(path: Path, header: Header) -> NDArray[Any]:
-    mapped = np.memmap(path, f"<u{header.item}", "r", HEADER_BYTES, (header.items,))
-    # A plain array: the subclass costs a microsecond with every slice.
-    return mapped.view(np.ndarray)
 
 
 class Store:
@@ -205,12 +203,8 @@ class Store:
         """One example: for each side its ids, a view of the file."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
-        row = np.array([index % len(self)])
-        found = []
-        for column in self._columns:
-            (begin,), (end,) = column.bounds(row)
-            found.append(column.tokens[begin:end])
-        return tuple(found)
+        row = np.array(index % len(self))
+        return tuple(column.tokens[slice(*column.bounds(row))] for column in self._columns)
 
     def column(self, side: str) -> TokenColumn:
         if side not in self.sides:

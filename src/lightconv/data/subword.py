@@ -1,16 +1,26 @@
-"""Subwords: whole words, BPE of words, BPE of bytes; and files of BPE codes.
+"""Subwords: whole words, BPE of words, BPE of bytes; files of codes; codes that are learned.
 
-Words lose runs of white space, and tokens outside the vocabulary; bytes restore every text.
+Words lose runs of white space, and tokens outside the vocabulary; bytes restore every text. Codes
+and vocabularies are learned from the counts of words: the text is read once, never kept.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop, heappush
 from io import BytesIO
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from lightconv.data.text import find_files, lines_of
+from lightconv.console import Display
+from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
+from lightconv.data.text import lines_of
+from lightconv.data.vocabulary import SPECIAL_TOKENS, SPECIALS, Vocabularies, Vocabulary
+from lightconv.processes import spread
 
 # A token with this end is continued by the next one.
 CONTINUES = "@@"
@@ -47,7 +57,7 @@ class Codes:
         """Reads an untrusted file of codes."""
         if path.stat().st_size > LARGEST_CODES:
             raise ValueError(f"{path} is longer than {LARGEST_CODES >> 20} MB: not a file of codes")
-        lines = [line.strip("\r ") for line in lines_of(BytesIO(path.read_bytes()), path)]
+        lines = [line.strip("\r ") for line in lines_of(BytesIO(path.read_bytes()).readline, path)]
         if header := _HEADER.fullmatch(lines[0]):
             version, pattern, first = header[1], _PAIR, 1
         elif lines[0].startswith("#version:"):
@@ -65,15 +75,6 @@ class Codes:
                 )
             merges.append((pair[1], pair[2]))
         return cls(tuple(merges), "0.1" if version == "0.1" else "0.2")
-
-
-def codes_files(codes: Sequence[Codes]) -> dict[str, bytes]:
-    names = PAIR_CODES if len(codes) == 2 else (SHARED_CODES,)
-    return {name: each.to_text().encode() for name, each in zip(names, codes, strict=False)}
-
-
-def load_codes(folder: Path) -> list[Codes]:
-    return list(map(Codes.load, find_files(folder, "codes", SHARED_CODES, PAIR_CODES)))
 
 
 class WholeWords:
@@ -176,3 +177,204 @@ def _cut(model: Any, text: str, last: str = "") -> list[str]:
     tokens = model.tokenize(_SURROGATE.sub("\uffff", text) + last)
     pieces = [data[slice(*token.offsets)].decode(errors="surrogatepass") for token in tokens]
     return pieces if pieces[-1] else pieces[:-1]
+
+
+# A work item of a process has at most so many rows, and about so many characters or bytes.
+MOST_ROWS = 1000
+MOST_CHARACTERS = 1 << 20
+# A pair that occurs once in the whole text is not merged, as in subword-nmt.
+RAREST_PAIR = 2
+# Codes are learned from the most frequent words only: rarer ones hardly change the merges, and the
+# learner takes half a kilobyte for each.
+MOST_WORDS = 1 << 19
+# Characters that our files cannot hold: such words are unknown.
+UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
+
+Counts = list[Counter[str]]
+Pair = tuple[str, str]
+Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
+
+
+class Learned(NamedTuple):
+    """Codes, shared or one for each side, and the vocabularies."""
+
+    codes: tuple[Codes, ...]
+    vocabularies: Vocabularies
+
+
+def learn(
+    config: BytesConfig | BPEConfig | WordsConfig,
+    blocks: Iterable[tuple[bytes, ...]],
+    *,
+    processes: int = 1,
+    display: Display,
+    total: int | None = None,
+    given: Codes | None = None,
+) -> Learned:
+    """Codes and vocabularies of blocks of lines of words, a block for each side.
+
+    given  codes for all sides, instead of learned ones
+    """
+    counts: Counts = []
+    done = 0
+    for lines, found in spread(partial(_count, config.kind), blocks, processes):
+        counts = counts or [Counter() for _ in found]
+        for sum_, part in zip(counts, found, strict=True):
+            sum_.update(part)
+        done += lines
+        display.show("counting words", done, total)
+    if not any(counts):
+        raise ValueError("there is no text to learn from, expected at least one word")
+    display.show("learning the vocabulary")
+    codes: tuple[Codes, ...] = ()
+    if isinstance(config, WordsConfig):
+        vocabularies = [frequent(each, config.most, config.min_count) for each in counts]
+    elif isinstance(config, BytesConfig):
+        codes, vocabularies = _learn_bytes(config, counts)
+    else:
+        codes, vocabularies = _learn_bpe(config, counts, given)
+    display.end()
+    return Learned(codes, Vocabularies(vocabularies[0], vocabularies[-1]))
+
+
+def _count(kind: str, block: tuple[bytes, ...]) -> tuple[int, Counts]:
+    counts = []
+    for side in block:
+        text = side.decode()
+        lines = map(UNIT.findall, text.split("\n")) if kind == "bytes" else [text.split()]
+        counts.append(Counter(chain.from_iterable(lines)))
+    return block[0].count(b"\n"), counts
+
+
+def read_blocks(paths: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
+    """Work items: the same lines of each file."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        for piece in pieces(zip(*files, strict=True)):
+            yield tuple(map(b"".join, zip(*piece, strict=True)))
+
+
+def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows in lists that one process should have in memory at a time."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += sum(map(len, row))
+        if len(piece) >= MOST_ROWS or size >= MOST_CHARACTERS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
+    """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
+    rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
+    rarest = rarer[0] + 1 if rarer else 1
+    words = [
+        ([*word[:-1], word[-1] + end], count)
+        for word, count in counts.items()
+        if count >= rarest and not UNWRITABLE.search(word)
+    ]
+    return Codes(tuple(islice(_merge_pairs(words), merges)))
+
+
+def _merge_pairs(words: list[tuple[list[str], int]]) -> Iterator[Pair]:
+    """Merges pairs of symbols, the most frequent first; of equals the larger one, as subword-nmt.
+
+    words  symbols, which are merged here, and how often the word occurs
+    """
+    counts: defaultdict[Pair, int] = defaultdict(int)
+    places: defaultdict[Pair, list[int]] = defaultdict(list)  # words that have it, or had it
+    for place, (symbols, count) in enumerate(words):
+        for pair in pairwise(symbols):
+            counts[pair] += count
+            places[pair].append(place)
+    descending: dict[str, bytes] = {}
+
+    def entry(pair: Pair) -> tuple[int, bytes, Pair]:
+        for symbol in pair:
+            if symbol not in descending:
+                codes = (*map(ord, symbol), -1)
+                descending[symbol] = b"".join((0x110000 - code).to_bytes(3) for code in codes)
+        return -counts[pair], descending[pair[0]] + descending[pair[1]], pair
+
+    heap = [entry(pair) for pair, count in counts.items() if count >= RAREST_PAIR]
+    heapify(heap)
+    while heap:
+        known, _, pair = heappop(heap)
+        if counts[pair] != -known:
+            if counts[pair] >= RAREST_PAIR:
+                heappush(heap, entry(pair))
+            continue
+        yield pair
+        left, right = pair
+        merged, changed = left + right, set[Pair]()
+        for place in places.pop(pair):
+            symbols, count = words[place]
+            at, last = 0, len(symbols) - 1
+            while at < last:
+                if symbols[at] == left and symbols[at + 1] == right:
+                    if at:
+                        before = symbols[at - 1]
+                        counts[before, left] -= count
+                        new = before, merged
+                        counts[new] += count
+                        places[new].append(place)
+                        changed.add(new)
+                    if at + 1 < last:
+                        after = symbols[at + 2]
+                        counts[right, after] -= count
+                        new = merged, after
+                        counts[new] += count
+                        places[new].append(place)
+                        changed.add(new)
+                    symbols[at : at + 2] = [merged]
+                    last -= 1
+                at += 1
+        counts[pair] = 0
+        for new in changed:
+            if counts[new] >= RAREST_PAIR:
+                heappush(heap, entry(new))
+
+
+def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:
+    """The vocabulary of tokens, the most frequent first, ties in the order of the strings."""
+    words = sorted(
+        (-count, token)
+        for token, count in counts.items()
+        if count >= min_count and token not in SPECIAL_TOKENS and not UNWRITABLE.search(token)
+    )
+    return Vocabulary.of(token for _, token in words[:most])
+
+
+def _learn_bpe(
+    config: BPEConfig, counts: Counts, given: Codes | None
+) -> tuple[tuple[Codes, ...], list[Vocabulary]]:
+    learned = (learn_codes(each, config.merges, END) for each in _grouped(counts, config.joint))
+    codes = tuple(learned) if given is None else (given,)
+    tokens: Counts = [Counter() for _ in counts]
+    for found, units, each in zip(tokens, counts, (codes[0], codes[-1]), strict=False):
+        segment = WordPieces(each).segment
+        for unit, count in units.items():
+            for token in segment(unit):
+                found[token] += count
+    return codes, [frequent(each, config.most) for each in _grouped(tokens, config.share_vocab)]
+
+
+def _learn_bytes(config: BytesConfig, counts: Counts) -> tuple[tuple[Codes, ...], list[Vocabulary]]:
+    letters: Counts = [Counter() for _ in counts[: 1 if config.joint else None]]
+    for found, units in zip((letters[0], letters[-1]), counts, strict=False):
+        # Removed one by one: everything twice would not fit into memory.
+        for unit in list(units):
+            found[to_letters(unit)] += units.pop(unit)
+    merges = config.vocab - SPECIALS - len(BYTE_LETTERS)
+    codes = tuple(learn_codes(each, merges) for each in letters)
+    # All bytes, then the result of each merge.
+    tokens = [dict.fromkeys((*BYTE_LETTERS, *map("".join, each.merges))) for each in codes]
+    return codes, list(map(Vocabulary.of, tokens))
+
+
+def _grouped(counts: Counts, joint: bool) -> Counts:
+    return [sum(counts[1:], counts[0])] if joint else counts

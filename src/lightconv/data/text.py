@@ -1,4 +1,4 @@
-"""Lines of text files: UTF-8, split at newlines only, plain or compressed."""
+"""Texts: a corpus by split; lines of files: UTF-8, split at newlines only, plain or compressed."""
 
 import bz2
 import gzip
@@ -8,21 +8,46 @@ import stat
 import zlib
 from array import array
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
+from lightconv.data.config import FilterConfig, PipelineConfig, TaskConfig
 from lightconv.files import inside
+
+# One text for each side: (source, target), or (text,) for language modelling.
+Example = tuple[str, ...]
+Reader = Callable[[], Iterator[Example]]
+T = TypeVar("T")
+
+SPLITS = ("train", "valid", "test")
+# A word between the sentences of a summary; measures split there.
+SENTENCE_BREAK = "¶"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Input of `prepare`; each reader starts from the beginning when called."""
+
+    task: TaskConfig
+    splits: Mapping[str, Reader]
+    pipeline: PipelineConfig
+    filters: FilterConfig = field(default_factory=FilterConfig)
+    # The owners have normalised and tokenised the texts as the pipeline would.
+    tokenized: bool = False
+    # The owners' file of BPE codes for both sides, instead of learned codes.
+    codes: Path | None = None
+    # Approximate numbers of examples, where they are known before reading.
+    examples: Mapping[str, int] = field(default_factory=dict)
+    # Inputs, for the record: file or index -> SHA-256.
+    digests: Mapping[str, str] = field(default_factory=dict)
+
 
 # Far above any sentence or article: a longer line is not text, or an archive made to fill memory.
 LONGEST_LINE = 16 << 20
 
 COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
-
-
-class ByteLines(Protocol):
-    def readline(self, size: int, /) -> bytes: ...
 
 
 @dataclass
@@ -49,26 +74,26 @@ def read_lines(path: str | Path, notes: Notes | None = None) -> Iterator[str]:
     return _read(Path(path), notes or Notes())
 
 
-def read_parallel(
-    paths: Sequence[str | Path], notes: Notes | None = None
+def side_by_side(
+    names: Sequence[T], read: Callable[[T], Iterator[str]], remedy: str = ""
 ) -> Iterator[tuple[str, ...]]:
-    """Line 1 of each file, line 2 of each, ...; ValueError at the end if their numbers differ."""
-    for lines in itertools.zip_longest(*[read_lines(path, notes) for path in paths]):
+    """Line 1 of each text, line 2 of each, ...; ValueError at the end if their numbers differ."""
+    for lines in itertools.zip_longest(*map(read, names)):
         if None in lines:
-            check_parallel(paths)
-            raise ValueError(f"{' or '.join(map(str, paths))} changed while it was read")
+            check_lines(names, map(read, names), remedy)
+            raise ValueError(f"{' or '.join(map(str, names))} changed while it was read")
         yield lines
 
 
-def check_parallel(paths: Sequence[str | Path]) -> int:
-    """The number of lines of each file; ValueError with the counts if they differ."""
-    first, *others = [array("L", map(len, read_lines(path))) for path in paths]
-    for path, other in zip(paths[1:], others, strict=True):
+def check_lines(names: Sequence[object], texts: Iterable[Iterable[str]], remedy: str = "") -> int:
+    """The number of lines of each text; ValueError with the counts if they differ."""
+    first, *others = [array("L", map(len, lines)) for lines in texts]
+    for name, other in zip(names[1:], others, strict=True):
         if len(other) != len(first):
+            remedy = remedy or "Look there for a line that is missing or split"
             raise ValueError(
-                f"{paths[0]} has {len(first)} lines and {path} has {len(other)}, expected the same "
-                f"number. They seem to diverge at line {first_gap(first, other)}: look there for a "
-                "line that is missing or split"
+                f"{names[0]} has {len(first)} lines and {name} has {len(other)}, expected the same "
+                f"number. They seem to diverge at line {first_gap(first, other)}. {remedy}"
             )
     return len(first)
 
@@ -87,10 +112,12 @@ def first_gap(first: Sequence[int], second: Sequence[int]) -> int:
     return int(numpy.argmin(cost)) + 1
 
 
-def lines_of(file: ByteLines, name: str | Path, notes: Notes | None = None) -> Iterator[str]:
+def lines_of(
+    readline: Callable[[int], bytes], name: str | Path, notes: Notes | None = None
+) -> Iterator[str]:
     """The lines of an open file without their newlines; a carriage return stays."""
     line = b""
-    for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+    for number, raw in enumerate(iter(lambda: readline(LONGEST_LINE + 1), b""), 1):
         line = raw
         if number == 1:
             if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
@@ -157,12 +184,9 @@ def check_file(path: Path) -> None:
 def _read(path: Path, notes: Notes) -> Iterator[str]:
     try:
         with COMPRESSED.get(path.suffix.lower(), Path.open)(path, "rb") as file:
-            for line in lines_of(file, path, notes):
-                if line.endswith("\r"):
-                    notes.returns += 1
-                    yield line[:-1]
-                else:
-                    yield line
+            for line in lines_of(file.readline, path, notes):
+                notes.returns += line.endswith("\r")
+                yield line.removesuffix("\r")
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged or not compressed: {error}. Fetch it again") from None
     except OSError as error:

@@ -136,7 +136,7 @@ def _read(path: Path) -> list[str]:
         kind = "is not a file" if path.exists() else "does not exist"
         raise ValueError(f"{path} {kind}, expected a vocabulary")
     notes = Notes()
-    lines = list(lines_of(io.BytesIO(path.read_bytes()), path, notes))
+    lines = list(lines_of(io.BytesIO(path.read_bytes()).readline, path, notes))
     if notes.marks:
         warnings.warn(f"{path}: dropped its byte order mark", stacklevel=3)
     return lines

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lightconv.data.corpus import SENTENCE_BREAK
+from lightconv.data.text import SENTENCE_BREAK
 
 # Behind the end of a sentence, in scripts with spaces and without.
 _SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*)")

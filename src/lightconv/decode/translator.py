@@ -294,7 +294,7 @@ def read_stream(reader: LineReader, name: str, notes: Notes, most: int) -> Itera
     """
 
     def lines() -> Iterator[str]:
-        for line in () if reader.is_empty() else lines_of(reader, name, notes):
+        for line in () if reader.is_empty() else lines_of(reader.readline, name, notes):
             notes.returns += line.endswith("\r")
             yield line.removesuffix("\r")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lightconv import __version__
 from lightconv.console import suggest
-from lightconv.data.corpus import SENTENCE_BREAK
+from lightconv.data.text import SENTENCE_BREAK
 
 if TYPE_CHECKING:
     import numpy

@@ -1,11 +1,15 @@
-"""CNN-DailyMail: news articles and their highlights, as story files or as JSON lines.
+"""News: sentences of the One Billion Word benchmark; articles and highlights of CNN-DailyMail.
 
-Three lists of addresses assign the stories to splits; the SHA-1 of an address names its story.
-JSON lines come as one file for each split. In the paper's copy, markers (@entity1) replace names
-of people and places; the owners' stories have the names.
+Billion Word: shuffled, tokenised sentences. As usual, the first of 50 held-out files is the test
+set; the second is the validation set. The owners' vocabulary has 793,471 types: every word that
+occurs at least three times in training, <S>, </S> and <UNK>. The vocabulary here also has <pad>,
+so it drops the rarest word.
 
-The sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and the
-end of a line for metrics and readers.
+CNN-DailyMail comes as story files or as JSON lines. Three lists of addresses assign the stories to
+splits; the SHA-1 of an address names its story. JSON lines come as one file for each split. In the
+paper's copy, markers (@entity1) replace names of people and places; the owners' stories have the
+names. The sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and
+the end of a line for metrics and readers.
 """
 
 import json
@@ -17,11 +21,40 @@ from typing import Any
 
 from lightconv.corpora import CORPORA, Progress
 from lightconv.corpora.sources import Member, SourceFiles
-from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig
-from lightconv.data.corpus import SENTENCE_BREAK, Corpus, Example, Reader
-from lightconv.data.text import lines_of
+from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, TaskConfig, WordsConfig
+from lightconv.data.text import SENTENCE_BREAK, Corpus, Example, Reader, lines_of
 from lightconv.data.vocabulary import SPECIALS
 
+TYPES = 793_471
+FILES = {
+    "train": [f"news.en-{number:05}-of-00100" for number in range(1, 100)],
+    "valid": ["news.en.heldout-00001-of-00050"],
+    "test": ["news.en.heldout-00000-of-00050"],
+}
+
+
+def sentences(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
+    source = SourceFiles(path, progress)
+    wanted = {file: [file] for files in FILES.values() for file in files}
+    source.require(wanted, CORPORA[name].needs)
+    return Corpus(
+        task=TaskConfig(kind="language_model", corpus=name, metric="perplexity"),
+        splits={split: partial(_lines, source, files) for split, files in FILES.items()},
+        pipeline=PipelineConfig(
+            sides=(SideConfig(lang="en"),), subword=WordsConfig(min_count=3, most=TYPES - SPECIALS)
+        ),
+        examples={"train": 30_300_000},  # approximately
+        digests=source.digests,
+    )
+
+
+def _lines(source: SourceFiles, files: list[str]) -> Iterator[Example]:
+    for member, stream in source.walk(set(files)):
+        for line in lines_of(stream.readline, str(member)):
+            yield (line.removesuffix("\r"),)
+
+
+# The lists of the stories of each split, and the names of its JSON lines.
 LISTS = {"train": "all_train.txt", "valid": "all_val.txt", "test": "all_test.txt"}
 RECORDS = {"train": ["train"], "valid": ["validation", "valid", "val", "dev"], "test": ["test"]}
 PIPELINE = PipelineConfig(
@@ -32,7 +65,7 @@ PIPELINE = PipelineConfig(
     subword=BPEConfig(merges=30_000, share_vocab=True, most=30_000 - SPECIALS),
 )
 
-# Names of article and summary in JSON lines.
+# Article and summary in JSON lines.
 FIELDS = (("article", "highlights"), ("document", "summary"), ("text", "summary"))
 _EXPECTED = " or ".join(f'{{"{source}": ..., "{target}": ...}}' for source, target in FIELDS)
 _STORY = ".story"
@@ -83,7 +116,7 @@ def _listed(source: SourceFiles, member: Member) -> list[str]:
 
 def _told(source: SourceFiles, member: Member) -> Iterator[Example]:
     for story, stream in source.walk(set(_listed(source, member))):
-        yield parse_story(lines_of(stream, str(story)))
+        yield parse_story(lines_of(stream.readline, str(story)))
 
 
 def parse_story(lines: Iterable[str]) -> Example:

@@ -1,22 +1,108 @@
-"""WMT: the translation tasks of 2014 (En-Fr), 2016 (En-De) and 2017 (Zh-En) as in the paper.
+"""Translation tasks of the evaluation campaigns: IWSLT'14 (De-En) and WMT, as in the paper.
 
-The source is a folder with the archives of the campaign, packed or not; files are found by name:
-parallel lines for training, .sgm or plain lines for validation and test.
+IWSLT'14: TED talks, from `de-en.tgz` of the campaign or its unpacked folder. The usual preparation,
+which the paper follows, drops pairs by their number of words and then takes every 23rd of the
+others for validation. The words are counted when the corpus is opened, and the result is kept in
+the cache.
+
+WMT: 2014 (En-Fr), 2016 (En-De) and 2017 (Zh-En). The source is a folder with the archives of the
+campaign, packed or not; files are found by name: parallel lines for training, .sgm or plain lines
+for validation and test.
 """
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from itertools import compress
 from pathlib import Path
 
+import numpy as np
+
 from lightconv.corpora import CORPORA, Progress, translation_task
-from lightconv.corpora.sources import Member, SourceFiles, segments, side_by_side
+from lightconv.corpora.sources import Member, SourceFiles, read_pairs, segments
 from lightconv.data.config import BPEConfig, FilterConfig, PipelineConfig, SideConfig
-from lightconv.data.corpus import Corpus, Example
+from lightconv.data.prepared import apply_filters
+from lightconv.data.text import Corpus, Example, Reader
 from lightconv.data.vocabulary import SPECIALS
+from lightconv.data.words import Steps
+from lightconv.files import replace_file
+
+_USUAL = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
+# Of the talks every 23rd pair is for validation, and the test set is all of these, in this order.
+EVERY = 23
+TALK_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+# Lines about a talk; its title and description are training text.
+_ABOUT = re.compile(r"\s*</?(?:url|keywords|talkid|speaker|reviewer|translator|doc)\b")
+_TAGS = re.compile(r"</?(?:title|description)>")
+
+
+def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
+    source = SourceFiles(path, progress)
+    stems = ["train.tags.de-en.{}", *(f"IWSLT14.{test}.de-en.{{}}.xml" for test in TALK_TESTS)]
+    files = [stem.format(lang) for stem in stems for lang in ("de", "en")]
+    members = source.require({file: [file] for file in files}, CORPORA[name].needs)
+    read = partial(read_pairs, partial(_talk_lines, source), members[:2])
+    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
+    kept = _kept(read, cache / f"iwslt14-de-en.{mark}.kept", progress)
+    return Corpus(
+        task=translation_task(name, "tokenized_bleu_lowercase"),
+        splits={
+            "train": partial(_part, read, kept, False),
+            "valid": partial(_part, read, kept, True),
+            "test": partial(read_pairs, partial(_test_lines, source), members[2:]),
+        },
+        pipeline=PipelineConfig(
+            sides=tuple(replace(_moses(lang), lowercase=True) for lang in ("de", "en")),
+            subword=BPEConfig(merges=10_000, joint=True),
+        ),
+        filters=_USUAL,
+        examples={"train": sum(kept) - sum(kept) // EVERY, "valid": sum(kept) // EVERY},
+        digests=source.digests,
+    )
+
+
+def _talk_lines(source: SourceFiles, member: Member) -> Iterator[str]:
+    # The lines about a talk may differ between languages.
+    for line in source.lines(member):
+        if not _ABOUT.match(line):
+            yield _TAGS.sub("", line).strip()
+
+
+def _part(read: Reader, kept: bytes, held_out: bool) -> Iterator[Example]:
+    pairs = enumerate(compress(read(), kept), 1)
+    return (pair for number, pair in pairs if (number % EVERY == 0) == held_out)
+
+
+def _test_lines(source: SourceFiles, member: Member) -> Iterator[str]:
+    # The usual preparation makes this quote plain; the training files have plain ones.
+    for text in segments(source.lines(member), str(member)):
+        yield text.replace("’", "'")
+
+
+def _kept(read: Reader, path: Path, progress: Progress) -> bytes:
+    """One byte for each training pair, 1 if it is kept; read from `path` if it is there."""
+    if path.is_file():
+        data = path.read_bytes()
+        if sha256(data[32:]).digest() == data[:32]:
+            return data[32:]
+    steps = [Steps(_moses(lang)) for lang in ("de", "en")]
+    lengths = []
+    for number, pair in enumerate(read(), 1):
+        words = (step.apply(text).split() for step, text in zip(steps, pair, strict=True))
+        lengths.append(list(map(len, words)))
+        if number % 20_000 == 0:
+            progress(f"counting words: {number:,} pairs")
+    kept = apply_filters(_USUAL, list(np.array(lengths, int).reshape(-1, 2).T))[0].tobytes()
+    limits = f"1 to {_USUAL.max_len} words and a ratio up to {_USUAL.max_ratio}"
+    progress(f"{sum(kept):,} of {len(kept):,} pairs have {limits}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, sha256(kept).digest() + kept)
+    return kept
+
 
 _EUROPARL = "training-parallel-europarl-v7.tgz"
 _CRAWL = "training-parallel-commoncrawl.tgz"
@@ -88,7 +174,7 @@ CAMPAIGNS = {
             ),
             subword=BPEConfig(merges=40_000, share_vocab=True, most=40_000 - SPECIALS),
         ),
-        filters=FilterConfig(unit="words", max_len=175, max_ratio=1.5),
+        filters=_USUAL,
         metric="tokenized_bleu",
         examples=40_800_000,
     ),
@@ -140,12 +226,14 @@ def translation(name: str, path: Path, cache: Path, progress: Progress) -> Corpu
     found = {split: [next(members) for _ in files] for split, files in wanted.items()}
     codes = found.pop("codes", None)
     read = partial(_lines if packaged else _texts, source)
-    clean = "train" if name == "wmt17-zh-en" else None
+    splits: dict[str, Reader] = {
+        split: partial(read_pairs, read, files) for split, files in found.items()
+    }
+    if name == "wmt17-zh-en":
+        splits["train"] = partial(clean_chinese, splits["train"])
     return Corpus(
         task=translation_task(name, campaign.metric),
-        splits={
-            split: partial(_examples, read, files, split == clean) for split, files in found.items()
-        },
+        splits=splits,
         pipeline=campaign.pipeline,
         filters=FilterConfig() if packaged else campaign.filters,
         examples={"train": campaign.examples},
@@ -166,13 +254,6 @@ def _names(homes: Mapping[str, Sequence[str]], languages: Sequence[str]) -> dict
                 names = pattern.format(lang=lang, role=role, other=other, **codes).split()
                 found[f"{names[0]} ({home})"] = names
     return found
-
-
-def _examples(
-    read: Callable[[Member], Iterator[str]], members: Sequence[Member], chinese: bool
-) -> Iterator[Example]:
-    pairs = side_by_side(read, members)
-    return clean_chinese(pairs) if chinese else pairs
 
 
 def _texts(source: SourceFiles, member: Member) -> Iterator[str]:
@@ -213,10 +294,10 @@ class Seen:
         return new
 
 
-def clean_chinese(pairs: Iterable[Example]) -> Iterator[Example]:
+def clean_chinese(read: Reader) -> Iterator[Example]:
     """Pairs with Chinese on the source side alone, each once (rules of Hassan et al., 2018)."""
     seen = Seen()
-    for pair in pairs:
+    for pair in read():
         source, target = (_CONTROL.sub("", text) for text in pair)
         chinese, english = _SPACE.sub("", source).strip(), target.strip()
         right = _CHINESE.search(chinese) and not _CHINESE.search(english)
