@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
-from lightconv.paper.tables import CITED, TABLES, Table, find_table
+from lightconv.paper.tables import TABLES, Table, find_table
 from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _show(table: Table, options: argparse.Namespace) -> int:
         if report.experiment.scale == "paper":
             full = report.found | full  # of two such experiments the first; both are below
     _print(show_paper(table, full), as_markdown=options.markdown)
-    if table.name in CITED:
+    if table.cited:
         _print(show_cited(table), as_markdown=options.markdown)
     for report in reports:
         _print(report.show(), [*report.notes(), ""], as_markdown=options.markdown)

@@ -15,8 +15,7 @@ from lightconv.config import ConfigError, differences, from_dict, read_plain, to
 from lightconv.console import Rows, markdown
 from lightconv.files import replace_file
 from lightconv.paper.recipes import RECIPES, WIDTH
-from lightconv.paper.rows import NONE
-from lightconv.paper.tables import CITED, TABLES, Column, Table
+from lightconv.paper.tables import NONE, TABLES, Column, Table
 from lightconv.recipe import count_parameters
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ def show_paper(table: Table, full: Mapping[str, Sequence[Result]]) -> Section:
 def show_cited(table: Table) -> Section:
     """Rows that are the work of others."""
     header = ["row", "params (paper)", *(f"{column.name} (paper)" for column in table.columns)]
-    rows = [row.split(" | ") for row in CITED[table.name]]
+    rows = [row.split(" | ") for row in table.cited]
     return {"Work of others, as the paper cites it": rows}, header, header[1:]
 
 
