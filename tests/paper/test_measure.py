@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from lightconv import cli
 from lightconv.evaluate.signature import Score, Signature
-from lightconv.paper.measure import keep, measure
+from lightconv.paper.experiment import keep, measure
 from lightconv.train.log import read_log
 from tests.trained import TRAIN, Trained
 

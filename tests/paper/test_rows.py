@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightconv.paper.recipes import RECIPES
-from lightconv.paper.rows import agrees
-from lightconv.paper.tables import CITED, TABLES
+from lightconv.paper.tables import TABLES, agrees
 from lightconv.recipe import count_parameters, count_parts
 from lightconv.train.config import CosineConfig
 from tests.paper.formulas import parameters
