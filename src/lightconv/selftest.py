@@ -1,4 +1,4 @@
-"""Promises and their checks: each returns figures or raises BrokenError."""
+"""Promises and their checks, for `lightconv selftest`: figures, or BrokenError."""
 
 import io
 import json
@@ -246,13 +246,16 @@ def check_strangers(folder: Path, full: bool) -> Figures:
     for name, data in hostile.items():
         path.write_bytes(data)
         expect(_refuses(read_pickle, path) and not mark.exists(), f"{name} was read")
-    for name, content in (("pickled", data), ("headerless", b"\xff" * 8), ("linked", None)):
+    for name in ("pickled", "headerless", "linked", "missing"):
         build(model_config(12, 12)).save(folder / name)
         weights = folder / name / "model.safetensors"
         weights.unlink()
-        weights.symlink_to("/etc/hostname") if content is None else weights.write_bytes(content)
+        if name == "linked":
+            weights.symlink_to("/etc/hostname")
+        elif name != "missing":
+            weights.write_bytes(data if name == "pickled" else b"\xff" * 8)
         expect(_refuses(load, folder / name) and not mark.exists(), f"{name} weights were loaded")
-    return {"files": len(hostile) + 3, "refused": len(hostile) + 3}
+    return {"files": len(hostile) + 4, "refused": len(hostile) + 4}
 
 
 def _refuses(read: Callable[[Path], object], path: Path) -> bool:
