@@ -52,16 +52,8 @@ def model_config(**changes: Any) -> Seq2SeqConfig:
 def small_config() -> Seq2SeqConfig:
     """One layer on each side, width 8, nothing random: an update takes a few milliseconds."""
     layers = (DynamicConvConfig(kernel=3, heads=2),)
-    return Seq2SeqConfig(
-        dim=8,
-        ffn_dim=8,
-        source_heads=2,
-        encoder=layers,
-        decoder=layers,
-        source_vocab=DATA.vocab,
-        target_vocab=DATA.vocab,
-        share_embeddings="all",
-    )
+    rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    return model_config(dim=8, ffn_dim=8, encoder=layers, decoder=layers, **rates)
 
 
 def lm_config(**changes: Any) -> LanguageModelConfig:
