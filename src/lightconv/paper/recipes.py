@@ -125,8 +125,8 @@ def _all() -> Iterator[tuple[str, Recipe]]:
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
     greedy = replace(full.decode, beam=1)
     for table, row, model in own:
-        task = replace(full, decode=greedy if table.one_by_one else full.decode)
-        yield row.recipe, _recipe(row.about, task, model, row.sources)
+        changed = replace(full, decode=greedy if table.one_by_one else full.decode)
+        yield row.recipe, _recipe(row.about, changed, model, row.sources)
     for task, models in SMALL_MODELS.items():
         for mixer, model in models.items():
             about = f"small {NAMES[mixer]}, {_layers(model)}, width {model.dim}"
@@ -135,8 +135,8 @@ def _all() -> Iterator[tuple[str, Recipe]]:
         # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
         twin = shrink(model, 6 if table.one_by_one else 3)
         about = f"small twin of {row.recipe}, {_layers(twin)}, width {twin.dim}"
-        task = replace(small, decode=greedy if table.one_by_one else small.decode)
-        yield f"{row.recipe}-small", _recipe(about, task, twin, {})
+        changed = replace(small, decode=greedy if table.one_by_one else small.decode)
+        yield f"{row.recipe}-small", _recipe(about, changed, twin, {})
 
 
 RECIPES: dict[str, Recipe] = dict(_all())
