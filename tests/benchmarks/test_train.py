@@ -11,8 +11,8 @@ from benchmarks.train import judge, plain_step, render, render_parts, step
 
 from lightconv.data import Batch
 from lightconv.models import Seq2Seq, Seq2SeqConfig
-from lightconv.paper.recipes import RECIPES
 from lightconv.paper.models import change
+from lightconv.paper.recipes import RECIPES
 from lightconv.train.optim import batch_loss
 
 RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
