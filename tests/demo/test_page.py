@@ -103,6 +103,15 @@ def test_a_length(length: int, tokens: int) -> None:
     assert all(value > 0 for value in row["microseconds"].values())
 
 
+def test_times_are_medians_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of DynamicConv, then of two attentions, take 90 s to warm up, then 1, 2 and 6 s."""
+    spent = [seconds for each in (90, 1, 2, 6) for seconds in (each, 2 * each, 4 * each)]
+    clock = iter([time for seconds in spent for time in (1000.0, 1000.0 + seconds)])
+    monkeypatch.setattr(page.time, "perf_counter", lambda: next(clock))
+    row = page.measure_growth(16, tokens=32)
+    assert row["microseconds"] == {page.CONV: 62500.0, page.FUSED: 125000.0, page.PLAIN: 250000.0}
+
+
 def test_a_matrix_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MOST_BYTES", 1e5)
     assert set(page.measure_growth(64, tokens=64)["microseconds"]) == {page.CONV, page.FUSED}
@@ -155,7 +164,8 @@ def test_texts_are_escaped() -> None:
 
 def test_figures_of_the_page() -> None:
     text = show()
-    assert "<b>12.3</b>" in text and "<b>4x</b>" in text
+    assert "<b>12.3</b><span>BLEU: the model<" in text and "<b>4x</b>" in text
+    assert "<b>1.0</b><span>BLEU: copying the source<" in text
     assert "1 min 1 s" in text and "the first 24 words are read. The text is invented." in text
     assert "word …" in text and text.count("word ") < 70  # a long text is cut
     plain = results()["data"] | {"lead": None, "corpus": "debian-en-de"}

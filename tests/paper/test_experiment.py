@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import lightconv
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
+from lightconv.paper.experiment import find_commit
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("model.dim=32", "model.ffn_dim=32", "decode.beam=1", "decode.max_len_plus=5")
@@ -67,8 +69,30 @@ def test_a_row_is_trained_and_measured(folder: Path) -> None:
     assert f"{measured['parameters']:,}" in row and f"{score['value']:.2f}" in row
 
 
+def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "src" / "lightconv" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    monkeypatch.setattr(lightconv, "__file__", str(source))
+    assert find_commit() is None  # installed
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    git("init", "-q")
+    assert find_commit() is None  # nothing was committed
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (tmp_path / "results.md").write_text("not code")
+    assert find_commit() == git("rev-parse", "HEAD")[:12]
+    source.write_text("changed = 1")
+    assert find_commit() == git("rev-parse", "HEAD")[:12] + "+"
+
+
 @pytest.mark.slow
-def test_killed_and_gone_on_with(folder: Path) -> None:
+def test_killed_and_resumed(folder: Path) -> None:
     """Two rows, two seeds, killed outright in the second row: as if nothing had happened."""
     options = ("--rows", "decoder-1", "--rows", "decoder-3", "--seeds", "2", "--steps", "30")
     process = start(folder, *options)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lightconv.console import suggest
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.paper import models
 from lightconv.paper.models import KERNELS, change, put
@@ -346,10 +345,3 @@ DECODERS = Table(
 
 _ALL = (MT1, MT2, ABLATION, LM, SUMMARIZATION, NORMALIZATION, DECODERS)
 TABLES: dict[str, Table] = {table.name: table for table in _ALL}
-
-
-def find_table(name: str) -> Table:
-    """The table of this name; ValueError suggests the nearest."""
-    if name not in TABLES:
-        raise ValueError(f"unknown table '{name[:60]}'{suggest(name, TABLES)}")
-    return TABLES[name]
