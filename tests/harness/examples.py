@@ -65,15 +65,9 @@ def lm_config(**changes: Any) -> LanguageModelConfig:
 def train_config(**changes: Any) -> TrainConfig:
     """40 updates of two or three micro-batches each: three of them are about an epoch."""
     fields: dict[str, Any] = {
-        "max_steps": 40,
-        "tokens_per_update": 120,
-        "max_tokens": 60,
+        **{"max_steps": 40, "tokens_per_update": 120, "max_tokens": 60, "label_smoothing": 0.1},
+        **{"validate_every": 10, "save_every": 5, "log_every": 4, "keep_last": 3},
         "schedule": InverseSqrtConfig(peak=3e-3, warmup=10),
-        "label_smoothing": 0.1,
-        "validate_every": 10,
-        "save_every": 5,
-        "log_every": 4,
-        "keep_last": 3,
     }
     return TrainConfig(**fields | changes)
 

@@ -1,7 +1,6 @@
 """Rows of a table that are really trained, in a few updates of very small models."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,8 @@ import lightconv
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
 from lightconv.paper.experiment import find_commit
+from tests.harness.server import environment
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("model.dim=32", "model.ffn_dim=32", "decode.beam=1", "decode.max_len_plus=5")
 OFTEN = ("train.tokens_per_update=100", "train.max_tokens=200")
 
@@ -37,11 +36,10 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     words = [*("table", "decoders", "--scale", "cpu", "--data", "data/copy", "--run"), *arguments]
     for setting in (*SMALL, *OFTEN):
         words += ["--set", setting]
-    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return subprocess.Popen(
         [sys.executable, "-m", "lightconv", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

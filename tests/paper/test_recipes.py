@@ -173,30 +173,34 @@ def test_each_step_changes_one_thing(before: str, after: str, difference: set[st
     assert changed(f"wmt-en-de-{before}", f"wmt-en-de-{after}") == difference
 
 
-def test_layers_of_the_ablation() -> None:
-    windowed = seq2seq("wmt-en-de-ablation-windowed")
-    assert values(windowed.encoder, "window") == [3, 7, 15, 31, 31, 31]
-    assert windowed.decoder == windowed.encoder
-    cnn = seq2seq("wmt-en-de-ablation-cnn")
-    assert values(cnn.encoder + cnn.decoder, "kernel") == [3] * (7 + 6)
-    first = seq2seq("wmt-en-de-ablation-depthwise").encoder[0]
-    assert (first.heads, first.normalize, first.dropconnect) == (1024, "none", 0.0)  # type: ignore[union-attr]
-    half, both = seq2seq("wmt-en-de-ablation-aan-decoder"), seq2seq("wmt-en-de-ablation-aan-both")
-    kinds = [values(side, "kind") for side in (half.encoder, half.decoder, both.encoder)]
-    assert kinds == [["attention"] * 6, ["average"] * 6, ["average"] * 6]
+NORMALIZATIONS = (
+    *("none", "softmax", "sigmoid", "tanh", "l1", "l2"),
+    *("square", "abs", "abs_l1", "abs_l2"),
+)
+WINDOWS = [3, 7, 15, 31, 31, 31]
 
 
-def test_the_appendix() -> None:
-    names = ["none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"]
-    for name in names:
-        model = seq2seq(f"wmt-en-de-normalize-{name.replace('_', '-')}")
-        assert set(values(model.encoder + model.decoder, "normalize")) == {name}
-    sizes = {1: [31], 3: [3, 7, 15], 6: [3, 7, 15, 31, 31, 31]}
-    for layers, widths in sizes.items():
-        name = f"wmt-en-de-decoder-{layers}"
-        assert values(seq2seq(name).decoder, "kernel") == widths
-        assert len(seq2seq(name).encoder) == 7
-        assert RECIPES[name].decode.beam == 1
+@pytest.mark.parametrize(
+    "name, field, encoder, decoder",
+    [
+        ("ablation-windowed", "window", WINDOWS, WINDOWS),
+        ("ablation-cnn", "kernel", [3] * 7, [3] * 6),
+        ("ablation-depthwise", "heads", [1024] * 7, [1024] * 6),
+        ("ablation-depthwise", "normalize", ["none"] * 7, ["none"] * 6),
+        ("ablation-depthwise", "dropconnect", [0.0] * 7, [0.0] * 6),
+        ("ablation-aan-decoder", "kind", ["attention"] * 6, ["average"] * 6),
+        ("ablation-aan-both", "kind", ["average"] * 6, ["average"] * 6),
+        *((f"normalize-{n}", "normalize", [n] * 7, [n] * 6) for n in NORMALIZATIONS),
+        ("decoder-1", "kernel", [*WINDOWS, 31], [31]),
+        ("decoder-3", "kernel", [*WINDOWS, 31], [3, 7, 15]),
+        ("decoder-6", "kernel", [*WINDOWS, 31], WINDOWS),
+    ],
+)
+def test_layers(name: str, field: str, encoder: list[object], decoder: list[object]) -> None:
+    recipe = f"wmt-en-de-{name.replace('_', '-')}"
+    model = seq2seq(recipe)
+    assert (values(model.encoder, field), values(model.decoder, field)) == (encoder, decoder)
+    assert RECIPES[recipe].decode.beam == (1 if name.startswith("decoder-") else 5)
 
 
 # --- Small twins
