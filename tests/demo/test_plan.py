@@ -16,7 +16,7 @@ from lightconv.data.config import TaskConfig
 from lightconv.data.corpus import Corpus
 from lightconv.data.prepare import prepare
 from lightconv.demo import run
-from lightconv.demo.plan import PLANS, make_recipe, quick
+from lightconv.demo.plan import PLANS, headline, make_recipe, quick
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.paper.models import stacks
 from lightconv.recipe import Recipe
@@ -43,6 +43,13 @@ def test_vocabularies_of_their_own() -> None:
     assert isinstance(model, Seq2SeqConfig)
     assert (model.source_vocab, model.target_vocab) == (30, 40)
     assert model.share_embeddings == "decoder"
+
+
+def test_headline() -> None:
+    """The perplexity of a language model is that of a subword, other scores are their values."""
+    score = {"value": 9.0, "parts": {"per_subword": 4.0}}
+    systems = {"model": [score], "unigram": [{"value": 7, "parts": {}}]}
+    assert headline("lm", {"scores": systems}) == [("the model", 4.0), ("counting words", 7.0)]
 
 
 # --- Text
