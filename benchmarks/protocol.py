@@ -13,8 +13,7 @@ from typing import NamedTuple
 from benchmarks.decoders import Shape, build, compile_model, of_recipe, side
 from benchmarks.measure import interleave
 from benchmarks.pages import table
-from lightconv.paper.rows import Row
-from lightconv.paper.tables import TABLES
+from lightconv.paper.tables import TABLES, Row
 
 TOKENS = 28
 # Rows of the ablation that the engine supports and that differ at inference.

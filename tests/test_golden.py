@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,11 +134,16 @@ def measure_logits(golden: Path, name: str) -> dict[str, Any]:
     }
 
 
+def ask(golden: Path, *arguments: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in run_in(golden, *arguments, "--format", "jsonl").splitlines()
+    ]
+
+
 def measure_answers(golden: Path, name: str) -> list[dict[str, Any]]:
     """Of each line the tokens, and all outputs with their scores."""
-    lines = run_in(golden, *ANSWERS[name], "--format", "jsonl").splitlines()
     found = []
-    for each in map(json.loads, lines):
+    for each in ask(golden, *ANSWERS[name]):
         kept = {key: each[key] for key in ("tokens", "alignment") if key in each}
         outputs = [[output["text"], output["score"]] for output in each.get("outputs", [each])]
         found.append(_round({**kept, "outputs": outputs}))
@@ -146,15 +151,13 @@ def measure_answers(golden: Path, name: str) -> list[dict[str, Any]]:
 
 
 def measure_scores(golden: Path, name: str) -> list[Any]:
-    lines = run_in(golden, "score", *SCORES[name], "--format", "jsonl").splitlines()
-    found = (json.loads(line) for line in lines)
+    found = ask(golden, "score", *SCORES[name])
     return [_round([each["logprob"], sum(each["logprobs"])]) for each in found]
 
 
 def measure_evaluation(golden: Path, name: str) -> list[Any]:
-    lines = run_in(golden, "evaluate", *EVALUATIONS[name], "--format", "jsonl").splitlines()
     found = []
-    for each in map(json.loads, lines):
+    for each in ask(golden, "evaluate", *EVALUATIONS[name]):
         parts = each["signature"].split("|")
         each["signature"] = "|".join(part for part in parts if not part.startswith(VERSIONS))
         kept = ("system", "metric", "value", "parts", "signature")
@@ -184,16 +187,24 @@ def digest_parameters(path: Path) -> str:
     return digest.hexdigest()
 
 
+# What is measured, and of which folders or commands.
+MEASURES: dict[str, tuple[Callable[[Path, str], Any], Iterable[str]]] = {
+    "batches": (measure_batches, DATA),
+    "logits": (measure_logits, MODELS),
+    "answers": (measure_answers, ANSWERS),
+    "scores": (measure_scores, SCORES),
+    "evaluations": (measure_evaluation, EVALUATIONS),
+}
+
+
 def measure(golden: Path) -> dict[str, Any]:
     """Everything that digests.json holds."""
     torch.set_num_threads(1)
     return {
         "machine": describe_machine(),
-        "batches": {name: measure_batches(golden, name) for name in DATA},
-        "logits": {name: measure_logits(golden, name) for name in MODELS},
-        "answers": {name: measure_answers(golden, name) for name in ANSWERS},
-        "scores": {name: measure_scores(golden, name) for name in SCORES},
-        "evaluations": {name: measure_evaluation(golden, name) for name in EVALUATIONS},
+        **{
+            k: {name: find(golden, name) for name in names} for k, (find, names) in MEASURES.items()
+        },
         "table": {" ".join(TABLE): measure_table(golden)},
         "final": {name: digest_parameters(final_model(golden / "end" / name)) for name in RUNS},
     }
@@ -242,9 +253,17 @@ def assert_near(found: Any, wanted: Any, at: str = "") -> None:
         assert found == wanted, at
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_batches_of_an_epoch(name: str, stored: Any) -> None:
-    assert measure_batches(GOLDEN, name) == stored["batches"][name]
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, (_, names) in MEASURES.items() for name in names]
+)
+def test_what_it_gives(kind: str, name: str, stored: Any) -> None:
+    """Batches are equal; logits are nearer than scores."""
+    found, wanted = MEASURES[kind][0](GOLDEN, name), stored[kind][name]
+    assert_near(found, wanted)
+    if kind == "batches":
+        assert found == wanted
+    for key in ("logits", "totals") if kind == "logits" else ():
+        assert found[key] == pytest.approx(wanted[key], abs=1e-4, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -253,37 +272,10 @@ def test_preparing_again_gives_the_same_ids(name: str, tmp_path: Path) -> None:
     run("prepare", *words, "--processes", 1, "--out", tmp_path / name)
     old, new = (
         {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".json"}
+        | {"statistics": json.loads((folder / "statistics.json").read_text())}
         for folder in (GOLDEN / "data" / name, tmp_path / name)
     )
     assert old == new
-    statistics = [
-        json.loads((x / "statistics.json").read_text())
-        for x in (GOLDEN / "data" / name, tmp_path / name)
-    ]
-    assert statistics[0] == statistics[1]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_logits(name: str, stored: Any) -> None:
-    found, wanted = measure_logits(GOLDEN, name), stored["logits"][name]
-    assert found["shape"] == wanted["shape"]
-    for key in ("logits", "totals"):
-        assert found[key] == pytest.approx(wanted[key], abs=1e-4, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_answers(name: str, stored: Any) -> None:
-    assert_near(measure_answers(GOLDEN, name), stored["answers"][name])
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_scores_of_given_texts(name: str, stored: Any) -> None:
-    assert_near(measure_scores(GOLDEN, name), stored["scores"][name])
-
-
-@pytest.mark.parametrize("name", EVALUATIONS)
-def test_evaluations(name: str, stored: Any) -> None:
-    assert_near(measure_evaluation(GOLDEN, name), stored["evaluations"][name])
 
 
 def test_results(stored: Any) -> None:
@@ -342,16 +334,11 @@ def test_a_run_at_its_end_has_nothing_to_do(name: str, tmp_path: Path) -> None:
     assert digest_parameters(final_model(folder)) == before
 
 
-def test_an_average_of_checkpoints(tmp_path: Path) -> None:
-    """The recipe of this run averages its last two."""
-    folder = copy("end/ranks", tmp_path)
-    run("average", folder, "--last", 2, "--out", tmp_path / "model")
-    assert_near_parameters(tmp_path / "model" / "model.safetensors", final_model(folder))
-
-
-def test_a_checkpoint_of_moving_averages(tmp_path: Path) -> None:
-    folder = copy("end/pairs", tmp_path)
-    run("average", folder, "--last", 1, "--ema", "--out", tmp_path / "model")
+@pytest.mark.parametrize("name, options", [("ranks", ["2"]), ("pairs", ["1", "--ema"])])
+def test_averages(name: str, options: list[str], tmp_path: Path) -> None:
+    """The recipe of the first averages its last two; that of the second has moving averages."""
+    folder = copy(f"end/{name}", tmp_path)
+    run("average", folder, "--out", tmp_path / "model", "--last", *options)
     assert_near_parameters(tmp_path / "model" / "model.safetensors", final_model(folder))
 
 

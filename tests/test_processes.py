@@ -105,29 +105,31 @@ def test_ctrl_c_while_processes_start(tmp_path: Path, delay: float) -> None:
 # --- Processes that die: always an error, never an endless wait
 
 
-def kill_own_process(item: Any) -> Any:
-    if item not in range(5):
+def kill_own_process(number: Any) -> Any:
+    if number == 5 or isinstance(number, bytes):
         os.kill(os.getpid(), signal.SIGKILL)
-    return item
+    return number
 
 
-def leave(number: int) -> None:
-    os._exit(number)
+# Items larger than any pipe.
+LARGE = [bytes([number]) * (3 << 20) for number in range(8)]
 
 
-def test_a_process_that_is_killed_is_an_error() -> None:
-    results = spread(kill_own_process, range(100), 2)
-    with pytest.raises(ChildProcessError, match=r"a worker process died \(SIGKILL\)"):
-        list(results)
-    with pytest.raises(ChildProcessError, match=r"a worker process died \(exit code 7\)"):
-        list(spread(leave, [7], 2))
+@pytest.mark.parametrize(
+    ("function", "items", "end"),
+    [
+        (kill_own_process, range(100), "SIGKILL"),
+        (kill_own_process, LARGE, "SIGKILL"),
+        (os._exit, [7], "exit code 7"),
+    ],
+)
+def test_a_process_that_dies_is_an_error(function: Any, items: Any, end: str) -> None:
+    with pytest.raises(ChildProcessError, match=rf"a worker process died \({end}\)"):
+        list(spread(function, items, 2))
 
 
 def test_items_and_results_larger_than_any_pipe() -> None:
-    items = [bytes([number]) * (3 << 20) for number in range(8)]
-    assert list(spread(bytes, items, 2)) == items
-    with pytest.raises(ChildProcessError, match="SIGKILL"):
-        list(spread(kill_own_process, items, 2))
+    assert list(spread(bytes, LARGE, 2)) == LARGE
 
 
 def test_a_process_that_cannot_start(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_an_end_that_somebody_else_holds_open(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(type(context), "Pipe", lambda self: leaking())
     try:
         with pytest.raises(ChildProcessError, match="exit code 7"):
-            list(spread(leave, [7], 2))
+            list(spread(os._exit, [7], 2))
     finally:
         for handle in held:
             os.close(handle)

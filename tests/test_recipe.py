@@ -35,6 +35,7 @@ def test_settings_change_the_value_and_its_source() -> None:
     assert {layer.dropconnect for layer in after.model.decoder} == {0.1}  # type: ignore[union-attr]
     new = {"train.max_steps": CHANGED, "model.encoder.*.dropconnect": CHANGED}
     assert after.sources == {**before.sources, **new}
+    assert list(after.sources)[-2:] == list(new)  # as they are printed
     kept = find(NAME, "decode.min_len=3").sources["decode.min_len_ratio"]
     assert kept == before.sources["decode.min_len_ratio"]
 

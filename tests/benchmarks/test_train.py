@@ -11,8 +11,8 @@ from benchmarks.train import judge, plain_step, render, render_parts, step
 
 from lightconv.data import Batch
 from lightconv.models import Seq2Seq, Seq2SeqConfig
+from lightconv.paper.models import change
 from lightconv.paper.recipes import RECIPES
-from lightconv.paper.rows import change_both
 from lightconv.train.optim import batch_loss
 
 RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
@@ -22,7 +22,7 @@ def without_dropout() -> Seq2SeqConfig:
     model = RECIPE.model
     assert isinstance(model, Seq2SeqConfig)
     rates = ("dropout", "attention_dropout", "activation_dropout", "input_dropout")
-    model = replace(change_both(model, dropconnect=0.0), **dict.fromkeys(rates, 0.0))
+    model = replace(change(model, dropconnect=0.0), **dict.fromkeys(rates, 0.0))
     return replace(model, source_vocab=40, target_vocab=40)
 
 

@@ -11,8 +11,7 @@ import pytest
 from lightconv.commands.recipes import BEGIN, END
 from lightconv.config import from_dict
 from lightconv.paper.recipes import RECIPES, TITLES
-from lightconv.paper.rows import Row
-from lightconv.paper.tables import TABLES
+from lightconv.paper.tables import TABLES, Row
 from lightconv.recipe import Recipe
 from tests.commands.conftest import Run
 

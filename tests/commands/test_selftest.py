@@ -8,7 +8,7 @@ import pytest
 
 from lightconv import selftest
 from lightconv.cli import main
-from lightconv.selftest.checks import Promise, expect
+from lightconv.selftest import Promise, expect
 
 
 def holds(folder: Path, full: bool) -> dict[str, Any]:

@@ -22,37 +22,29 @@ from lightconv.demo import run as stages
 from lightconv.demo.page import PAPER
 from lightconv.demo.plan import PLANS, quick
 
-CORPORA = {
-    "translation": "synthetic-translation",
-    "lm": "synthetic-lm",
-    "summary": "synthetic-summary",
-}
+CORPORA = {task: f"synthetic-{task}" for task in ("translation", "lm", "summary")}
 
 
 class Page(HTMLParser):
-    """What a page refers to, what it says, and whether its tags fit."""
+    """Tags, references and words of a page; its tags must fit."""
 
     VOID = ("meta", "img", "source", "br")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.links: list[str] = []
-        self.images: list[str] = []
+        self.references: dict[str, list[str]] = {"src": [], "srcset": [], "href": []}
         self.tags: set[str] = set()
         self.said: list[str] = []
         self.open: list[str] = []
-        self.feed(text)
+        self.feed(path.read_text())
         self.close()
+        assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
+        self.open += [] if tag in self.VOID else [tag]
         for name, value in attrs:
-            if name in ("src", "srcset"):
-                self.images.append(value or "")
-            if name == "href":
-                self.links.append(value or "")
+            self.references.get(name, []).append(value or "")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -84,12 +76,11 @@ def task_of(out: Path) -> str:
 
 
 def test_the_page_stands_alone(done: Path) -> None:
-    text = (done / "report.html").read_text()
-    page = Page(text)
-    assert page.open == []
-    assert len(page.images) == 2  # learning and growth; kernels are tables
-    assert all(image.startswith("data:image/svg+xml;base64,") for image in page.images)
-    assert page.links == [PAPER]
+    text, page = (done / "report.html").read_text(), Page(done / "report.html")
+    images = page.references["src"]
+    assert len(images) == 2  # learning and growth; kernels are tables
+    assert all(image.startswith("data:image/svg+xml;base64,") for image in images)
+    assert (page.references["href"], page.references["srcset"]) == ([PAPER], [])
     # Nothing but the link to the paper may name another place; base64 has no colon.
     assert re.findall(r"https?://[^\s\"<]*", text) == [PAPER]
     assert not page.tags & {"script", "link", "iframe", "object"}
@@ -98,7 +89,7 @@ def test_the_page_stands_alone(done: Path) -> None:
 
 def test_the_page_says_what_was_found(done: Path) -> None:
     results = json.loads((done / "results.json").read_text())
-    said = " ".join(Page((done / "report.html").read_text()).said)
+    said = " ".join(Page(done / "report.html").said)
     for example in results["examples"]:
         assert " ".join(example["reference"].split()[:20]) in said
     for scores in results["scores"].values():
@@ -185,9 +176,15 @@ def test_ctrl_c_is_passed_on(tmp_path: Path) -> None:
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
-def test_a_mistyped_corpus_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--corpus", "debian-en-dee", "--out", str(tmp_path / "x")]) == 2
-    assert "did you mean 'debian-en-de'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "option, value, message",
+    [("--corpus", "debian-en-dee", "did you mean 'debian-en-de'"), ("--task", "x", "translation")],
+)
+def test_mistyped_names_are_refused(
+    option: str, value: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", option, value, "--out", str(tmp_path / "x")]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
@@ -214,8 +211,3 @@ def test_a_missing_package_is_named_at_once(
     assert run(tmp_path / "x", "summary") == 2
     assert f"pip install 'lightconv[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-
-
-def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--task", "nonsense"]) == 2
-    assert "translation" in capsys.readouterr().err

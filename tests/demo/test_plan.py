@@ -17,8 +17,9 @@ from lightconv.data.config import TaskConfig
 from lightconv.data.prepare import prepare
 from lightconv.data.text import Corpus
 from lightconv.demo import run
-from lightconv.demo.plan import PLANS, make_recipe, quick
-from lightconv.models.config import LanguageModelConfig, Seq2SeqConfig
+from lightconv.demo.plan import PLANS, headline, make_recipe, quick
+from lightconv.models.config import Seq2SeqConfig
+from lightconv.paper.models import stacks
 from lightconv.recipe import Recipe
 
 TASK = TaskConfig(kind="translation", corpus="x", metric="sacrebleu")
@@ -32,15 +33,10 @@ def test_a_plan_is_a_recipe(name: str) -> None:
     for each in (plan, quick(plan)):
         recipe = make_recipe(each, TASK, (4000, 4000), shared=True)
         assert from_dict(Recipe, tomllib.loads(to_toml(recipe))) == recipe
-        kinds = {layer.kind for layer in _layers(recipe)}
+        kinds = {layer.kind for layer in next(iter(stacks(recipe.model).values()))}
         assert kinds == {"lightconv", "dynamicconv"}  # both have kernels to show
         train = recipe.train
         assert train.schedule.warmup + train.schedule.period == train.max_steps  # type: ignore[union-attr]
-
-
-def _layers(recipe: Recipe) -> tuple[object, ...]:
-    model = recipe.model
-    return model.layers if isinstance(model, LanguageModelConfig) else model.encoder
 
 
 def test_vocabularies_of_their_own() -> None:
@@ -48,6 +44,13 @@ def test_vocabularies_of_their_own() -> None:
     assert isinstance(model, Seq2SeqConfig)
     assert (model.source_vocab, model.target_vocab) == (30, 40)
     assert model.share_embeddings == "decoder"
+
+
+def test_headline() -> None:
+    """The perplexity of a language model is that of a subword, other scores are their values."""
+    score = {"value": 9.0, "parts": {"per_subword": 4.0}}
+    systems = {"model": [score], "unigram": [{"value": 7, "parts": {}}]}
+    assert headline("lm", {"scores": systems}) == [("the model", 4.0), ("counting words", 7.0)]
 
 
 # --- Text

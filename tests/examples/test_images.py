@@ -55,7 +55,7 @@ def test_the_floor_is_the_nearest_neighbour(example: ModuleType) -> None:
     assert example.nearest(train, test) == pytest.approx(want, abs=2 / 599)
 
 
-def test_models_have_as_many_parameters(example: ModuleType) -> None:
+def test_models_have_about_the_same_number_of_parameters(example: ModuleType) -> None:
     counts = [
         sum(parameter.numel() for parameter in example.Classifier(make).parameters())
         for make in example.MODELS.values()

@@ -23,12 +23,9 @@ def test_the_index_names_every_example() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
 def test_help_and_mistakes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main = load_example(name).main
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    assert "usage:" in capsys.readouterr().out
-    if name in REFUSED:
-        with pytest.raises(SystemExit) as ended:
-            main(REFUSED[name])
-        assert ended.value.code == 2
-        assert "must be" in capsys.readouterr().err
+    for words, code, said in ((["--help"], 0, "usage:"), (REFUSED.get(name, []), 2, "must be")):
+        if words:
+            with pytest.raises(SystemExit) as ended:
+                main(words)
+            assert ended.value.code == code
+            assert said in "".join(capsys.readouterr())

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,31 @@ OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "unlink", "rmdir")
 Action = Callable[[str, tuple[Any, ...]], None]
 
 
-def interrupt_at(point: int, action: Action) -> Callable[[], list[str]]:
-    """Does `action` before operation number `point`; returns a function that lists all of them.
+def watch(around: Callable[[str, tuple[Any, ...], Callable[[], Any]], Any]) -> None:
+    """Calls `around` with name, arguments and the call itself in the place of every operation.
 
     For a process that will end: nothing is put back.
     """
-    names: list[str] = []
 
-    def patch(name: str) -> None:
-        real = getattr(os, name)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            names.append(name)
-            if len(names) - 1 == point:
-                action(name, args)
-            return real(*args, **kwargs)
-
-        setattr(os, name, counted)
+    def watched(name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(name, args, partial(real, *args, **kwargs))
 
     for name in OPERATIONS:
-        patch(name)
-    return lambda: names
+        setattr(os, name, partial(watched, name, getattr(os, name)))
+
+
+def interrupt_at(point: int, action: Action) -> list[str]:
+    """Does `action` before operation number `point`; the list grows by the name of each."""
+    names: list[str] = []
+
+    def count(name: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        names.append(name)
+        if len(names) - 1 == point:
+            action(name, args)
+        return call()
+
+    watch(count)
+    return names
 
 
 def kill(name: str, args: tuple[Any, ...]) -> None:
@@ -70,7 +75,7 @@ def crash_at(step: int, point: int, halfway: bool) -> None:
             return real(self)
         names = interrupt_at(point, kill_halfway if halfway else kill)
         real(self)
-        os.write(1, json.dumps(names()).encode())
+        os.write(1, json.dumps(names).encode())
         os._exit(0)
 
     Loop._save = save  # type: ignore[method-assign]
@@ -94,16 +99,11 @@ Result = dict[str, Any]
 
 def contents(step: int, version: int = 0) -> tuple[dict[str, dict[str, torch.Tensor]], Result]:
     """Tensors and values of a checkpoint; all depend on the step."""
-    tensors = {
-        "model": {
-            name: torch.arange(20, dtype=torch.float32) + step + version for name in ("a", "b.c")
-        },
-        "optimizer": {
-            f"state/{name}/{key}": torch.full((20,), step * 0.3 + version)
-            for name in ("a", "b.c")
-            for key in ("exp_avg", "exp_avg_sq")
-        },
-    }
+    model = torch.arange(20, dtype=torch.float32) + step + version
+    state = torch.full((20,), step * 0.3 + version)
+    states = [f"state/{name}/{key}" for name in ("a", "b.c") for key in ("exp_avg", "exp_avg_sq")]
+    tensors = {"model": {"a": model, "b.c": model.clone()}, "optimizer": {}}
+    tensors["optimizer"] = {name: state.clone() for name in states}
     return tensors, {"epoch": step // 10, "version": version}
 
 
@@ -111,6 +111,16 @@ def save(folder: Path, step: int, version: int = 0) -> None:
     tensors, values = contents(step, version)
     with Checkpoints(folder, keep_last=2, keep_best=0) as checkpoints:
         checkpoints.save(step, tensors, values)
+
+
+def try_to_save(folder: Path, step: int, version: int = 0) -> Result:
+    """Nothing, or why it was refused and the names of the files then."""
+    try:
+        save(folder, step, version)
+    except SaveError as error:
+        cause = getattr(error.__cause__, "errno", None)
+        return {"refused": str(error), "cause": cause, "left": names(folder)}
+    return {}
 
 
 def identify(folder: Path) -> Result:
@@ -181,12 +191,8 @@ def at_every_point(folder: Path, scene: str, action: Action) -> Iterator[Result]
         shutil.copytree(before, work)
 
         def write(point: int = point, work: Path = work) -> Result:
-            names_of = interrupt_at(point, action)
-            try:
-                save(work, step, version)
-            except SaveError as error:
-                return {"refused": str(error), "left": names(work)}
-            return {"ended": len(names_of()) <= point}
+            operations = interrupt_at(point, action)
+            return try_to_save(work, step, version) or {"ended": len(operations) <= point}
 
         result = in_child(write)
         ended = result.get("ended", False)
@@ -204,38 +210,27 @@ def order(folder: Path) -> Iterator[Result]:
     log: list[Result] = []
     paths: dict[int, str] = {}
 
-    def patch(name: str) -> None:
-        real = getattr(os, name)
+    def note(name: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        result = call()
+        if name == "open":
+            paths[result] = str(args[0])
+        target = paths[args[0]] if name in ("write", "fsync") else str(args[0])
+        log.append({"name": name, "path": target, "to": str(args[1]) if name == "rename" else ""})
+        return result
 
-        def logged(*args: Any, **kwargs: Any) -> Any:
-            result = real(*args, **kwargs)
-            if name == "open":
-                paths[result] = str(args[0])
-            target = paths[args[0]] if name in ("write", "fsync") else str(args[0])
-            log.append({"name": name, "path": target, "to": str(args[1]) if len(args) > 1 else ""})
-            return result
-
-        setattr(os, name, logged)
-
-    for name in OPERATIONS:
-        patch(name)
+    watch(note)
     save(folder, NEW)
-    yield from [entry if entry["name"] == "rename" else entry | {"to": ""} for entry in log]
+    yield from log
 
 
 def small_disk(folder: Path) -> Iterator[Result]:
     """Files may not be longer than so many bytes."""
-    save(folder, OLD)
-    save(folder, LAST)
+    template(folder, "new")
     for limit in (0, 1, 100, 300, 600):
 
         def write(limit: int = limit) -> Result:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            try:
-                save(folder, NEW)
-            except SaveError as error:
-                return {"refused": str(error), "cause": getattr(error.__cause__, "errno", None)}
-            return {}
+            return try_to_save(folder, NEW)
 
         yield in_child(write) | identify(folder) | {"limit": limit, "names": names(folder)}
     save(folder, NEW)
@@ -244,19 +239,14 @@ def small_disk(folder: Path) -> Iterator[Result]:
 
 def closed_folder(folder: Path) -> Iterator[Result]:
     """The folder is not writable."""
-    save(folder, OLD)
-    save(folder, LAST)
+    template(folder, "new")
     (folder / ".lock").unlink()
     folder.chmod(0o555)
 
     def write() -> Result:
         if os.getuid() == 0:  # nothing is closed to root
             os.setuid(65534)
-        try:
-            save(folder, NEW)
-        except SaveError as error:
-            return {"refused": str(error), "names": names(folder)} | identify(folder)
-        return {}
+        return try_to_save(folder, NEW) | {"names": names(folder)} | identify(folder)
 
     yield in_child(write)
     folder.chmod(0o755)
@@ -289,13 +279,13 @@ def two_writers(folder: Path) -> Iterator[Result]:
         os.kill(worker, signal.SIGKILL)
 
 
+ACTIONS = {"kill": kill, "halfway": kill_halfway, "fail": fail}
+SCENES = ("kill-new", "kill-again", "kill-remains", "halfway-new", "fail-new", "fail-again")
 CASES: dict[str, Callable[[Path], Iterator[Result]]] = {
-    "kill-new": lambda folder: at_every_point(folder, "new", kill),
-    "kill-again": lambda folder: at_every_point(folder, "again", kill),
-    "kill-remains": lambda folder: at_every_point(folder, "remains", kill),
-    "halfway-new": lambda folder: at_every_point(folder, "new", kill_halfway),
-    "fail-new": lambda folder: at_every_point(folder, "new", fail),
-    "fail-again": lambda folder: at_every_point(folder, "again", fail),
+    **{
+        name: partial(at_every_point, scene=scene, action=ACTIONS[action])
+        for name, (action, scene) in ((name, name.split("-")) for name in SCENES)
+    },
     "order": order,
     "small-disk": small_disk,
     "closed-folder": closed_folder,

@@ -52,16 +52,8 @@ def model_config(**changes: Any) -> Seq2SeqConfig:
 def small_config() -> Seq2SeqConfig:
     """One layer on each side, width 8, nothing random: an update takes a few milliseconds."""
     layers = (DynamicConvConfig(kernel=3, heads=2),)
-    return Seq2SeqConfig(
-        dim=8,
-        ffn_dim=8,
-        source_heads=2,
-        encoder=layers,
-        decoder=layers,
-        source_vocab=DATA.vocab,
-        target_vocab=DATA.vocab,
-        share_embeddings="all",
-    )
+    rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    return model_config(dim=8, ffn_dim=8, encoder=layers, decoder=layers, **rates)
 
 
 def lm_config(**changes: Any) -> LanguageModelConfig:
@@ -73,15 +65,9 @@ def lm_config(**changes: Any) -> LanguageModelConfig:
 def train_config(**changes: Any) -> TrainConfig:
     """40 updates of two or three micro-batches each: three of them are about an epoch."""
     fields: dict[str, Any] = {
-        "max_steps": 40,
-        "tokens_per_update": 120,
-        "max_tokens": 60,
+        **{"max_steps": 40, "tokens_per_update": 120, "max_tokens": 60, "label_smoothing": 0.1},
+        **{"validate_every": 10, "save_every": 5, "log_every": 4, "keep_last": 3},
         "schedule": InverseSqrtConfig(peak=3e-3, warmup=10),
-        "label_smoothing": 0.1,
-        "validate_every": 10,
-        "save_every": 5,
-        "log_every": 4,
-        "keep_last": 3,
     }
     return TrainConfig(**fields | changes)
 

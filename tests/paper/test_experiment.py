@@ -1,19 +1,27 @@
-"""Rows of a table that are really trained, in a few updates of very small models."""
+"""Rows of a table that are really trained, in a few updates of very small models; measurement."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from lightconv.evaluate.signature import Score, Signature
+from safetensors.torch import load_file
 
+import lightconv
+from lightconv import cli
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
+from lightconv.paper.experiment import find_commit, keep, measure
+from lightconv.train.log import read_log
+from tests.harness.server import environment
+from tests.trained import TRAIN, Trained
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("model.dim=32", "model.ffn_dim=32", "decode.beam=1", "decode.max_len_plus=5")
 OFTEN = ("train.tokens_per_update=100", "train.max_tokens=200")
 
@@ -35,11 +43,10 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     words = [*("table", "decoders", "--scale", "cpu", "--data", "data/copy", "--run"), *arguments]
     for setting in (*SMALL, *OFTEN):
         words += ["--set", setting]
-    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return subprocess.Popen(
         [sys.executable, "-m", "lightconv", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -67,8 +74,30 @@ def test_a_row_is_trained_and_measured(folder: Path) -> None:
     assert f"{measured['parameters']:,}" in row and f"{score['value']:.2f}" in row
 
 
+def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "src" / "lightconv" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    monkeypatch.setattr(lightconv, "__file__", str(source))
+    assert find_commit() is None  # installed
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    git("init", "-q")
+    assert find_commit() is None  # nothing was committed
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (tmp_path / "results.md").write_text("not code")
+    assert find_commit() == git("rev-parse", "HEAD")[:12]
+    source.write_text("changed = 1")
+    assert find_commit() == git("rev-parse", "HEAD")[:12] + "+"
+
+
 @pytest.mark.slow
-def test_killed_and_gone_on_with(folder: Path) -> None:
+def test_killed_and_resumed(folder: Path) -> None:
     """Two rows, two seeds, killed outright in the second row: as if nothing had happened."""
     options = ("--rows", "decoder-1", "--rows", "decoder-3", "--seeds", "2", "--steps", "30")
     process = start(folder, *options)
@@ -91,3 +120,62 @@ def test_killed_and_gone_on_with(folder: Path) -> None:
         assert isinstance(mine, dict) and isinstance(other, dict)
         assert mine["scores"] == other["scores"]
         assert mine["training"]["tokens"] == other["training"]["tokens"]
+
+
+# --- Measurement, against `lightconv evaluate` and the run's own log
+
+CPU = torch.device("cpu")
+
+
+def evaluated(
+    trained: Trained, split: str, capfd: pytest.CaptureFixture[str]
+) -> list[dict[str, object]]:
+    options = ["--data", str(trained.data), "--split", split, "--format", "jsonl"]
+    assert cli.main(["evaluate", str(trained.run), *options]) == 0
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("system", "about")} for line in lines]
+
+
+def test_translations(copies: Trained, capfd: pytest.CaptureFixture[str]) -> None:
+    found = measure(copies.run, copies.data, ["valid", "test"], device=CPU)
+    for split in ("valid", "test"):
+        scores = [vars(each) for each in found.scores[split]]
+        assert scores == evaluated(copies, split, capfd)
+    size = sum(p.numel() for p in load_file(copies.model / "model.safetensors").values())
+    assert found.parameters == size
+    assert found.training is not None
+    log = [entry for entry in read_log(copies.run / "log.jsonl") if entry["kind"] == "train"]
+    assert found.training.steps == log[-1]["step"] == TRAIN.max_steps
+    assert found.training.tokens > 0.8 * TRAIN.max_steps * TRAIN.tokens_per_update
+    assert found.training.seconds["updates"] > 0
+    assert found.speed is not None
+    assert (found.speed.split, found.speed.lines, found.speed.sentences) == ("test", 30, 64)
+    assert found.machine["torch"] == torch.__version__
+
+
+def test_sentences_one_by_one(copies: Trained) -> None:
+    together = measure(copies.run, copies.data, ["valid"], device=CPU, limit=7)
+    alone = measure(copies.run, copies.data, ["valid"], device=CPU, limit=7, one_by_one=True)
+    assert together.scores == alone.scores
+    assert "lines:7|" in alone.scores["valid"][0].signature
+    assert alone.speed is not None and together.speed is not None
+    assert replace(alone.speed, seconds=0.0) == replace(together.speed, seconds=0.0, sentences=1)
+
+
+def test_language_models(texts: Trained, capfd: pytest.CaptureFixture[str]) -> None:
+    found = measure(texts.run, texts.data, ["valid", "test"], device=CPU)
+    assert found.speed is None
+    for split in ("valid", "test"):
+        (score,) = found.scores[split]
+        assert [vars(score)] == evaluated(texts, split, capfd)
+
+
+def test_what_diverged_has_no_scores(copies: Trained) -> None:
+    found = measure(copies.run, copies.data, ["valid"], device=CPU, ended=False)
+    assert found.scores == {} and found.speed is None
+    assert found.training is not None and found.parameters > 0
+
+
+def test_what_is_not_finite_can_be_written() -> None:
+    score = Score(float("inf"), {"bits": float("inf")}, Signature("perplexity", {}))
+    assert keep(score).value == keep(score).parts["bits"] == 1e308

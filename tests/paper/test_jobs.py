@@ -10,8 +10,8 @@ import pytest
 
 from lightconv import cli
 from lightconv.commands.parser import Parser
-from lightconv.models.config import Seq2SeqConfig
 from lightconv.paper.jobs import TableOptions, TablePlan, set_width, write_script
+from lightconv.paper.models import stacks
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.tables import TABLES
 from lightconv.train.config import CosineConfig
@@ -93,8 +93,8 @@ def test_width_of_twins(name: str) -> None:
     for job in TablePlan(TABLES[name], replace(CPU, seeds=1, width=128)).jobs:
         wide, narrow = RECIPES[job.recipe].model, job.changed().model
         assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
-        for stack in ("encoder", "decoder") if isinstance(wide, Seq2SeqConfig) else ("layers",):
-            for old, new in zip(getattr(wide, stack), getattr(narrow, stack), strict=True):
+        for stack, layers in stacks(wide).items():
+            for old, new in zip(layers, getattr(narrow, stack), strict=True):
                 sizes = {n: getattr(old, n) for n in ("heads", "ffn_dim") if hasattr(old, n)}
                 assert getattr(new, "heads", 0) == sizes.get("heads", 0) // 2
                 assert replace(new, **sizes) == old

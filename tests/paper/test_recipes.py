@@ -11,17 +11,13 @@ import pytest
 import torch
 
 from lightconv.config import from_dict, to_json, to_toml
-from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.config import LanguageModelConfig, MixerConfig, Seq2SeqConfig
+from lightconv.models.folder import build
+from lightconv.paper.models import stacks
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
 from lightconv.paper.tables import TABLES
 from lightconv.recipe import Recipe, count_parameters
-from lightconv.train.config import (
-    AdamConfig,
-    InverseSqrtConfig,
-    NesterovConfig,
-    TrainConfig,
-)
+from lightconv.train.config import AdamConfig, NesterovConfig
 
 PAPER_TASKS = (
     *("iwslt-de-en", "wmt-en-de", "wmt-en-fr", "wmt-zh-en"),
@@ -73,21 +69,27 @@ COSINE = "train.schedule.kind=cosine train.schedule.start=1e-07 train.schedule.f
 SHORT = f"{COSINE} train.schedule.peak=0.001 train.schedule.warmup=10000 train.precision=fp16"
 WMT = f"{SHORT} model.dim=1024 model.ffn_dim=4096 model.source_heads=16 train.label_smoothing=0.1"
 VALUES = {
-    "iwslt-de-en": "model.dim=512 model.ffn_dim=1024 model.source_heads=4 model.dropout=0.3 "
-    "train.max_steps=50000 train.tokens_per_update=4000 train.label_smoothing=0.1 decode.beam=4 "
-    "decode.alpha=1.0",
-    "wmt-en-de": f"{WMT} model.dropout=0.3 train.max_steps=30000 train.tokens_per_update=458752 "
-    "train.max_tokens=3584 train.schedule.period=20000 decode.beam=5 decode.alpha=0.5",
-    "wmt-en-fr": f"{WMT} model.dropout=0.1 train.max_steps=80000 train.tokens_per_update=655360 "
-    "train.max_tokens=5120 train.schedule.period=70000 decode.beam=5 decode.alpha=0.9",
-    "wmt-zh-en": f"{WMT} model.dropout=0.25 train.max_steps=40000 train.tokens_per_update=458752 "
-    "train.max_tokens=3584 train.schedule.period=30000 decode.beam=8",
-    "billion-word": f"{COSINE} model.dim=1024 model.ffn_dim=4096 model.vocab=793471 "
-    "model.adaptive.factor=4 model.pre_norm=True model.final_norm=False train.max_steps=975000 "
-    "train.tokens_per_update=65536 train.clip_norm=0.1 train.schedule.peak=1.0 "
-    "train.schedule.warmup=16000 train.schedule.period=959000 train.label_smoothing=0.0",
-    "cnn-dailymail": f"{SHORT} model.dim=512 model.ffn_dim=2048 model.source_heads=8 "
-    "model.source_vocab=30000 model.target_vocab=30000 model.dropout=0.3 "
+    "iwslt-de-en": "task.metric=tokenized_bleu_lowercase model.dim=512 model.ffn_dim=1024 "
+    "model.source_heads=4 model.dropout=0.3 train.max_steps=50000 train.tokens_per_update=4000 "
+    "train.max_tokens=4000 train.schedule.kind=inverse_sqrt train.schedule.peak=0.0005 "
+    "train.schedule.warmup=4000 train.schedule.start=1e-07 train.label_smoothing=0.1 "
+    "train.average_last=10 train.precision=fp32 decode.beam=4 decode.alpha=1.0",
+    "wmt-en-de": f"{WMT} task.metric=tokenized_bleu_compounds model.dropout=0.3 "
+    "train.max_steps=30000 train.tokens_per_update=458752 train.max_tokens=3584 "
+    "train.schedule.period=20000 decode.beam=5 decode.alpha=0.5",
+    "wmt-en-fr": f"{WMT} task.metric=tokenized_bleu model.dropout=0.1 train.max_steps=80000 "
+    "train.tokens_per_update=655360 train.max_tokens=5120 train.schedule.period=70000 "
+    "decode.beam=5 decode.alpha=0.9",
+    "wmt-zh-en": f"{WMT} task.metric=sacrebleu model.dropout=0.25 train.max_steps=40000 "
+    "train.tokens_per_update=458752 train.max_tokens=3584 train.schedule.period=30000 "
+    "decode.beam=8",
+    "billion-word": f"{COSINE} task.metric=perplexity model.dim=1024 model.ffn_dim=4096 "
+    "model.vocab=793471 model.adaptive.factor=4 model.pre_norm=True model.final_norm=False "
+    "train.max_steps=975000 train.tokens_per_update=65536 train.clip_norm=0.1 "
+    "train.schedule.peak=1.0 train.schedule.warmup=16000 train.schedule.period=959000 "
+    "train.label_smoothing=0.0",
+    "cnn-dailymail": f"{SHORT} task.metric=rouge model.dim=512 model.ffn_dim=2048 "
+    "model.source_heads=8 model.source_vocab=30000 model.target_vocab=30000 model.dropout=0.3 "
     "train.schedule.period=20000 train.label_smoothing=0.0 decode.length_penalty=stepwise "
     "decode.block_ngrams=3",
 }
@@ -106,21 +108,18 @@ def test_values(task: str, mixer: str) -> None:
     for path, _, value in (setting.partition("=") for setting in VALUES[task].split()):
         assert str(reduce(getattr, path.split("."), recipe)) == value, path
     assert recipe.train.optimizer == OPTIMIZERS.get(task, ADAM)
+    widths, found = [3, 7, 15, 31, 31, 31, 31], [*stacks(recipe.model).values()]
+    expected = [widths, widths[:6]]
     if isinstance(recipe.model, LanguageModelConfig):
-        layers, kernels = recipe.model.layers, [15] * 2 + [31] * 4 + [63] * 11
+        expected = [[15] * 2 + [31] * 4 + [63] * 11]
         assert recipe.model.adaptive and recipe.model.adaptive.cutoffs == (60_000, 160_000)
-        assert mixer == "selfattention" or all(values(layers, "glu"))
-        stacks = [(layers, kernels)]
+        assert mixer == "selfattention" or all(values(found[0], "glu"))
     else:
-        kernels = [3, 7, 15, 31, 31, 31, 31]
-        stacks = [(recipe.model.encoder, kernels), (recipe.model.decoder, kernels[:6])]
-        heads = {value for stack, _ in stacks for value in values(stack, "heads")}
-        assert heads == {recipe.model.source_heads}
-    for stack, kernels in stacks:
-        if mixer == "selfattention":
-            assert len(stack) == (6 if len(stacks) == 2 else 16)
-        else:
-            assert values(stack, "kernel") == kernels
+        assert {*values(sum(found, ()), "heads")} == {recipe.model.source_heads}
+    if mixer == "selfattention":
+        assert [len(stack) for stack in found] == ([6, 6] if len(found) == 2 else [16])
+    else:
+        assert [values(stack, "kernel") for stack in found] == expected
 
 
 @pytest.mark.parametrize("task", [task for task in PAPER_TASKS if task != "billion-word"])
@@ -135,31 +134,6 @@ def test_gates_and_dropouts(task: str) -> None:
         if not attention:
             stacks = (model.encoder, model.decoder)
             assert [{*values(stack, "glu")} for stack in stacks] == [{g} for g in gates[mixer]]
-
-
-def test_training_of_iwslt() -> None:
-    recipe = RECIPES["iwslt-de-en-dynamicconv"]
-    assert recipe.train == TrainConfig(
-        max_steps=50_000,
-        tokens_per_update=4000,
-        max_tokens=4000,
-        optimizer=AdamConfig(betas=(0.9, 0.98), eps=1e-8, weight_decay=1e-4),
-        schedule=InverseSqrtConfig(peak=5e-4, warmup=4000, start=1e-7),
-        label_smoothing=0.1,
-        average_last=10,
-    )
-    assert recipe.train.precision == "fp32"
-
-
-def test_metrics() -> None:
-    assert {task: RECIPES[f"{task}-dynamicconv"].task.metric for task in PAPER_TASKS} == {
-        "iwslt-de-en": "tokenized_bleu_lowercase",
-        "wmt-en-de": "tokenized_bleu_compounds",
-        "wmt-en-fr": "tokenized_bleu",
-        "wmt-zh-en": "sacrebleu",
-        "billion-word": "perplexity",
-        "cnn-dailymail": "rouge",
-    }
 
 
 # --- The ablation
@@ -199,30 +173,34 @@ def test_each_step_changes_one_thing(before: str, after: str, difference: set[st
     assert changed(f"wmt-en-de-{before}", f"wmt-en-de-{after}") == difference
 
 
-def test_layers_of_the_ablation() -> None:
-    windowed = seq2seq("wmt-en-de-ablation-windowed")
-    assert values(windowed.encoder, "window") == [3, 7, 15, 31, 31, 31]
-    assert windowed.decoder == windowed.encoder
-    cnn = seq2seq("wmt-en-de-ablation-cnn")
-    assert values(cnn.encoder + cnn.decoder, "kernel") == [3] * (7 + 6)
-    first = seq2seq("wmt-en-de-ablation-depthwise").encoder[0]
-    assert (first.heads, first.normalize, first.dropconnect) == (1024, "none", 0.0)  # type: ignore[union-attr]
-    half, both = seq2seq("wmt-en-de-ablation-aan-decoder"), seq2seq("wmt-en-de-ablation-aan-both")
-    kinds = [values(side, "kind") for side in (half.encoder, half.decoder, both.encoder)]
-    assert kinds == [["attention"] * 6, ["average"] * 6, ["average"] * 6]
+NORMALIZATIONS = (
+    *("none", "softmax", "sigmoid", "tanh", "l1", "l2"),
+    *("square", "abs", "abs_l1", "abs_l2"),
+)
+WINDOWS = [3, 7, 15, 31, 31, 31]
 
 
-def test_the_appendix() -> None:
-    names = ["none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"]
-    for name in names:
-        model = seq2seq(f"wmt-en-de-normalize-{name.replace('_', '-')}")
-        assert set(values(model.encoder + model.decoder, "normalize")) == {name}
-    sizes = {1: [31], 3: [3, 7, 15], 6: [3, 7, 15, 31, 31, 31]}
-    for layers, widths in sizes.items():
-        name = f"wmt-en-de-decoder-{layers}"
-        assert values(seq2seq(name).decoder, "kernel") == widths
-        assert len(seq2seq(name).encoder) == 7
-        assert RECIPES[name].decode.beam == 1
+@pytest.mark.parametrize(
+    "name, field, encoder, decoder",
+    [
+        ("ablation-windowed", "window", WINDOWS, WINDOWS),
+        ("ablation-cnn", "kernel", [3] * 7, [3] * 6),
+        ("ablation-depthwise", "heads", [1024] * 7, [1024] * 6),
+        ("ablation-depthwise", "normalize", ["none"] * 7, ["none"] * 6),
+        ("ablation-depthwise", "dropconnect", [0.0] * 7, [0.0] * 6),
+        ("ablation-aan-decoder", "kind", ["attention"] * 6, ["average"] * 6),
+        ("ablation-aan-both", "kind", ["average"] * 6, ["average"] * 6),
+        *((f"normalize-{n}", "normalize", [n] * 7, [n] * 6) for n in NORMALIZATIONS),
+        ("decoder-1", "kernel", [*WINDOWS, 31], [31]),
+        ("decoder-3", "kernel", [*WINDOWS, 31], [3, 7, 15]),
+        ("decoder-6", "kernel", [*WINDOWS, 31], WINDOWS),
+    ],
+)
+def test_layers(name: str, field: str, encoder: list[object], decoder: list[object]) -> None:
+    recipe = f"wmt-en-de-{name.replace('_', '-')}"
+    model = seq2seq(recipe)
+    assert (values(model.encoder, field), values(model.decoder, field)) == (encoder, decoder)
+    assert RECIPES[recipe].decode.beam == (1 if name.startswith("decoder-") else 5)
 
 
 # --- Small twins
@@ -249,12 +227,12 @@ def test_rows_have_twins_of_a_quarter_of_the_width(name: str) -> None:
     assert (small.dim, small.ffn_dim, small.source_heads) == (256, 1024, 4)
     assert len(small.encoder) == {6: 3, 7: 4}[len(big.encoder)]
     assert len(small.decoder) == (len(big.decoder) if "en-de-decoder-" in name else 3)
-    pairs = [*zip(small.encoder, big.encoder, strict=False)]
-    for ours, theirs in [*pairs, *zip(small.decoder, big.decoder, strict=False)]:
-        assert ours.kind == theirs.kind
-        for field in fields(ours):
-            value, full = getattr(ours, field.name), getattr(theirs, field.name)
-            assert value == (full // 4 if field.name in ("heads", "ffn_dim") else full)
+    for stack, layers in stacks(small).items():
+        for ours, theirs in zip(layers, getattr(big, stack), strict=False):
+            assert type(ours) is type(theirs)
+            for field, full in vars(theirs).items():
+                wanted = full // 4 if field in ("heads", "ffn_dim") else full
+                assert vars(ours)[field] == wanted
 
 
 @pytest.mark.parametrize("task", [*PAPER_TASKS, *DEBIAN])
@@ -282,10 +260,7 @@ def test_twins_run(name: str) -> None:
     model = RECIPES[name].model
     assert RECIPES[name].task.corpus == task_of(name)
     tokens = torch.randint(2, 8000, (1, 3))
-    if isinstance(model, Seq2SeqConfig):
-        out = Seq2Seq(model).eval()(tokens, tokens)
-    else:
-        out = LanguageModel(model).eval()(tokens)
+    out = build(model).eval()(*(tokens for _ in stacks(model)))
     assert out.shape == (1, 3, 8000)
     assert out.isfinite().all()
 

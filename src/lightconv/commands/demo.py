@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import Display, print_groups
-from lightconv.demo.plan import PLANS, quick
+from lightconv.demo.plan import METRICS, PLANS, SOURCES, headline, quick
 
 if TYPE_CHECKING:
     from lightconv.demo.run import Demo
@@ -98,8 +98,6 @@ def _head(stage: int) -> None:
 
 
 def _summarize(demo: "Demo") -> None:
-    from lightconv.demo.page import METRICS, SOURCES, headline
-
     task, results = demo.task, demo.results
     print()
     for example in results["examples"]:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
 
     from lightconv.device import choose_device
-    from lightconv.paper.measure import measure
+    from lightconv.paper.experiment import measure
 
     found = measure(
         options.run,

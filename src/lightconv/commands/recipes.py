@@ -9,8 +9,7 @@ from lightconv.commands.parser import Parser
 from lightconv.config import to_json, to_toml
 from lightconv.console import Rows, markdown, print_groups, tell_waiting
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
-from lightconv.paper.rows import NONE, agrees
-from lightconv.paper.tables import TABLES
+from lightconv.paper.tables import NONE, TABLES, agrees
 from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest_recipe
 
 BEGIN = "<!-- lightconv list --params: begin -->"

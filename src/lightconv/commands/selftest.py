@@ -13,7 +13,7 @@ from lightconv.console import tell
 from lightconv.processes import EXIT_FAILURE
 
 if TYPE_CHECKING:
-    from lightconv.selftest.checks import Promise
+    from lightconv.selftest import Promise
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def check(promise: "Promise", *, full: bool) -> dict[str, Any]:
     """The fields of an output line: figures, or why the promise does not hold."""
-    from lightconv.selftest.checks import BrokenError
+    from lightconv.selftest import BrokenError
 
     # In memory where possible.
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

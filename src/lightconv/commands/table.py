@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import markdown, print_groups, read_duration, tell, tell_waiting
-from lightconv.paper.tables import CITED, TABLES, Table, find_table
+from lightconv.console import markdown, print_groups, read_duration, suggest, tell, tell_waiting
+from lightconv.paper.tables import TABLES, Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ def main(argv: Sequence[str]) -> int:
         rows = [[table.name, table.title, f"{len(table.rows)} rows"] for table in TABLES.values()]
         print_groups({"": rows}, ("", "", ""), ())
         return 0
-    table = find_table(options.table)
+    if options.table not in TABLES:
+        known = suggest(options.table, TABLES)
+        raise ValueError(f"unknown table '{options.table[:60]}'{known}")
+    table = TABLES[options.table]
     _check(parser, options)
     if options.scale is None:
         return _show(table, options)
@@ -123,7 +126,7 @@ def _show(table: Table, options: argparse.Namespace) -> int:
         if report.experiment.scale == "paper":
             full = report.found | full  # of two such experiments the first; both are below
     _print(show_paper(table, full), as_markdown=options.markdown)
-    if table.name in CITED:
+    if table.cited:
         _print(show_cited(table), as_markdown=options.markdown)
     for report in reports:
         _print(report.show(), [*report.notes(), ""], as_markdown=options.markdown)

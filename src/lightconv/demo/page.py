@@ -1,25 +1,149 @@
-"""The results of a demo as one HTML page with SVG pictures."""
+"""Contents of the demo's page: kernels, the operator against attention, SVG pictures, HTML.
+
+All sides of the comparison run forward + backward in one process in turns, after a warm-up; a time
+is the median of three, memory the rise of the process's resident size during a call.
+"""
 
 import base64
+import ctypes
+import gc
 import io
 import logging
 import math
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightconv import __version__
-from lightconv.demo.plan import DemoPlan
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from lightconv import __version__, ops
+from lightconv.demo.plan import METRICS, SOURCES, DemoPlan, headline
+from lightconv.mixers import NORMALIZATIONS, DynamicConv, LightConv
+from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.ops.library import POOL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Plain = Mapping[str, Any]
+PAPER = "https://arxiv.org/abs/1901.10430"
+
+D, H, K = 512, 8, 31
+ROUNDS = 3
+# Attention with its whole matrix is left out where it would need more bytes.
+MOST_BYTES = 1.5e9
+CONV, FUSED, PLAIN = "DynamicConv", "attention, fused", "attention, textbook"
+
+
+def measure_growth(length: int, tokens: int) -> dict[str, Any]:
+    """Microseconds and bytes (None if unknown) per token, for `tokens` or for one sequence."""
+    torch.manual_seed(0)
+    B, tokens = max(1, tokens // length), max(tokens, length)
+    logits = torch.randn(B, length, H, K, requires_grad=True)
+    grad, x, *qkv = (torch.randn(B, length, D, requires_grad=True) for _ in range(5))
+    sides: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
+        CONV: (lambda x, w: ops.dynamicconv_softmax(x, w, K - 1), [x, logits]),
+        FUSED: (partial(attention, fused=True), qkv),
+    }
+    if 4.0 * 4 * B * H * length**2 <= MOST_BYTES:
+        sides[PLAIN] = (partial(attention, fused=False), qkv)
+
+    def call(name: str) -> object:
+        function, inputs = sides[name]
+        out = function(*inputs)
+        return out, torch.autograd.grad(out, inputs, grad.detach())
+
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(1 + ROUNDS):
+        for name in sides:
+            begin = time.perf_counter()
+            call(name)
+            times[name].append(time.perf_counter() - begin)
+    medians = {name: statistics.median(each[1:]) / tokens * 1e6 for name, each in times.items()}
+    peaks = {name: peak_bytes(partial(call, name)) for name in sides}
+    known = {name: peak / tokens for name, peak in peaks.items() if peak is not None}
+    memory = known if len(known) == len(sides) else None
+    return {"length": length, "tokens": tokens, "microseconds": medians, "bytes": memory}
+
+
+def attention(*qkv: Tensor, fused: bool) -> Tensor:
+    """Causal attention, torch's `fused` or with its matrix [B, H, T, T]: [B, T, D] -> [B, T, D]."""
+    q, k, v = (x.unflatten(2, (H, D // H)).transpose(1, 2) for x in qkv)
+    if fused:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    found: Tensor = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+    return found.transpose(1, 2).flatten(2)
+
+
+def peak_bytes(call: Callable[[], object]) -> int | None:
+    """Rise of the resident size during call(); None where the system does not report it."""
+
+    def status(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+    try:
+        gc.collect()
+        POOL.clear()
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        before = status("VmRSS:")
+    except (OSError, AttributeError):
+        return None
+    kept = call()
+    peak = status("VmHWM:")
+    del kept
+    return max(0, peak - before)
+
+
+# --- Kernels
+
+
+def learned_kernels(model: nn.Module) -> list[dict[str, Any]]:
+    """Normalised kernels [H][K] of every LightConv layer, with its name and reach to the left."""
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, LightConv)]
+    return [_describe(name, mixer, mixer.weight.detach()) for name, mixer in layers]
+
+
+def dynamic_kernels(model: Seq2Seq | LanguageModel, ids: list[int]) -> list[dict[str, Any]]:
+    """Normalised kernels [H][T][K] that DynamicConv layers predict, without those of a target."""
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, DynamicConv)]
+    owners = {mixer.kernel_proj: (name, mixer) for name, mixer in layers}
+    found: list[dict[str, Any]] = []
+
+    def hear(module: nn.Module, args: Any, out: Tensor) -> None:
+        if module in owners:
+            name, mixer = owners[module]
+            logits = out[0].unflatten(-1, (mixer.heads, mixer.kernel))
+            found.append(_describe(name, mixer, logits.transpose(0, 1)))
+
+    with register_module_forward_hook(hear), torch.inference_mode():
+        tokens = torch.tensor([ids], device=next(model.parameters()).device)
+        model.encode(tokens) if isinstance(model, Seq2Seq) else model.features(tokens)
+    return found
+
+
+def _describe(name: str, mixer: LightConv | DynamicConv, logits: Tensor) -> dict[str, Any]:
+    weights = NORMALIZATIONS[mixer.normalize](logits).double().mul(1e5).round().div(1e5)
+    stack, place, *_ = name.split(".")  # encoder.1.mixer is layer 2 of the encoder
+    title = f"{stack.removesuffix('s')} {int(place) + 1}"
+    return {"layer": title, "left": mixer.left, "weights": weights.tolist()}
+
+
+# --- Pictures and page
+
 INK, GRID = "#333a42", "#d9dde2"
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#8f5bb5")
 
 
-def draw_learning(log: Sequence[Plain]) -> str:
+def draw_learning(log: Sequence[Mapping[str, Any]]) -> str:
     """Loss of training and validation over updates."""
 
     def draw(figure: "Figure") -> None:
@@ -41,7 +165,7 @@ def draw_learning(log: Sequence[Plain]) -> str:
     return _svg(draw, (8.4, 3.6))
 
 
-def draw_growth(rows: Sequence[Plain]) -> str:
+def draw_growth(rows: Sequence[Mapping[str, Any]]) -> str:
     """Time and memory per token over the length of sequences, both axes logarithmic."""
     names = list(dict.fromkeys(name for row in rows for name in row["microseconds"]))
     panels = [("microseconds", 1.0, "microseconds per token", "time, forward + backward")]
@@ -95,19 +219,6 @@ def _svg(draw: Callable[["Figure"], None], size: tuple[float, float]) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-PAPER = "https://arxiv.org/abs/1901.10430"
-# Names of the first score, of the source, and of baselines.
-METRICS = {"translation": "BLEU", "lm": "perplexity per subword", "summary": "ROUGE-L"}
-SOURCES = {"translation": "source", "lm": "begin", "summary": "text"}
-BASELINES = {
-    ("translation", "copy"): "copying the source",
-    ("translation", "nearest"): "the translation of the nearest training sentence",
-    ("lm", "unigram"): "counting words",
-    ("summary", "lead"): "the first words",
-    ("summary", "nearest"): "the summary of the nearest training text",
-}
-
-
 def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
     """The page; texts in it are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -131,14 +242,3 @@ def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
         version=__version__,
         paper=PAPER,
     )
-
-
-def headline(task: str, results: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Systems and their first score, the model first; perplexity is that of a subword."""
-    return [
-        (
-            BASELINES.get((task, system), "the model"),
-            float(scores[0]["parts"].get("per_subword", scores[0]["value"])),
-        )
-        for system, scores in results["scores"].items()
-    ]

@@ -1,5 +1,6 @@
-"""Tasks of the demo: corpora, a small model and a few minutes of training."""
+"""Tasks of the demo: corpora, a small model, a few minutes of training, and their words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +98,17 @@ PLANS: dict[str, DemoPlan] = {
     ),
 }
 
+# Names of the first score, of the source, and of baselines.
+METRICS = {"translation": "BLEU", "lm": "perplexity per subword", "summary": "ROUGE-L"}
+SOURCES = {"translation": "source", "lm": "begin", "summary": "text"}
+BASELINES = {
+    ("translation", "copy"): "copying the source",
+    ("translation", "nearest"): "the translation of the nearest training sentence",
+    ("lm", "unigram"): "counting words",
+    ("summary", "lead"): "the first words",
+    ("summary", "nearest"): "the summary of the nearest training text",
+}
+
 
 def quick(plan: DemoPlan) -> DemoPlan:
     """The plan in seconds: the model learns nothing, but everything runs."""
@@ -143,3 +155,12 @@ def make_recipe(plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], shared
     return Recipe(
         about=f"demo: {plan.about}", task=task, model=model, train=train, decode=plan.decode
     )
+
+
+def headline(task: str, results: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Systems and their first score, the model first; perplexity is that of a subword."""
+    found = []
+    for system, (score, *_) in results["scores"].items():
+        value = score["parts"].get("per_subword", score["value"])
+        found.append((BASELINES.get((task, system), "the model"), float(value)))
+    return found

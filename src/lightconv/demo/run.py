@@ -179,7 +179,7 @@ class Demo:
         return [{"source": a, "output": b, "reference": references[row]} for a, b, row in found]
 
     def _find_kernels(self, model: Any, examples: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        from lightconv.demo.measure import dynamic_kernels, learned_kernels
+        from lightconv.demo.page import dynamic_kernels, learned_kernels
 
         pipeline, pairs = self.prepared.pipeline, self.task != "lm"
         encoded = pipeline.encode(
@@ -197,7 +197,7 @@ class Demo:
     def measure_operator(self, display: Display) -> None:
         """Time and memory of the operator against attention."""
         display.show("loading the operators")
-        from lightconv.demo.measure import measure_growth
+        from lightconv.demo.page import measure_growth
 
         growth = []
         for length in self.plan.lengths:

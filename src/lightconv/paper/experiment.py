@@ -4,20 +4,25 @@ A training that diverges is a result; one that fails is tried again by the next 
 written as soon as it is measured, so that a stopped or killed run resumes from there.
 """
 
+import math
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lightconv
 from lightconv.config import read
 from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
+from lightconv.device import count_cores, processor_name
 from lightconv.files import lock
 from lightconv.paper.jobs import DATA, Job, TableOptions, TablePlan
 from lightconv.paper.results import (
@@ -25,12 +30,21 @@ from lightconv.paper.results import (
     Measurement,
     Result,
     ResultsFolder,
+    Speed,
+    SplitScore,
     Status,
     TableReport,
+    Training,
 )
 from lightconv.paper.tables import Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_FAILURE, EXIT_INPUT, EXIT_INTERRUPT, PARENT
+from lightconv.recipe import count_parameters
 from lightconv.train.launch import Stop
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightconv.evaluate.metrics import Score
 
 # Module that is started for training and measuring.
 WORKER = "lightconv"
@@ -215,6 +229,80 @@ def _wait_for_lock(stack: ExitStack, folder: Path, display: Display) -> int:
             display.note(f"waiting for another process that is at work in {folder}")
         told = True
         time.sleep(PAUSE)
+
+
+# --- Measurement
+
+
+def measure(
+    path: Path,
+    data: Path,
+    splits: Sequence[str],
+    *,
+    device: "torch.device",
+    limit: int | None = None,
+    one_by_one: bool = False,
+    ended: bool = True,
+) -> Measurement:
+    """Decodes and scores splits with the model of a run.
+
+    one_by_one  decode sentences alone, not in batches
+    ended       False for a training that diverged, which has no model to score
+    """
+    # The process that starts this one needs none of these, and no torch.
+    from lightconv.decode.options import TextOptions
+    from lightconv.evaluate.system import Examples, find_metrics, open_model
+    from lightconv.models import LanguageModel
+    from lightconv.train.distributed import Group
+    from lightconv.train.loop import describe_machine
+    from lightconv.train.run import Run
+
+    run = Run.open(path)
+    machine = {
+        **{"processor": processor_name(), "processors": count_cores()},
+        **{"python": platform.python_version(), **describe_machine(device, Group())},
+    }
+    found = Measurement(
+        machine={name: str(value) for name, value in machine.items()},
+        parameters=count_parameters(run.model_config),
+    )
+    if (last := run.checkpoints().latest()) is not None:
+        spent = {name: last.values["progress"][name] for name in ("tokens", "seconds")}
+        found = replace(found, training=Training(steps=last.step, **spent))
+    if not ended:
+        return found
+    prepared = Prepared.open(data)
+    folder, decode = open_model(path, prepared)
+    model = folder.load(device)
+    options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
+    for split in splits:
+        examples = Examples(prepared, split, limit)
+        if isinstance(model, LanguageModel):
+            scores, speed = [examples.evaluate_texts(model)], None
+        else:
+            metrics = find_metrics(prepared)
+            outputs, _, scores = examples.evaluate(model, decode, metrics, options=options)
+            speed = Speed(
+                split=split,
+                lines=len(outputs.hypotheses),
+                seconds=outputs.seconds,
+                tokens=outputs.tokens,
+                engine=outputs.engine,
+                sentences=options.max_sentences,
+            )
+        kept = {**found.scores, split: tuple(map(keep, scores))}
+        found = replace(found, scores=kept, speed=speed)
+    return found
+
+
+def keep(score: "Score") -> SplitScore:
+    """A score for a file; an infinite value becomes the largest number."""
+    finite = {name: _finite(part) for name, part in score.parts.items()}
+    return SplitScore(**{**score.plain(), "value": _finite(score.value), "parts": finite})
+
+
+def _finite(value: float) -> float:
+    return float(value) if math.isfinite(value) else math.copysign(1e308, value)
 
 
 def find_commit() -> str | None:

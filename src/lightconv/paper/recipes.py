@@ -5,15 +5,15 @@ A small twin, TASK-MODEL-small, trains on two processor cores within hours: a qu
 width, half the layers, and the paper's proportions between the mixers.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
-from lightconv.models.config import MixerConfig, ModelConfig, Seq2SeqConfig
-from lightconv.paper import rows
-from lightconv.paper.rows import MODELS, Models, family, lm_family
+from lightconv.models.config import ModelConfig
+from lightconv.paper.models import MODELS, SMALL_MODELS, WIDTH, shrink, stacks
+from lightconv.paper.tables import NO_INPUT_DROPOUT, TABLES
 from lightconv.paper.tasks import FITTED, TASKS, PaperTask, ours, translation
 from lightconv.recipe import Recipe
 from lightconv.train.config import CosineConfig, TrainConfig
@@ -21,53 +21,6 @@ from lightconv.train.config import CosineConfig, TrainConfig
 NAMES = {"selfattention": "self-attention", "lightconv": "LightConv", "dynamicconv": "DynamicConv"}
 
 # --- Small twins
-
-WIDTH = 256
-_SIZES = ("heads", "source_heads", "ffn_dim")
-_RATES = ("dropout", "attention_dropout", "dropconnect")
-# One layer more would be a quarter of the model here, not a sixteenth.
-_LM_KERNELS = (15, 31, 63, 63)
-Config = TypeVar("Config", MixerConfig, Seq2SeqConfig)
-
-
-def shrink(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
-    """The twin of a model: heads of the same width, half of the layers, dropout of at most 0.1.
-
-    decoder  layers of the decoder that stay; of the encoder, half of them, rounded up
-    """
-    assert isinstance(model, Seq2SeqConfig)
-
-    def scale(config: Config) -> Config:
-        values = vars(config)
-        sizes = {n: WIDTH * values[n] // model.dim for n in _SIZES if n in values}
-        return replace(config, **sizes, **{n: min(values[n], 0.1) for n in _RATES if n in values})
-
-    layers = tuple(map(scale, model.encoder[: (len(model.encoder) + 1) // 2]))
-    last = tuple(map(scale, model.decoder[:decoder]))
-    return replace(scale(model), dim=WIDTH, encoder=layers, decoder=last, input_dropout=0.0)
-
-
-def _shrink_all(models: Models) -> Models:
-    return {mixer: shrink(model) for mixer, model in models.items()}
-
-
-_SMALL_LM = replace(
-    rows.BILLION_WORD,
-    dim=WIDTH,
-    ffn_dim=4 * WIDTH,
-    layers=rows.change(rows.BILLION_WORD.layers[:4], heads=4),
-)
-# The corpora that anyone can fetch: one vocabulary of 8000 byte pairs each.
-_DEBIAN = replace(rows.EN_DE, source_vocab=8000, target_vocab=8000)
-
-SMALL_MODELS: dict[str, Models] = {
-    **{task: _shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
-    "billion-word": lm_family(_SMALL_LM, _LM_KERNELS),
-    "cnn-dailymail": _shrink_all(MODELS["cnn-dailymail"]),
-    "debian-en-de": _shrink_all(family(_DEBIAN, glu=True)),
-    "debian-lm": lm_family(replace(_SMALL_LM, vocab=8000, adaptive=None), _LM_KERNELS),
-    "debian-summary": _shrink_all(family(_DEBIAN, glu=False)),
-}
 
 _TRAIN = TrainConfig(
     max_steps=3000,
@@ -138,28 +91,21 @@ _AS_DYNAMICCONV = dict.fromkeys(("model.layers", "model.layers.*.glu"), ours("as
 def _recipe(about: str, task: PaperTask, model: ModelConfig, sources: Mapping[str, str]) -> Recipe:
     """`sources` come before those of the task; sources of absent fields are left out."""
     bare = Recipe(about=about, task=task.task, model=model, train=task.train, decode=task.decode)
-    present = set(_paths(bare, ""))
     found = {**task.sources, **sources}
-    return replace(bare, sources={path: found[path] for path in found if path in present})
+    return replace(bare, sources={p: found[p] for p in found if _has_field(bare, p.split("."))})
 
 
-def _paths(config: Any, path: str) -> Iterator[str]:
-    """Dotted paths of a configuration's fields and of everything in them; `*` is every layer."""
-    for name in (field.name for field in fields(config)):
-        value, here = getattr(config, name), f"{path}{name}"
-        yield here
-        if is_dataclass(value):
-            yield from _paths(value, f"{here}.")
-        elif isinstance(value, tuple) and any(map(is_dataclass, value)):
-            yield f"{here}.*"
-            for layer in set(value):
-                yield from _paths(layer, f"{here}.*.")
+def _has_field(config: Any, path: Sequence[str]) -> bool:
+    """True if a configuration has the field of this path; `*` is one of the layers."""
+    if not path:
+        return True
+    if path[0] == "*":
+        return any(_has_field(layer, path[1:]) for layer in set(config))
+    return hasattr(config, path[0]) and _has_field(getattr(config, path[0]), path[1:])
 
 
 def _layers(model: ModelConfig) -> str:
-    if isinstance(model, Seq2SeqConfig):
-        return f"{len(model.encoder)}+{len(model.decoder)} layers"
-    return f"{len(model.layers)} layers"
+    return "+".join(str(len(layers)) for layers in stacks(model).values()) + " layers"
 
 
 def _all() -> Iterator[tuple[str, Recipe]]:
@@ -167,30 +113,30 @@ def _all() -> Iterator[tuple[str, Recipe]]:
         for mixer, model in models.items():
             name, sources = f"{task}-{mixer}", dict[str, str]()
             if mixer == "selfattention":
-                sources = rows.NO_INPUT_DROPOUT
+                sources = NO_INPUT_DROPOUT
             elif name == "billion-word-lightconv":
                 sources = _AS_DYNAMICCONV
             elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
                 sources = _ENCODER_GLU
             about = f"{NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
             yield name, _recipe(about, TASKS[task], model, sources)
-    found = (*rows.ABLATION, *rows.NORMALIZATION, *rows.DECODERS)
-    own = [(row, row.model) for row in found if row.model is not None]
+    every = [(table, row) for table in TABLES.values() for row in table.rows]
+    own = [(table, row, row.model) for table, row in every if row.model is not None]
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
-    greedy = {row.recipe: replace(full.decode, beam=1) for row in rows.DECODERS}
-    for row, model in own:
-        decode = greedy.get(row.recipe, full.decode)
-        yield row.recipe, _recipe(row.about, replace(full, decode=decode), model, row.sources)
+    greedy = replace(full.decode, beam=1)
+    for table, row, model in own:
+        changed = replace(full, decode=greedy if table.one_by_one else full.decode)
+        yield row.recipe, _recipe(row.about, changed, model, row.sources)
     for task, models in SMALL_MODELS.items():
         for mixer, model in models.items():
             about = f"small {NAMES[mixer]}, {_layers(model)}, width {model.dim}"
             yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model, {})
-    for row, model in own:
+    for table, row, model in own:
         # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
-        twin = shrink(model, 6 if row in rows.DECODERS else 3)
+        twin = shrink(model, 6 if table.one_by_one else 3)
         about = f"small twin of {row.recipe}, {_layers(twin)}, width {twin.dim}"
-        decode = greedy.get(row.recipe, small.decode)
-        yield f"{row.recipe}-small", _recipe(about, replace(small, decode=decode), twin, {})
+        changed = replace(small, decode=greedy if table.one_by_one else small.decode)
+        yield f"{row.recipe}-small", _recipe(about, changed, twin, {})
 
 
 RECIPES: dict[str, Recipe] = dict(_all())

@@ -4,20 +4,20 @@ Reports have the paper's figures beside ours, as rows, Markdown and a picture; e
 whose figures it has.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from lightconv.config import ConfigError, differences, from_dict, read_plain, to_dict
+from lightconv.config import ConfigError, differences, from_dict, read_plain, to_json
 from lightconv.console import Rows, markdown
 from lightconv.files import replace_file
-from lightconv.paper.recipes import RECIPES, WIDTH
-from lightconv.paper.rows import NONE
-from lightconv.paper.tables import CITED, TABLES, Column, Table
+from lightconv.paper.models import WIDTH
+from lightconv.paper.recipes import RECIPES
+from lightconv.paper.tables import NONE, TABLES, Column, Table
 from lightconv.recipe import count_parameters
+from lightconv.train.log import open_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,7 +148,7 @@ class ResultsFolder:
         path = folder / EXPERIMENT_FILE
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            _write(path, experiment)
+            replace_file(path, to_json(experiment).encode())
         elif changed := differences(_read(path, Experiment), experiment):
             raise ValueError(
                 f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
@@ -164,7 +164,7 @@ class ResultsFolder:
         return self.folder / f"{recipe}.seed{seed}.json"
 
     def save(self, result: Result) -> None:
-        _write(self.path(result.recipe, result.seed), result)
+        replace_file(self.path(result.recipe, result.seed), to_json(result).encode())
 
     def find(self, recipe: str, seed: int) -> Result | None:
         path = self.path(recipe, seed)
@@ -185,11 +185,15 @@ def find_results(root: Path, table: str) -> list[ResultsFolder]:
     return [ResultsFolder.open(path.parent) for path in paths]
 
 
+def figures(results: Sequence[Result], column: Column) -> list[float]:
+    return [value for each in results if (value := each.figure(column)) is not None]
+
+
 def show_results(results: Sequence[Result], column: Column) -> str:
     """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`."""
     if not results:
         return "not run"
-    found = [value for each in results if (value := each.figure(column)) is not None]
+    found = figures(results, column)
     shown = [show_mean(found, column.digits)] if found else []
     if column.measured == "score":  # the column of the score explains a missing speed
         counts = {s: sum(each.status == s for each in results) for s in ("diverged", "failed")}
@@ -205,11 +209,6 @@ def _read(path: Path, cls: type[T]) -> T:
             f"result ({path}): {error}, expected what `lightconv table` wrote. Remove it, and run "
             "the row again"
         ) from None
-
-
-def _write(path: Path, value: object) -> None:
-    text = json.dumps(to_dict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    replace_file(path, f"{text}\n".encode())
 
 
 BLUE = "#0072b2"
@@ -234,7 +233,7 @@ def show_paper(table: Table, full: Mapping[str, Sequence[Result]]) -> Section:
 def show_cited(table: Table) -> Section:
     """Rows that are the work of others."""
     header = ["row", "params (paper)", *(f"{column.name} (paper)" for column in table.columns)]
-    rows = [row.split(" | ") for row in CITED[table.name]]
+    rows = [row.split(" | ") for row in table.cited]
     return {"Work of others, as the paper cites it": rows}, header, header[1:]
 
 
@@ -341,20 +340,10 @@ class TableReport:
 
     def draw(self) -> Path | None:
         """Writes table.png: a panel for each column, dots for seeds. None without results."""
-        columns = [c for c in self.columns if any(r.figure(c) is not None for r in self.every)]
+        columns = [column for column in self.columns if figures(self.every, column)]
         if not columns:
             return None
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise ValueError(
-                "a picture needs the package matplotlib. Install it with pip install "
-                "'lightconv[plot]'"
-            ) from None
-        size = (4.2 + 3.2 * len(columns), 1.2 + 0.36 * len(self.rows))
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = open_figure(4.2 + 3.2 * len(columns), 1.2 + 0.36 * len(self.rows))
         axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
         for axis, column in zip(axes, columns, strict=True):
             self._draw_column(axis, column)
@@ -371,14 +360,13 @@ class TableReport:
         bar: dict[str, Any] = {"fmt": "|", "color": BLUE, "markersize": 12, "capsize": 3}
         for place, recipe in enumerate(self.rows):
             mine = self.found.get(recipe, [])
-            values = [value for each in mine if (value := each.figure(column)) is not None]
-            if not values:
+            if values := figures(mine, column):
+                axis.plot(values, [place] * len(values), "o", color=BLUE, alpha=0.35, markersize=4)
+                deviation = stdev(values) if len(values) > 1 else 0.0
+                axis.errorbar(fmean(values), place, xerr=deviation, **bar)
+            else:
                 text, within = show_results(mine, column), axis.get_yaxis_transform()
                 axis.text(0.02, place, text, transform=within, **gray)
-                continue
-            axis.plot(values, [place] * len(values), "o", color=BLUE, alpha=0.35, markersize=4)
-            deviation = stdev(values) if len(values) > 1 else 0.0
-            axis.errorbar(fmean(values), place, xerr=deviation, **bar)
         axis.set_title(f"{column.name} (ours)", fontsize="medium")
         axis.grid(axis="x", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -16,6 +16,7 @@ from lightconv.console import show_duration, tell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from lightconv.train.trainer import Record
 
@@ -198,16 +199,8 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
     logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(
-            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
-        ) from None
     metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
-    figure = Figure(figsize=(5.2 * (2 + len(metrics)), 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = open_figure(5.2 * (2 + len(metrics)), 4.4)
     axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
     titles = ["loss per token", *(f"{metric} (validation)" for metric in metrics), "learning rate"]
     for axis, title in zip(axes, titles, strict=True):
@@ -231,6 +224,20 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     axes[0].legend(frameon=False, fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
+
+
+def open_figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches; ValueError without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(
+            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
+        ) from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _curve(axis: "Axes", entries: Sequence[Entry], field: str, **style: Any) -> None:

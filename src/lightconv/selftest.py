@@ -1,4 +1,4 @@
-"""Promises and their checks: each returns figures or raises BrokenError."""
+"""Promises and their checks, for `lightconv selftest`: figures, or BrokenError."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from lightconv.data.prepare import prepare
 from lightconv.files import digest
 from lightconv.interop.pickles import read_pickle
 from lightconv.models import DynamicConvConfig, LightConvConfig, Seq2SeqConfig
-from lightconv.models.folder import ModelFolder, build
+from lightconv.models.folder import build
 from lightconv.ops.library import native
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe
@@ -246,14 +246,17 @@ def check_strangers(folder: Path, full: bool) -> Figures:
     for name, data in hostile.items():
         path.write_bytes(data)
         expect(_refuses(read_pickle, path) and not mark.exists(), f"{name} was read")
-    for name, content in (("pickled", data), ("headerless", b"\xff" * 8), ("linked", None)):
+    for name in ("pickled", "headerless", "linked", "missing"):
         build(model_config(12, 12)).save(folder / name)
         weights = folder / name / "model.safetensors"
         weights.unlink()
-        weights.symlink_to("/etc/hostname") if content is None else weights.write_bytes(content)
+        if name == "linked":
+            weights.symlink_to("/etc/hostname")
+        elif name != "missing":
+            weights.write_bytes(data if name == "pickled" else b"\xff" * 8)
         refused = _refuses(lambda path: ModelFolder(path).load(), folder / name)
         expect(refused and not mark.exists(), f"{name} weights were loaded")
-    return {"files": len(hostile) + 3, "refused": len(hostile) + 3}
+    return {"files": len(hostile) + 4, "refused": len(hostile) + 4}
 
 
 def _refuses(read: Callable[[Path], object], path: Path) -> bool:
