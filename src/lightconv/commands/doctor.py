@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         "lightconv doctor --json",
         "LIGHTCONV_ISA=avx2 lightconv doctor",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add("--json", "print one JSON object")
     options = parser.parse(argv)
     try:
         found = examine()

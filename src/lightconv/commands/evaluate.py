@@ -3,12 +3,11 @@
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, print_rows, tell
-from lightconv.data.text import Notes, first_gap, read_lines
+from lightconv.data.text import Notes, read_parallel
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -38,8 +37,6 @@ UNSET: tuple[object, ...] = (None, False, [])
 def main(argv: Sequence[str]) -> int:
     """Prints one line for each measure, for a model after a table."""
     options = _parser().parse(argv)
-    if options.samples < 1:
-        raise ValueError(f"--samples {options.samples}, expected at least 1")
     if not 0 <= options.seed < 1 << 32:
         raise ValueError(f"--seed {options.seed}, expected 0 to {(1 << 32) - 1}")
     if options.model is not None:
@@ -72,19 +69,13 @@ def _evaluate_model(options: Namespace) -> int:
     from lightconv.device import choose_device
     from lightconv.evaluate.comparison import Evaluation
 
+    same = ("model", "data", "against", "ensemble", "compare", "limit", "samples", "seed")
     evaluation = Evaluation(
-        model=options.model,
-        data=options.data,
+        **{name: getattr(options, name) for name in same},
         split=options.split or "test",
         settings=[*options.set, *([] if options.beam is None else [f"beam={options.beam}"])],
         metrics=options.metric,
-        against=options.against,
-        ensemble=options.ensemble,
-        compare=options.compare,
         baselines=options.floor,
-        limit=options.limit,
-        samples=options.samples,
-        seed=options.seed,
         text=TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none"),
     )
     report = evaluation.run(choose_device(options.device))
@@ -113,10 +104,6 @@ def _check_model(options: Namespace) -> None:
         raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
     if options.hypotheses or options.references:
         raise ValueError("--hypotheses and --references are files, expected none with a model")
-    for name in ("beam", "limit"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}, expected at least 1")
     if options.compare and options.quantize != "int8":
         raise ValueError("--compare without --quantize int8, expected both")
     folder = ModelFolder(options.model)
@@ -178,9 +165,11 @@ def _table(report: "Report") -> Iterator[list[str]]:
 def _results(metrics: Sequence[Metric], options: Namespace) -> Iterator[Score | Comparison]:
     """Scores of files, or comparisons with another file."""
     against = [options.against] if options.against else []
-    hypotheses, *others = _read([options.hypotheses, *options.references, *against])
-    for warning in _doubts(metrics, hypotheses):
-        tell(f"warning: {warning}")
+    notes, paths = Notes(), [options.hypotheses, *options.references, *against]
+    hypotheses, *others = map(list, zip(*read_parallel(paths, notes), strict=True))
+    for warning in (notes.warning(), *_doubts(metrics, hypotheses)):
+        if warning is not None:
+            tell(f"warning: {warning}")
     if not against:
         for metric in metrics:
             yield metric.score(hypotheses, *others)
@@ -204,30 +193,12 @@ def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[st
             yield f"the hypotheses seem not to be tokenised, {metric.name} expects that they are"
 
 
-def _read(paths: Sequence[Path]) -> list[list[str]]:
-    """Lines of files; ValueError if one has more than another."""
-    notes = Notes()
-    texts = [list(read_lines(path, notes)) for path in paths]
-    if warning := notes.warning():
-        tell(f"warning: {warning}")
-    for path, lines in zip(paths[1:], texts[1:], strict=True):
-        if len(lines) != len(texts[0]):
-            gap = first_gap([len(line) for line in texts[0]], [len(line) for line in lines])
-            raise ValueError(
-                f"{paths[0]} has {len(texts[0])} lines and {path} has {len(lines)}, expected the "
-                f"same number. They seem to part at line {gap}"
-            )
-    return texts
-
-
 def _parser() -> Parser:
     parser = Parser(
         "evaluate",
-        "Scores a model on prepared data the way its set-up is scored: the search of its recipe, "
-        "subwords removed, the paper's measure and the usual ones. Or scores texts against "
-        "references, line by line. Every score is printed with a signature of all that influenced "
-        "it. With --against, a second system is compared by paired bootstrap resampling (Koehn, "
-        "2004).",
+        "Scores a model on prepared data the way its set-up is scored, or texts against "
+        "references, line by line. Every score has a signature of all that influenced it. With "
+        "--against, a second system is compared by paired bootstrap resampling (Koehn, 2004).",
         "lightconv evaluate runs/first --data data/debian --split test",
         "lightconv evaluate my-model --data data/debian --floor --against other-model",
         "lightconv evaluate my-model --data data/debian --quantize int8 --compare",
@@ -235,55 +206,27 @@ def _parser() -> Parser:
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
     )
-    add = parser.add_argument
-    number: dict[str, Any] = {"metavar": "N", "type": int}
-    file: dict[str, Any] = {"metavar": "FILE", "type": Path}
-    repeated: dict[str, Any] = {"action": "append", "default": []}
-    add("model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run")
-    add("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
-    add("--split", metavar="NAME", help="default: test")
-    add("--beam", **number, help="default: the model's own")
-    parser.add_settings(
-        "change another value of the search, such as alpha=0.6", metavar="NAME=VALUE"
-    )
-    add(
-        "--floor",
-        action="store_true",
-        help="beside it: the source as output, and what training says of the nearest source",
-    )
-    add(
-        "--ensemble",
-        metavar="MODEL",
-        type=Path,
-        **repeated,
-        help="another model of the same data: the mean of all is searched; may be repeated",
-    )
-    add("--limit", **number, help="only the first N lines")
-    add("--out", **file, help="write the outputs there")
-    add("--overwrite", action="store_true", help="replace an older FILE")
+    add = parser.add
+    parser.add_model("[MODEL]")
+    parser.add_data()
+    add("--split NAME", "default: test")
+    add("--beam N", "default: the model's own")
+    add("--set NAME=VALUE ...", "change another value of the search, such as alpha=0.6")
+    add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
+    parser.add_ensemble()
+    add("--limit N", "only the first N lines")
+    add("--out FILE", "write the outputs there")
+    add("--overwrite", "replace an older FILE")
     parser.add_device()
-    add("--engine", choices=["auto", "native", "torch"], help="default: auto")
-    add("--quantize", choices=["none", "int8"], help="default: none")
-    add(
-        "--compare",
-        action="store_true",
-        help="with --quantize int8: decode in float32 too; scores, speeds and paired bootstrap",
-    )
-    add("--hypotheses", **file, help="outputs, one per line; .gz, .bz2, .xz are unpacked")
-    add("--references", **file, **repeated, help="may be given several times")
-    add(
-        "--metric",
-        metavar="NAME",
-        **repeated,
-        help=f"may be given several times: {', '.join(METRICS)}; default: {' and '.join(DEFAULT)}",
-    )
-    add("--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it")
-    add(
-        "--against",
-        **file,
-        help="outputs of another system for the same lines; with a model also another model",
-    )
-    add("--samples", **number, default=SAMPLES, help=f"default: {SAMPLES}")
-    add("--seed", **number, default=SEED, help=f"default: {SEED}")
-    add("--format", choices=["text", "jsonl"], default="text", help="default: text")
+    parser.add_engine()
+    add("--compare", "with --quantize int8: decode in float32 too, and compare scores and speeds")
+    add("--hypotheses FILE", "outputs, one per line; .gz, .bz2, .xz are unpacked")
+    add("--references FILE ...", "may be given several times")
+    defaults = f"{', '.join(METRICS)}; default: {' and '.join(DEFAULT)}"
+    add("--metric NAME ...", f"may be given several times: {defaults}")
+    add("--target-lang LANG", "zh: cut Chinese as sacrebleu does for it")
+    add("--against FILE", "outputs of another system for the same lines, or another model")
+    add("--samples N", f"default: {SAMPLES}", default=SAMPLES)
+    add("--seed N", f"default: {SEED}", default=SEED, type=int)
+    parser.add_format()
     return parser

@@ -2,14 +2,11 @@
 
 import argparse
 import textwrap
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import Parser, warnings_told
 from lightconv.console import aligned, print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
 from lightconv.data.config import TaskKind
@@ -44,8 +41,6 @@ def main(argv: Sequence[str]) -> int:
     if options.out is None:
         parser.error("--out DIR is needed")
     training = _find_training(parser, options)
-    if options.processes is not None and options.processes < 1:
-        parser.error(f"--processes {options.processes} must be at least 1")
 
     # These load numpy and more: mistakes above are answered at once.
     from lightconv.config import override
@@ -54,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     from lightconv.data.prepare import check_free, prepare, work_folder
 
     check_free(options.out, overwrite=options.overwrite)
-    with Display() as display, _warnings_on(display):
+    with Display() as display, warnings_told(display.note):
         corpus = _open(training, options, display)
         config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
         config = override(config, options.set)
@@ -230,15 +225,6 @@ def _pair(name: str, paths: Sequence[Path]) -> "Given":
     return paths[0] if len(paths) == 1 else (paths[0], paths[1])
 
 
-@contextmanager
-def _warnings_on(display: "Display") -> Iterator[None]:
-    note = cache(display.note)  # each of them once
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
-        yield
-
-
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -246,9 +232,8 @@ def _option(name: str) -> str:
 def _parser() -> Parser:
     parser = Parser(
         "prepare",
-        "Makes a prepared folder of a corpus: text is normalised, cut into subwords and stored as "
-        "ids, with everything that turns ids into text again. A corpus is one of --list, or files "
-        "of your own. Stopped or killed, the same command resumes.",
+        "Makes a prepared folder of a corpus, one of --list or files of your own: text becomes "
+        "subwords, stored as ids. Stopped or killed, the same command resumes.",
         "lightconv prepare --list",
         "lightconv prepare debian-en-de --out data/debian",
         "lightconv prepare iwslt14-de-en --from de-en.tgz --out data/iwslt",
@@ -260,31 +245,27 @@ def _parser() -> Parser:
         "lightconv prepare --jsonl train.jsonl --valid dev.jsonl --out data/sum --set "
         "filters.max_len=1000",
     )
-    path: dict[str, Any] = {"metavar": "FILE", "type": Path}
-    parts: dict[str, Any] = {"metavar": ("PREFIX", "FILE"), "type": Path, "nargs": "+"}
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a corpus of --list")
-    parser.add_argument("--list", action="store_true", help="list the corpora and what each needs")
-    parser.add_argument(
-        "--from", dest="source", metavar="PATH", type=Path, help="the archive or folder of NAME"
-    )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the prepared folder to write")
+    add = parser.add
+    add("[NAME]", "a corpus of --list")
+    add("--list", "list the corpora and what each needs")
+    add("--from PATH", "the archive or folder of NAME", dest="source")
+    add("--out DIR", "the prepared folder to write")
     own = parser.add_argument_group(
         "files of your own",
         "UTF-8, one example per line, perhaps packed with gzip, bzip2 or xz. Without --valid a "
         "part of the training text is held out",
     )
-    own.add_argument("--source-lang", metavar="LANG", help="ending of source files, such as de")
-    own.add_argument("--target-lang", metavar="LANG", help="ending of target files, such as en")
-    own.add_argument("--train", help="translation: PREFIX.de and PREFIX.en, or two files", **parts)
-    own.add_argument("--text", help="language modelling: a text file", **path)
-    own.add_argument("--jsonl", help='summarisation: {"document": ..., "summary": ...}', **path)
-    own.add_argument("--articles", help="summarisation: articles, with --summaries", **path)
-    own.add_argument("--summaries", help="summarisation: their summaries, line by line", **path)
-    own.add_argument("--valid", help="validation: as for training", **parts)
-    own.add_argument("--test", help="test: as for training", **parts)
-    parser.add_settings(
-        "change steps, subwords or filters: pipeline.subword.vocab=16000, filters.max_len=100"
-    )
-    parser.add_argument("--processes", metavar="N", type=int, help="default: one per core")
-    parser.add_argument("--overwrite", action="store_true", help="replace a prepared folder")
+    parts: dict[str, Any] = {"group": own, "metavar": ("PREFIX", "FILE"), "nargs": "+"}
+    add("--source-lang LANG", "ending of source files, such as de", group=own)
+    add("--target-lang LANG", "ending of target files, such as en", group=own)
+    add("--train FILE", "translation: PREFIX.de and PREFIX.en, or two files", **parts)
+    add("--text FILE", "language modelling: a text file", group=own)
+    add("--jsonl FILE", 'summarisation: {"document": ..., "summary": ...}', group=own)
+    add("--articles FILE", "summarisation: articles, with --summaries", group=own)
+    add("--summaries FILE", "summarisation: their summaries, line by line", group=own)
+    add("--valid FILE", "validation: as for training", **parts)
+    add("--test FILE", "test: as for training", **parts)
+    add("--set PATH=VALUE ...", "such as pipeline.subword.vocab=16000 or filters.max_len=100")
+    add("--processes N", "default: one per core")
+    add("--overwrite", "replace a prepared folder")
     return parser

@@ -25,27 +25,16 @@ def list_recipes(argv: Sequence[str]) -> int:
     parser = Parser(
         "list",
         "Lists the recipes: every model of the paper, and small twins that two processor cores "
-        "train. With --params, the rows of the paper's tables with the number of parameters it "
-        "prints, the exact number here, and whether they agree (cut or rounded to millions).",
+        "train. With --params, the parameters that the paper prints beside the exact number here.",
         "lightconv list",
         "lightconv list iwslt              # names that contain iwslt",
         "lightconv list 'wmt-*-lightconv'  # a pattern",
         "lightconv list ablation --params  # a table of the paper, with parameters",
     )
-    parser.add_argument(
-        "pattern",
-        nargs="?",
-        metavar="PATTERN",
-        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}",
-    )
-    parser.add_argument("--params", action="store_true", help="parameters: the paper's and ours")
-    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
-    parser.add_argument(
-        "--write",
-        metavar="PAGE",
-        type=Path,
-        help="put the tables between the markers of a Markdown page, as in docs/paper.md",
-    )
+    parser.add("[PATTERN]", f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}")
+    parser.add("--params", "parameters: the paper's and ours")
+    parser.add("--markdown", "tables for a Markdown page")
+    parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
     options = parser.parse(argv)
     names = _matching(options.pattern)
     # Names and words need no header, except in Markdown.
@@ -68,19 +57,19 @@ def show_recipe(argv: Sequence[str]) -> int:
     """One recipe as TOML or JSON, or its parameters part by part."""
     parser = Parser(
         "show",
-        "Prints a recipe as TOML: task, model, training, decoding, and where each value comes from "
-        "that the paper does not print. What it prints can be changed and read again.",
+        "Prints a recipe as TOML, with the source of each value that the paper does not print. "
+        "What it prints can be changed and read again.",
         "lightconv show iwslt-de-en-dynamicconv > my.toml",
         "lightconv show my.toml",
         "lightconv show wmt-en-de-lightconv --set train.max_steps=100 --set model.dropout=0.2",
         "lightconv show wmt-en-de-lightconv --set 'model.encoder.*.glu=false' --params",
     )
-    parser.add_argument("recipe", metavar="NAME_OR_FILE", help="a recipe, or a .toml or .json file")
-    parser.add_settings("change a value, as often as you like; * stands for every layer")
-    parser.add_argument("--json", action="store_true", help="print JSON instead")
-    parser.add_argument("--params", action="store_true", help="count parameters, part by part")
+    parser.add("NAME_OR_FILE", "a recipe, or a .toml or .json file")
+    parser.add("--set PATH=VALUE ...", "change a value, as often as you like; * is every layer")
+    parser.add("--json", "print JSON instead")
+    parser.add("--params", "count parameters, part by part")
     options = parser.parse(argv)
-    recipe = find_recipe(options.recipe, options.set, RECIPES)
+    recipe = find_recipe(options.name_or_file, options.set, RECIPES)
     if not options.params:
         print((to_json if options.json else to_toml)(recipe).rstrip("\n"))
         return 0

@@ -28,10 +28,10 @@ def main(argv: Sequence[str]) -> int:
         "lightconv selftest --only R1 R5",
     )
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a sample of each (default)")
-    size.add_argument("--full", action="store_true", help="more cases of each")
-    parser.add_argument("--only", metavar="NAME", nargs="+", help="these promises, such as R1")
-    parser.add_argument("--list", action="store_true", help="print the promises and check nothing")
+    parser.add("--quick", "a sample of each (default)", group=size)
+    parser.add("--full", "more cases of each", group=size)
+    parser.add("--only NAME", "these promises, such as R1", nargs="+")
+    parser.add("--list", "print the promises and check nothing")
     options = parser.parse(argv)
 
     # Imports torch, which is slow: mistakes above are answered at once.

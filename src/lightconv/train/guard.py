@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightconv.data import PAD, Batch
+from lightconv.processes import EXIT_DIVERGED
 from lightconv.train.optim import Loss
 
 MOST_IN_A_ROW = 10
@@ -25,6 +26,8 @@ OUT_OF_MEMORY = (
 
 class DivergenceError(RuntimeError):
     """Training cannot continue: the message names the step, the module and the batch."""
+
+    exit_code = EXIT_DIVERGED
 
 
 class Guard:
