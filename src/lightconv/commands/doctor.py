@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from typing import Any
 
 from lightconv import __version__
 from lightconv.commands.parser import Parser
@@ -11,7 +12,7 @@ from lightconv.console import tell
 from lightconv.device import processor_name
 
 
-def examine() -> dict[str, object]:
+def examine() -> dict[str, Any]:
     """The report as plain values."""
     import torch
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     return 0 if found["instruction_set"] else 1
 
 
-def _show(found: dict[str, object]) -> None:
+def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -77,9 +78,7 @@ def _show(found: dict[str, object]) -> None:
         facts.add_row(name.replace("_", " "), str(text))
     console.print(facts)
     table = Table("operator", "device", "kernel", "why", box=None, padding=(0, 2), pad_edge=False)
-    operators = found["operators"]
-    assert isinstance(operators, list)
-    for row in operators:
+    for row in found["operators"]:
         table.add_row(row["operator"], row["device"], row["kernel"], row["why"])
     console.print()
     console.print(table)

@@ -32,9 +32,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add("--out FOLDER", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
     options = parser.parse(argv)
+    for name in ("dict", "codes"):
+        if (given := len(getattr(options, name))) > 2:
+            raise ValueError(f"--{name} is given {given} times, expected at most source and target")
     with warnings_told(tell):
-        dictionaries = list(map(Vocabulary.from_fairseq, _at_most_two("--dict", options.dict)))
-    codes = _read_codes(_at_most_two("--codes", options.codes))
+        dictionaries = list(map(Vocabulary.from_fairseq, options.dict))
+    codes = _read_codes(options.codes)
 
     # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
@@ -48,23 +51,13 @@ def main(argv: Sequence[str]) -> int:
     config = model.config
     vocabulary = choose_vocabulary(dictionaries, options.dict, config)
     tell(f"writing {options.out}")
-    save(
-        model,
-        options.out,
-        vocabulary=vocabulary,
-        files=codes,
-        tables={"task": task},
-        overwrite=options.overwrite,
-    )
+    about = {"vocabulary": vocabulary, "files": codes, "tables": {"task": task}}
+    save(model, options.out, **about, overwrite=options.overwrite)
     count = sum(tensor.numel() for tensor in parameters(model).values())
-    stacks = (
-        {"encoder": config.encoder, "decoder": config.decoder}
-        if isinstance(config, Seq2SeqConfig)
-        else {"layers": config.layers}
-    )
+    stacks = ("encoder", "decoder") if isinstance(config, Seq2SeqConfig) else ("layers",)
     rows = [
         ("layout", layout),
-        *((name, describe_layers(layers)) for name, layers in stacks.items()),
+        *((name, describe_layers(getattr(config, name))) for name in stacks),
         ("parameters", f"{count:,}"),
         ("vocabulary", " and ".join(f"{len(each):,}" for each in dict.fromkeys(vocabulary))),
         ("folder", str(options.out)),
@@ -102,14 +95,6 @@ def choose_vocabulary(
             "Give the one it was trained with"
         )
     return Vocabularies(source, target)
-
-
-def _at_most_two(option: str, paths: list[Path]) -> list[Path]:
-    if len(paths) > 2:
-        raise ValueError(
-            f"{option} is given {len(paths)} times, expected at most source and target"
-        )
-    return paths
 
 
 def _read_codes(paths: Sequence[Path]) -> dict[str, bytes]:

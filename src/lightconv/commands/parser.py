@@ -48,17 +48,16 @@ class Parser(argparse.ArgumentParser):
     def add_data(self, **more: Any) -> None:
         self.add("--data DIR", "a folder of `lightconv prepare`", **more)
 
-    def add_ensemble(self) -> None:
-        text = "another model of the same data: the mean of all is searched; may be repeated"
-        self.add("--ensemble MODEL ...", text)
-
-    def add_format(self, text: str = "default: text") -> None:
-        self.add("--format text|jsonl", text, default="text")
-
     def add_device(self) -> None:
         self.add("--device auto|cpu|cuda", "default: auto", default="auto")
 
-    def add_engine(self) -> None:
+    def add_search(self) -> None:
+        """Options of beam search: its values, its models and its backend."""
+        self.add("--beam N", "the width of the search (default: the model's own)")
+        self.add("--set NAME=VALUE ...", "another value of the search: alpha=0.6, min_len=5, ...")
+        text = "another model of the same data: the mean of all is searched; may be repeated"
+        self.add("--ensemble MODEL ...", text)
+        self.add_device()
         text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
         self.add("--engine auto|native|torch", text)
         self.add("--quantize none|int8", "linear layers in 8 bits; default: none")

@@ -68,8 +68,7 @@ def check(promise: "Promise", *, full: bool) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory(prefix="lightconv-", dir=where) as folder:
             line |= promise.check(Path(folder), full)
-    except BrokenError as error:
-        line |= {"holds": False, "broken": str(error)}
     except Exception as error:  # a check that fails proves nothing
-        line |= {"holds": False, "broken": f"{type(error).__name__}: {error}"}
+        kind = "" if isinstance(error, BrokenError) else f"{type(error).__name__}: "
+        line |= {"holds": False, "broken": f"{kind}{error}"}
     return line | {"seconds": round(time.perf_counter() - began, 1)}

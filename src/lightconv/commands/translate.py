@@ -120,7 +120,7 @@ def score(argv: Sequence[str]) -> int:
     parser.add("--source FILE", "sources, one per line")
     parser.add("--target FILE", "their targets")
     parser.add("--total", "print the perplexity only, and to standard output")
-    parser.add_format("jsonl: with tokens and the log-probability of each; default: text")
+    parser.add("--format text|jsonl", "jsonl: with tokens and log-probabilities", default="text")
     parser.add("--set NAME=VALUE ...", "the length penalty of `score` in jsonl, such as alpha=0.6")
     parser.add_device()
     arguments = parser.parse(argv)
@@ -312,7 +312,7 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     _add_search(parser)
     usual, add = TextOptions(), parser.add
     add("--input FILE", "read this instead of standard input; .gz, .bz2, .xz are unpacked")
-    parser.add_format("jsonl: scores, tokens, all outputs and times; default: text")
+    add("--format text|jsonl", "jsonl: scores, tokens, all outputs and times", default="text")
     add("--max-source N", f"most tokens of a line read at once (default: {usual.max_source})")
     add("--strict", "a longer line is an error")
     add("--subwords", "leave subwords as they are, with spaces between")
@@ -325,19 +325,13 @@ def _add_search(parser: Parser) -> None:
     """Options of all four commands: the model and its search."""
     add = parser.add
     parser.add_model()
-    add("--beam N", "the width of the search (default: the model's own)")
+    parser.add_search()
     add("--n-best N", "outputs for each line (default: 1)")
-    add(
-        "--set NAME=VALUE ...", "another value of the search: alpha=0.6, max_len_plus=50, min_len=5"
-    )
-    parser.add_ensemble()
     add("--sample", "draw outputs at random; --n-best says how many")
     add("--temperature T", "below 1 the probable becomes more so")
     add("--top-k K", "draw among the K most probable words only")
     add("--top-p P", "... among those that have probability P together")
     add("--seed N", "other draws for another seed", type=int)
-    parser.add_device()
-    parser.add_engine()
 
 
 def _add_pairs(parser: Parser) -> None:
