@@ -26,13 +26,13 @@ COMMANDS = {
     "generate": ("translate:generate", "continue text"),
     "interactive": ("translate:interactive", "translate or continue what is typed"),
     "score": ("translate:score", "print the log-probability of given text"),
-    "evaluate": ("evaluate:main", "score a model, or texts, with a signature"),
-    "tune": ("tune:main", "choose length penalty and checkpoints"),
+    "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
+    "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("import_checkpoint:main", "convert a fairseq checkpoint into a model folder"),
-    "selftest": ("selftest:main", "check resume, damage and kernels on this machine"),
-    "doctor": ("doctor:main", "show which kernels run on this machine, and why"),
+    "selftest": ("machine:selftest", "check resume, damage and kernels on this machine"),
+    "doctor": ("machine:doctor", "show which kernels run on this machine, and why"),
 }
 # Commands that `lightconv table` starts; not listed.
 INTERNAL = {"measure": "table:measure"}

@@ -17,7 +17,6 @@ USES = {"translation": "interactive", "lm": "generate", "summary": "summarize"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the stages that are missing; prints a short table and the path of the page."""
     parser = Parser(
         "demo",
         "Fetches real text, trains a small model for a few minutes, scores it against baselines, "

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the checkpoint and its dictionaries, writes the folder, prints a summary."""
     parser = Parser(
         "import",
         "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; translation or "

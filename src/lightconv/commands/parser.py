@@ -1,6 +1,8 @@
 """Arguments of a command: help that ends with examples, errors that name the nearest option."""
 
 import argparse
+import shutil
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +19,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, description: str, *examples: str) -> None:
         super().__init__(
             prog=f"lightconv {command}",
-            description=description,
+            description=textwrap.fill(description, shutil.get_terminal_size().columns - 2),
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
-            formatter_class=_Help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
     def add(self, usage: str, text: str, *, group: Any = None, **more: Any) -> None:
@@ -42,17 +44,15 @@ class Parser(argparse.ArgumentParser):
             more["nargs"] = "+" if is_many else "?"
         (group or self).add_argument(name if is_option else name.lower(), help=text, **more)
 
-    def add_model(self, usage: str = "MODEL") -> None:
-        self.add(usage, "a model folder, or a run")
-
     def add_data(self, **more: Any) -> None:
         self.add("--data DIR", "a folder of `lightconv prepare`", **more)
 
     def add_device(self) -> None:
         self.add("--device auto|cpu|cuda", "default: auto", default="auto")
 
-    def add_search(self) -> None:
-        """Options of beam search: its values, its models and its backend."""
+    def add_search(self, model: str = "MODEL") -> None:
+        """A model, and options of beam search: values, further models and the backend."""
+        self.add(model, "a model folder, or a run")
         self.add("--beam N", "the width of the search (default: the model's own)")
         self.add("--set NAME=VALUE ...", "another value of the search: alpha=0.6, min_len=5, ...")
         text = "another model of the same data: the mean of all is searched; may be repeated"
@@ -76,15 +76,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."
         raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
-
-
-class _Help(argparse.HelpFormatter):
-    """Wraps descriptions and keeps the lines of examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
 
 
 def count(text: str) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser, warnings_told
@@ -51,17 +50,10 @@ def main(argv: Sequence[str]) -> int:
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, warnings_told(display.note):
         corpus = _open(training, options, display)
-        config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
-        config = override(config, options.set)
+        usual = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
+        how = {"overwrite": options.overwrite, "processes": options.processes, "display": display}
         try:
-            prepared = prepare(
-                corpus,
-                options.out,
-                config=config,
-                overwrite=options.overwrite,
-                processes=options.processes,
-                display=display,
-            )
+            prepared = prepare(corpus, options.out, config=override(usual, options.set), **how)
         except BaseException as error:
             folder = work_folder(options.out)
             if folder.exists():  # it is removed if the input is unusable
@@ -208,21 +200,20 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Disp
             f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
             "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
         )
+    train = options.train or [getattr(options, name) for name in training]
+    files: dict[str, Given] = {}
+    for name, paths in (("train", train), ("valid", options.valid), ("test", options.test)):
+        if paths and len(paths) > 2:
+            raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
+        if paths:
+            files[name] = paths[0] if len(paths) == 1 else (paths[0], paths[1])
     return own_corpus(
         OWN[training],
-        train=_pair(training[0], options.train or [getattr(options, name) for name in training]),
-        valid=_pair("valid", options.valid) if options.valid else None,
-        test=_pair("test", options.test) if options.test else None,
+        **files,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
         progress=display.note,
     )
-
-
-def _pair(name: str, paths: Sequence[Path]) -> "Given":
-    if len(paths) > 2:
-        raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
-    return paths[0] if len(paths) == 1 else (paths[0], paths[1])
 
 
 def _option(name: str) -> str:
@@ -237,13 +228,10 @@ def _parser() -> Parser:
         "lightconv prepare --list",
         "lightconv prepare debian-en-de --out data/debian",
         "lightconv prepare iwslt14-de-en --from de-en.tgz --out data/iwslt",
-        "lightconv prepare --source-lang de --target-lang en --train train --valid dev --out data/"
-        "mine    # train.de, train.en, ...",
-        "lightconv prepare --text train.txt --valid valid.txt --out data/lm --set "
-        "pipeline.subword.vocab=16000",
+        "lightconv prepare --source-lang de --target-lang en --train train --valid dev --out data",
+        "lightconv prepare --text train.txt --out data/lm --set pipeline.subword.vocab=16000",
         "lightconv prepare --articles a.txt --summaries s.txt --valid va.txt vs.txt --out data/sum",
-        "lightconv prepare --jsonl train.jsonl --valid dev.jsonl --out data/sum --set "
-        "filters.max_len=1000",
+        "lightconv prepare --jsonl train.jsonl --out data/sum --set filters.max_len=1000",
     )
     add = parser.add
     add("[NAME]", "a corpus of --list")
@@ -252,8 +240,8 @@ def _parser() -> Parser:
     add("--out DIR", "the prepared folder to write")
     own = parser.add_argument_group(
         "files of your own",
-        "UTF-8, one example per line, perhaps packed with gzip, bzip2 or xz. Without --valid a "
-        "part of the training text is held out",
+        "UTF-8, one example per line; .gz, .bz2, .xz are unpacked.\n"
+        "Without --valid a part of the training text is held out",
     )
     parts: dict[str, Any] = {"group": own, "metavar": ("PREFIX", "FILE"), "nargs": "+"}
     add("--source-lang LANG", "ending of source files, such as de", group=own)

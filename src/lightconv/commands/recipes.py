@@ -16,12 +16,9 @@ from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
 UNLISTED = "In no table of the paper"
-PARAMS_HEADER = ("row", "recipe", "paper", "ours", "agree")
-PARAMS_RIGHT = ("paper", "ours")
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    """The names of all recipes, or the paper's Param columns beside our counts."""
     parser = Parser(
         "list",
         "Lists the recipes: every model of the paper, and small twins that two processor cores "
@@ -37,13 +34,14 @@ def list_recipes(argv: Sequence[str]) -> int:
     parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
     options = parser.parse(argv)
     names = _matching(options.pattern)
-    # Names and words need no header, except in Markdown.
-    header: Sequence[str] = ("recipe", "about") if options.markdown else ("", "")
-    right: Sequence[str] = ()
-    groups = _by_task(names)
     if options.params or options.write:
         tell_waiting("counting parameters")
-        groups, header, right = _by_table(names), PARAMS_HEADER, PARAMS_RIGHT
+        header, right = ["row", "recipe", "paper", "ours", "agree"], ["paper", "ours"]
+        groups = _by_table(names)
+    else:
+        # Names and words need no header, except in Markdown.
+        header, right = ["recipe", "about"] if options.markdown else ["", ""], []
+        groups = _by_task(names)
     if options.write:
         _write_between(options.write, markdown(groups, header, right))
     elif options.markdown:
@@ -54,7 +52,6 @@ def list_recipes(argv: Sequence[str]) -> int:
 
 
 def show_recipe(argv: Sequence[str]) -> int:
-    """One recipe as TOML or JSON, or its parameters part by part."""
     parser = Parser(
         "show",
         "Prints a recipe as TOML, with the source of each value that the paper does not print. "

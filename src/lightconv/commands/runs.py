@@ -9,7 +9,6 @@ from lightconv.train.run import LAST, Run
 
 
 def average(argv: Sequence[str]) -> int:
-    """Averages, writes the folder, prints its contents."""
     parser = Parser(
         "average",
         "Makes a model folder whose parameters are the mean of those of several checkpoints of a "
@@ -44,7 +43,6 @@ def average(argv: Sequence[str]) -> int:
 
 
 def plot(argv: Sequence[str]) -> int:
-    """Draws the curves of runs."""
     parser = Parser(
         "plot",
         "Draws loss, metric and learning rate of one or more runs, finished or not, into one "

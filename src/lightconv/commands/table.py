@@ -29,7 +29,6 @@ EXAMPLES = {"lm": "debian-lm", "summarization": "debian-summary"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Shows a table, prints the commands that make it, or runs them."""
     parser = _parser()
     options = parser.parse(argv)
     if options.table is None:

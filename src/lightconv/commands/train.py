@@ -1,7 +1,7 @@
 """`lightconv train`."""
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +24,12 @@ OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains a recipe, or resumes its run."""
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
-    wanted = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
-    max_seconds = None if options.max_time is None else read_duration(options.max_time)
+    options.tokens = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
+    options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
 
@@ -46,21 +45,16 @@ def main(argv: Sequence[str]) -> int:
     local = () if place is None else (place.local_rank, place.local_size)
     device = choose_device(options.device, *local)
     if not options.dry_run:
-        return _train(options, recipe, wanted, device, place, max_seconds)
+        return _train(options, recipe, device, place)
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    print_rows([*plan_rows(recipe, wanted, device, processes), *rows])
+    print_rows([*plan_rows(recipe, options.tokens, device, processes), *rows])
     return 0
 
 
 def _train(
-    options: argparse.Namespace,
-    recipe: Recipe,
-    recipe_tokens: int,
-    device: "torch.device",
-    place: RankPlace | None,
-    max_seconds: float | None,
+    options: Namespace, recipe: Recipe, device: "torch.device", place: RankPlace | None
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData, check_vocabulary
@@ -76,7 +70,7 @@ def _train(
         kind = Shards
 
     with (
-        Stop(max_seconds, quiet=not first, hard=True) as stop,
+        Stop(options.max_seconds, quiet=not first, hard=True) as stop,
         join(place, device, env, kind=kind, stop=lambda: stop.code, exit_code=exit_code) as group,
     ):
         data = PreparedData(options.data)
@@ -93,9 +87,8 @@ def _train(
             overwrite = options.overwrite and not is_restarted(env)
             changes = options.allow_changes
             Run.start(options.out, recipe, overwrite=overwrite, allow_changes=changes)
-            print_rows(plan_rows(recipe, recipe_tokens, device, group.size, effective))
-            _warn(recipe, device)
-            _warn_idle(recipe, effective[1], group.size)
+            print_rows(plan_rows(recipe, options.tokens, device, group.size, effective))
+            _warn(recipe, device, effective[1], group.size)
         group.agree(0)  # the folder is there
         run = Run.open(options.out)
         board = options.tensorboard
@@ -241,19 +234,16 @@ def _parser() -> Parser:
     return parser
 
 
-def _warn(recipe: Recipe, device: "torch.device") -> None:
+def _warn(recipe: Recipe, device: "torch.device", batches: float = 1.0, processes: int = 1) -> None:
+    """Notes about what will be slow; `batches` of an update on average."""
     if recipe.train.precision == "fp16" and device.type == "cpu":
         tell("note: processors compute fp16 very slowly; --set train.precision=fp32 is much faster")
     if recipe.train.compile:
         tell("note: torch.compile works during the first updates, which take minutes")
-
-
-def _warn_idle(recipe: Recipe, batches: float, processes: int) -> None:
-    """Says so if an update has not enough batches for all processes."""
-    if processes == 1 or batches >= 0.9 * processes:
-        return
-    fitting = max(1, int(recipe.train.max_tokens * batches / processes))
-    tell(
-        f"note: an update has {batches:.1f} batches for {processes} processes, of which some have "
-        f"nothing to do; in a new run --set train.max_tokens={fitting} makes smaller batches"
-    )
+    if processes > 1 and batches < 0.9 * processes:
+        fitting = max(1, int(recipe.train.max_tokens * batches / processes))
+        tell(
+            f"note: an update has {batches:.1f} batches for {processes} processes, of which some "
+            f"have nothing to do; in a new run --set train.max_tokens={fitting} makes smaller "
+            "batches"
+        )

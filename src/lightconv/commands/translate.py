@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 
 def translate(argv: Sequence[str]) -> int:
-    """Reads lines, writes their translations."""
     parser = _line_parser(
         "translate",
         "Translates text line by line, from standard input or --input to standard output. Plain "
@@ -35,12 +34,10 @@ def translate(argv: Sequence[str]) -> int:
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
         "lightconv translate runs/1 --ensemble runs/2 --alignments --input in.de",
     )
-    _add_pairs(parser)
     return _answer_lines(parser.parse(argv), pairs=True)
 
 
 def summarize(argv: Sequence[str]) -> int:
-    """Reads articles, one in each line, writes their summaries."""
     parser = _line_parser(
         "summarize",
         "Summarises text: one article per line from standard input, or from --input. Of an article "
@@ -49,14 +46,12 @@ def summarize(argv: Sequence[str]) -> int:
         "lightconv summarize my-model --sentences --input articles.txt",
     )
     parser.add("--sentences", "keep the mark ¶ between the sentences")
-    _add_pairs(parser)
     arguments = parser.parse(argv)
     finish = str if arguments.sentences else join_sentences
     return _answer_lines(arguments, pairs=True, finish=finish, too_long="start")
 
 
 def generate(argv: Sequence[str]) -> int:
-    """Reads prompts, writes them with their continuations."""
     parser = _line_parser(
         "generate",
         "Continues each line of standard input, or each --prompt, by what a language model says "
@@ -73,7 +68,6 @@ def generate(argv: Sequence[str]) -> int:
 
 
 def interactive(argv: Sequence[str]) -> int:
-    """Asks for a line, answers it, asks again."""
     parser = Parser(
         "interactive",
         "Loads a model once and answers line by line: translations, summaries, or what follows. "
@@ -105,7 +99,6 @@ def interactive(argv: Sequence[str]) -> int:
 
 
 def score(argv: Sequence[str]) -> int:
-    """Writes a number, or JSON, for each line; the perplexity of all of them to stderr."""
     parser = Parser(
         "score",
         "Prints the natural logarithm of the probability of each line, end of sentence included, "
@@ -115,7 +108,7 @@ def score(argv: Sequence[str]) -> int:
         "lightconv score my-model --source in.de --target out.en --format jsonl",
         "lightconv score my-lm --total --input text.txt",
     )
-    parser.add_model()
+    parser.add("MODEL", "a model folder, or a run")
     parser.add("--input FILE", "read this instead of standard input")
     parser.add("--source FILE", "sources, one per line")
     parser.add("--target FILE", "their targets")
@@ -318,13 +311,15 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     add("--subwords", "leave subwords as they are, with spaces between")
     add("--max-tokens N", f"most tokens of a batch (default: {usual.max_tokens})")
     add("--window N", f"lines that are sorted by length together (default: {usual.window})")
+    if command != "generate":
+        add("--alignments", "also the source token of each target token, such as `0-0 1-2`")
+        add("--prefix", "a line may have a tab, and behind it the words its output begins with")
     return parser
 
 
 def _add_search(parser: Parser) -> None:
     """Options of all four commands: the model and its search."""
     add = parser.add
-    parser.add_model()
     parser.add_search()
     add("--n-best N", "outputs for each line (default: 1)")
     add("--sample", "draw outputs at random; --n-best says how many")
@@ -332,9 +327,3 @@ def _add_search(parser: Parser) -> None:
     add("--top-k K", "draw among the K most probable words only")
     add("--top-p P", "... among those that have probability P together")
     add("--seed N", "other draws for another seed", type=int)
-
-
-def _add_pairs(parser: Parser) -> None:
-    """Options of models of source and target."""
-    parser.add("--alignments", "also the source token of each target token, such as `0-0 1-2`")
-    parser.add("--prefix", "a line may have a tab, and behind it the words its output begins with")
