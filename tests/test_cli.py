@@ -121,7 +121,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr("lightconv.commands.doctor.main", fail)
+    monkeypatch.setattr("lightconv.commands.machine.doctor", fail)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightconv.commands.train import _warn_idle
+from lightconv.commands.train import _warn
 from lightconv.models import DynamicConvConfig
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
@@ -145,10 +145,10 @@ def test_divergence_is_exit_3(rank_server: RankServer, data: Path, tmp_path: Pat
 
 def test_too_few_batches_for_all_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     found = make_recipe(model_config(), max_tokens=4000)
-    _warn_idle(found, 1.0, 1)
-    _warn_idle(found, 3.9, 4)
+    _warn(found, torch.device("cpu"), 1.0, 1)
+    _warn(found, torch.device("cpu"), 3.9, 4)
     assert capfd.readouterr().err == ""
-    _warn_idle(found, 1.0, 4)
+    _warn(found, torch.device("cpu"), 1.0, 4)
     err = capfd.readouterr().err
     assert err.startswith("note: an update has 1.0 batches for 4 processes, of which some have ")
     assert "--set train.max_tokens=1000 " in err

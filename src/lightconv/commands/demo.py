@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import Display, print_groups
+from lightconv.corpora import find_entry
 from lightconv.demo.plan import PLANS, quick
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ def main(argv: Sequence[str]) -> int:
     task, plan = options.task, PLANS[options.task]
     out = options.out or Path("runs") / f"demo-{task}"
     if options.corpus is not None:
-        from lightconv.corpora import find_entry
-
         find_entry(options.corpus)
 
     # Imports numpy and more: mistakes above are answered at once.

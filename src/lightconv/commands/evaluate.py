@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
@@ -116,7 +117,6 @@ def _check_model(options: Namespace) -> None:
 
 
 def _describe(evaluation: "Evaluation", report: "Report") -> dict[str, str]:
-    """Facts about an evaluation by name."""
     from lightconv.evaluate.system import describe_search
 
     facts = {
@@ -124,24 +124,23 @@ def _describe(evaluation: "Evaluation", report: "Report") -> dict[str, str]:
         "data": f"{evaluation.data} ({evaluation.split})",
     }
     outputs, exact = report.outputs, report.exact
-    if outputs is not None:
-        quantize = evaluation.text.quantize
-        reason = outputs.reason.partition(": ")[2]
-        search = describe_search(evaluation.decode)
+    if outputs is None:
+        return facts
+    quantize = "" if evaluation.text.quantize == "none" else f", {evaluation.text.quantize}"
+    reason = outputs.reason.partition(": ")[2]
+    search = describe_search(evaluation.decode)
+    facts |= {
+        "lines": f"{evaluation.count:,}",
+        "search": ", ".join(f"{name} {value}" for name, value in search.items()),
+        "engine": outputs.engine + quantize + (f" ({reason})" if reason else ""),
+        "time": _describe_rate(outputs),
+    }
+    if exact is not None:
         facts |= {
-            "lines": f"{evaluation.count:,}",
-            "search": ", ".join(f"{name} {value}" for name, value in search.items()),
-            "engine": outputs.engine
-            + ("" if quantize == "none" else f", {quantize}")
-            + (f" ({reason})" if reason else ""),
-            "time": _describe_rate(outputs),
+            "time, float32": _describe_rate(exact),
+            "speed": f"{exact.seconds / outputs.seconds:.2f}x of float32",
+            "same outputs": f"{report.same:,} of {evaluation.count:,}",
         }
-        if exact is not None:
-            facts |= {
-                "time, float32": _describe_rate(exact),
-                "speed": f"{exact.seconds / outputs.seconds:.2f}x of float32",
-                "same outputs": f"{report.same:,} of {evaluation.count:,}",
-            }
     return facts
 
 
@@ -168,14 +167,11 @@ def _results(metrics: Sequence[Metric], options: Namespace) -> Iterator[Score | 
         if warning is not None:
             tell(f"warning: {warning}")
     if not against:
-        for metric in metrics:
-            yield metric.score(hypotheses, *others)
-        return
+        return (metric.score(hypotheses, *others) for metric in metrics)
     *references, baseline = others
-    texts = (hypotheses, baseline, *references)
-    for metric in metrics:
-        if isinstance(metric, Summed):
-            yield paired_bootstrap(metric, *texts, samples=options.samples, seed=options.seed)
+    compare = partial(paired_bootstrap, samples=options.samples, seed=options.seed)
+    summed = (metric for metric in metrics if isinstance(metric, Summed))
+    return (compare(metric, hypotheses, baseline, *references) for metric in summed)
 
 
 def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[str]:
@@ -236,12 +232,9 @@ def tune(argv: Sequence[str]) -> int:
     parser.add("MODEL", "a model folder, or a run")
     parser.add_data(required=True)
     parser.add("--split NAME", "default: valid", default="valid")
-    text = "length penalties to try (default: 0 to 2)"
-    parser.add("--alphas A,B,C", text, type=_numbers, default=())
-    text = "numbers of checkpoints to try (default: 1, 2, 3, 5, 8, 10, 15, 20)"
-    parser.add("--counts A,B,C", text, default=())
-    text = "also try values of another field of the search, such as max_len_plus=100,140"
-    parser.add("--grid NAME=A,B,C ...", text, type=_values)
+    parser.add("--alphas A,B,C", "length penalties (default: 0 to 2)", type=_numbers, default=())
+    parser.add("--counts A,B,C", "numbers of checkpoints (default: 1 to 20)", default=())
+    parser.add("--grid NAME=A,B,C ...", "of the search, such as max_len_plus=100,140", type=_values)
     parser.add("--metric NAME", "default: the one of the task")
     parser.add("--limit N", "only the first N lines")
     parser.add("--dry-run", "print, and write nothing")

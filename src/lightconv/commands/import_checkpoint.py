@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser, warnings_told
 from lightconv.console import print_rows, tell
 from lightconv.data.subword import PAIR_CODES, SHARED_CODES, Codes
 from lightconv.data.text import check_file
 from lightconv.data.vocabulary import SPECIALS, Vocabularies, Vocabulary
-
-if TYPE_CHECKING:
-    from lightconv.models.config import ModelConfig
+from lightconv.models.config import ModelConfig, Seq2SeqConfig
+from lightconv.models.folder import check_free, describe_layers, save
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,8 +38,6 @@ def main(argv: Sequence[str]) -> int:
 
     # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
-    from lightconv.models.config import Seq2SeqConfig
-    from lightconv.models.folder import check_free, describe_layers, save
     from lightconv.models.tensors import parameters
 
     check_free(options.out, overwrite=options.overwrite)
@@ -67,21 +63,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose_vocabulary(
-    dictionaries: Sequence[Vocabulary], paths: Sequence[Path], config: "ModelConfig"
+    dictionaries: Sequence[Vocabulary], paths: Sequence[Path], config: ModelConfig
 ) -> Vocabularies:
     """Vocabularies of the model; ValueError if the dictionaries do not fit it."""
-    from lightconv.models.config import Seq2SeqConfig
-
     sizes = config.vocab_sizes
     shares = not isinstance(config, Seq2SeqConfig) or config.share_embeddings == "all"
     source, target = dictionaries[0], dictionaries[-1]
     for vocabulary, path, size in zip((source, target), (paths[0], paths[-1]), sizes, strict=True):
         if len(vocabulary) != size:
-            hint = (
-                "Give --dict twice, for source and target"
-                if len(paths) == 1 and sizes[0] != sizes[1]
-                else "Is it the dictionary that the model was trained with?"
-            )
+            hint = "Is it the dictionary that the model was trained with?"
+            if len(paths) == 1 and sizes[0] != sizes[1]:
+                hint = "Give --dict twice, for source and target"
             raise ValueError(
                 f"{path} has {len(vocabulary) - SPECIALS} symbols, but the checkpoint has "
                 f"{size - SPECIALS}. {hint}"

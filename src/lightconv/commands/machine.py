@@ -7,16 +7,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightconv import __version__
 from lightconv.commands.parser import Parser
 from lightconv.console import tell
 from lightconv.device import processor_name
 from lightconv.processes import EXIT_FAILURE
-
-if TYPE_CHECKING:
-    from lightconv.selftest.checks import Promise
 
 
 def examine() -> dict[str, Any]:
@@ -109,6 +106,7 @@ def selftest(argv: Sequence[str]) -> int:
 
     # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.selftest import PROMISES
+    from lightconv.selftest.checks import BrokenError
 
     known = [promise.name for promise in PROMISES]
     for name in options.only or []:
@@ -119,29 +117,21 @@ def selftest(argv: Sequence[str]) -> int:
         for promise in chosen:
             print(f"{promise.name:4} {promise.text}")
         return 0
+    # In memory where possible.
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     broken = 0
     for promise in chosen:
-        line = check(promise, full=options.full)
+        began = time.perf_counter()
+        line: dict[str, Any] = {"promise": promise.name, "text": promise.text, "holds": True}
+        try:
+            with tempfile.TemporaryDirectory(prefix="lightconv-", dir=where) as folder:
+                line |= promise.check(Path(folder), options.full)
+        except Exception as error:  # a check that fails proves nothing
+            kind = "" if isinstance(error, BrokenError) else f"{type(error).__name__}: "
+            line |= {"holds": False, "broken": f"{kind}{error}"}
+        line["seconds"] = round(time.perf_counter() - began, 1)
         print(json.dumps(line), flush=True)
         broken += not line["holds"]
     if broken:
         tell(f"{broken} of {len(chosen)} promises are broken")
     return EXIT_FAILURE if broken else 0
-
-
-def check(promise: "Promise", *, full: bool) -> dict[str, Any]:
-    """The fields of an output line: figures, or why the promise does not hold."""
-    from lightconv.selftest.checks import BrokenError
-
-    # In memory where possible.
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-    began = time.perf_counter()
-    line: dict[str, Any] = {"promise": promise.name, "text": promise.text, "holds": True}
-    try:
-        with tempfile.TemporaryDirectory(prefix="lightconv-", dir=where) as folder:
-            line |= promise.check(Path(folder), full)
-    except Exception as error:  # a check that fails proves nothing
-        kind = "" if isinstance(error, BrokenError) else f"{type(error).__name__}: "
-        line |= {"holds": False, "broken": f"{kind}{error}"}
-    return line | {"seconds": round(time.perf_counter() - began, 1)}

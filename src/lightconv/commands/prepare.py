@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser, warnings_told
-from lightconv.console import aligned, print_groups, print_rows
+from lightconv.config import override
+from lightconv.console import Display, aligned, print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
-from lightconv.data.config import TaskKind
+from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
 
 if TYPE_CHECKING:
-    from lightconv.console import Display
     from lightconv.corpora.own import Given
     from lightconv.data.corpus import Corpus
     from lightconv.data.prepared import Prepared
@@ -42,9 +42,6 @@ def main(argv: Sequence[str]) -> int:
     training = _find_training(parser, options)
 
     # These load numpy and more: mistakes above are answered at once.
-    from lightconv.config import override
-    from lightconv.console import Display
-    from lightconv.data.config import PrepareConfig
     from lightconv.data.prepare import check_free, prepare, work_folder
 
     check_free(options.out, overwrite=options.overwrite)
@@ -155,9 +152,8 @@ def _draw_bars(histogram: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(bar: Mapping[str, Any]) -> str:
-    if bar["to"] is None:
-        return f"{bar['from']:,} and more"
-    return f"{bar['from']:,}" if bar["from"] == bar["to"] else f"{bar['from']:,}-{bar['to']:,}"
+    first, last = bar["from"], bar["to"]
+    return f"{first:,}" + (" and more" if last is None else f"-{last:,}" if last > first else "")
 
 
 def _recipe(corpus: str) -> str | None:
@@ -165,8 +161,7 @@ def _recipe(corpus: str) -> str | None:
     from lightconv.paper.recipes import RECIPES
 
     names = [name for name, recipe in RECIPES.items() if recipe.task.corpus == corpus]
-    small = [name for name in names if name.endswith("dynamicconv-small")]
-    return next(iter(small or names), None)
+    return min(names, key=lambda name: not name.endswith("dynamicconv-small"), default=None)
 
 
 def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
@@ -175,14 +170,15 @@ def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ..
     given = [name for name in names if getattr(options, name) is not None]
     if options.name is not None:
         if given:
-            parser.error(f"{_option(given[0])} is for files of your own, not for {options.name}")
+            option = given[0].replace("_", "-")
+            parser.error(f"--{option} is for files of your own, not for {options.name}")
         find_entry(options.name)
         return ()
     if options.source is not None:
         parser.error("--from needs the NAME of a corpus before it; --list shows them")
     training = tuple(name for name in given if name not in BESIDE_OWN)
     if training not in OWN:
-        got = " and ".join(map(_option, training)) or "nothing to prepare"
+        got = " and ".join(f"--{name}" for name in training) or "nothing to prepare"
         parser.error(
             f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: "
             "--train, --text, --jsonl, or --articles with --summaries"
@@ -190,7 +186,7 @@ def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ..
     return training
 
 
-def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(training: tuple[str, ...], options: argparse.Namespace, display: Display) -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
     if not training:
@@ -214,10 +210,6 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Disp
         target_lang=options.target_lang,
         progress=display.note,
     )
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _parser() -> Parser:

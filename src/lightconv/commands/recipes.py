@@ -122,7 +122,6 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
 
 
 def _write_between(page: Path, text: str) -> None:
-    """Replaces the text between the markers of a page."""
     old = page.read_text(encoding="utf-8")
     if BEGIN not in old or END not in old:
         raise ValueError(f"{page} has no tables to replace: put {BEGIN} and {END} into it")

@@ -267,11 +267,9 @@ def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) 
     """The search of the model folder, changed by the command line; checked without torch."""
     folder = ModelFolder(arguments.model)
     if pairs is not None and folder.pairs != pairs:
-        kind, use = (
-            ("translates or summarises", "translate` or `lightconv summarize")
-            if folder.pairs
-            else ("is a language model", "generate")
-        )
+        kind, use = "is a language model", "generate"
+        if folder.pairs:
+            kind, use = "translates or summarises", "translate` or `lightconv summarize"
         raise ValueError(f"{folder.path} {kind}, expected another model. Use `lightconv {use}`")
     decode = override(read_decode(folder.path, folder.tables), arguments.set)
     given = vars(arguments).items()
