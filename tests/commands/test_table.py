@@ -292,7 +292,7 @@ def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> N
         (["ablation", "--scale", "paper", "--set", "model.depth=3"], "model.depth"),
         (["ablation", "--scale", "paper", "--rows", "nonsense"], "--rows nonsense"),
         (["ablation", "--scale", "paper", "--nodes", "2", "--run"], "--run is for one machine"),
-        (["ablation", "--scale", "paper", "--seeds", "0"], "--seeds 0 must be at least 1"),
+        (["ablation", "--scale", "paper", "--seeds", "0"], "argument --seeds: '0'"),
         (["ablation", "--scale", "cpu", "--data", "x", "--name", "../x"], "--name '../x'"),
         (["ablation", "--results", "nowhere"], "--results nowhere"),
         (["ablation", "--write"], "nothing of the table ablation was run"),

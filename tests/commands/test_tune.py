@@ -93,7 +93,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         )
         for text in texts
     },
-    "limit": ((*MODEL, "--limit", "0"), "--limit 0, expected at least 1"),
+    "limit": ((*MODEL, "--limit", "0"), "argument --limit: '0'"),
     "metric": ((*MODEL, "--metric", "chrf"), "chrf is not a sum over lines"),
     "split": ((*MODEL, "--split", "dev"), "no 'dev'"),
     "language model": (("end/text/model", *TEXT[1:]), "expected a run"),
