@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from lightconv.commands.train import _warn
 from lightconv.models import DynamicConvConfig
 from lightconv.train import CosineConfig
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import EXIT_LOST
 from lightconv.train.log import read_log
 from tests.harness.examples import fingerprint, model_config, prepare, write_recipe
-from tests.harness.examples import recipe as make_recipe
 from tests.harness.server import Answer as Row
 from tests.harness.server import RankServer
 from tests.train.rank_cases import whole_run
@@ -141,17 +139,6 @@ def test_divergence_is_exit_3(rank_server: RankServer, data: Path, tmp_path: Pat
     )
     rows = rank_server.run("train", path, "--data", data, "--out", tmp_path / "run")
     assert refused(rows, "diverged at step ", "examples ", "The last checkpoint is ", code=3)
-
-
-def test_too_few_batches_for_all_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    found = make_recipe(model_config(), max_tokens=4000)
-    _warn(found, torch.device("cpu"), 1.0, 1)
-    _warn(found, torch.device("cpu"), 3.9, 4)
-    assert capfd.readouterr().err == ""
-    _warn(found, torch.device("cpu"), 1.0, 4)
-    err = capfd.readouterr().err
-    assert err.startswith("note: an update has 1.0 batches for 4 processes, of which some have ")
-    assert "--set train.max_tokens=1000 " in err
 
 
 # --- A metric
