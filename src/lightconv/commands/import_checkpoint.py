@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
         "--codes code --out de-en",
         "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",
     )
-    parser.add("FORMAT", "the toolkit that wrote it", choices=["fairseq"])
+    parser.add("FORMAT", "the toolkit that wrote it: fairseq", choices=["fairseq"])
     parser.add("CHECKPOINT", "a .pt file")
     parser.add("--dict FILE ...", "its dict.txt; twice for source and target", required=True)
     parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")

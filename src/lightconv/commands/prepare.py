@@ -13,7 +13,6 @@ from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
 
 if TYPE_CHECKING:
-    from lightconv.corpora.own import Given
     from lightconv.data.corpus import Corpus
     from lightconv.data.prepared import Prepared
 
@@ -197,7 +196,7 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: Displ
             "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
         )
     train = options.train or [getattr(options, name) for name in training]
-    files: dict[str, Given] = {}
+    files: dict[str, Any] = {}
     for name, paths in (("train", train), ("valid", options.valid), ("test", options.test)):
         if paths and len(paths) > 2:
             raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
@@ -245,7 +244,7 @@ def _parser() -> Parser:
     add("--summaries FILE", "summarisation: their summaries, line by line", group=own)
     add("--valid FILE", "validation: as for training", **parts)
     add("--test FILE", "test: as for training", **parts)
-    add("--set PATH=VALUE ...", "such as pipeline.subword.vocab=16000 or filters.max_len=100")
+    add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
     add("--processes N", "default: one per core")
     add("--overwrite", "replace a prepared folder")
     return parser
