@@ -20,9 +20,8 @@ USES = {"translation": "interactive", "lm": "generate", "summary": "summarize"}
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         "demo",
-        "Fetches real text, trains a small model for a few minutes, scores it against baselines, "
-        "measures the operator against attention, and writes one HTML page that opens without a "
-        "network. Stopped or killed, the same command resumes.",
+        "Fetches real text, trains a small model for a few minutes, measures it and writes an HTML "
+        "page that needs no network. Stopped or killed, the same command resumes.",
         "lightconv demo",
         "lightconv demo --task summary",
         "lightconv demo --corpus debian-en-fr --out runs/french",
@@ -55,14 +54,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_packages(task: str) -> None:
     """Raises ValueError before minutes are spent, if a package is missing that comes later."""
-    needed = [("matplotlib", "plot", "the demo's plots need")]
-    if task == "summary":
-        needed.append(("rouge_score", "rouge", "scores of summaries need"))
-    for package, extra, what in needed:
-        if find_spec(package) is None:
+    for package, extra in [("matplotlib", "plot"), ("rouge_score", "rouge")]:
+        if find_spec(package) is None and (extra == "plot" or task == "summary"):
             raise ValueError(
-                f"{what} the package {package}, expected it to be installed. Install it with "
-                f"pip install 'lightconv[{extra}]'"
+                f"the demo of {task} needs the package {package}, expected it to be installed. "
+                f"Install it with pip install 'lightconv[{extra}]'"
             )
 
 

@@ -189,9 +189,8 @@ def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[st
 def _parser() -> Parser:
     parser = Parser(
         "evaluate",
-        "Scores a model on prepared data the way its set-up is scored, or texts against "
-        "references, line by line. Every score has a signature of all that influenced it. With "
-        "--against, a second system is compared by paired bootstrap resampling (Koehn, 2004).",
+        "Scores a model on prepared data, or texts against references; every score is signed. "
+        "--against compares a second system by paired bootstrap resampling (Koehn, 2004).",
         "lightconv evaluate runs/first --data data/debian --split test",
         "lightconv evaluate my-model --data data/debian --floor --against other-model",
         "lightconv evaluate my-model --data data/debian --quantize int8 --compare",

@@ -15,9 +15,8 @@ from lightconv.models.folder import check_free, describe_layers, save
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         "import",
-        "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; translation or "
-        "language model; any version since 2019) into a model folder. The checkpoint is a pickle: "
-        "it is read as data, and nothing in it is run.",
+        "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; any version since "
+        "2019) into a model folder. The pickle is read as data, and nothing in it is run.",
         "lightconv import fairseq checkpoint_best.pt --dict dict.de.txt --dict dict.en.txt "
         "--codes code --out de-en",
         "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",

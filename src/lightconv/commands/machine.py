@@ -90,9 +90,8 @@ def _show(found: dict[str, Any]) -> None:
 def selftest(argv: Sequence[str]) -> int:
     parser = Parser(
         "selftest",
-        "Checks on this machine that a killed run resumes exactly, that damaged checkpoints and "
-        "files with code in them are refused, and that the kernels are right. Prints one JSON line "
-        "for each promise; exit code 1 if one is broken.",
+        "Checks on this machine that runs resume, bad files are refused and kernels are right. "
+        "Prints one JSON line for each promise; exit code 1 if one is broken.",
         "lightconv selftest             # half a minute",
         "lightconv selftest --full      # more cases of each: some minutes",
         "lightconv selftest --only R1 R5",

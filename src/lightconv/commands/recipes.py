@@ -15,7 +15,6 @@ from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest
 
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
-UNLISTED = "In no table of the paper"
 
 
 def list_recipes(argv: Sequence[str]) -> int:
@@ -114,7 +113,7 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
                 agree = NONE if row.params == NONE else "yes" if agrees(row.params, ours) else "NO"
                 rows.append([row.text, row.recipe, row.params, f"{ours:,}", agree])
                 rest.pop(row.recipe, None)
-    groups[UNLISTED] = [
+    groups["In no table of the paper"] = [
         [RECIPES[name].about, name, NONE, f"{count_parameters(RECIPES[name].model):,}", NONE]
         for name in rest
     ]

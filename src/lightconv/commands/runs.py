@@ -11,8 +11,7 @@ from lightconv.train.run import LAST, Run
 def average(argv: Sequence[str]) -> int:
     parser = Parser(
         "average",
-        "Makes a model folder whose parameters are the mean of those of several checkpoints of a "
-        "run, as the paper does before it evaluates. One checkpoint alone is exported as it is.",
+        "Makes a model folder whose parameters are the mean of those of checkpoints of a run.",
         f"lightconv average runs/iwslt --last {LAST} --out iwslt",
         "lightconv average runs/iwslt --steps 48000,49000,50000 --out iwslt",
         "lightconv average runs/iwslt --best --out iwslt    # the best one, as it is",
@@ -45,8 +44,7 @@ def average(argv: Sequence[str]) -> int:
 def plot(argv: Sequence[str]) -> int:
     parser = Parser(
         "plot",
-        "Draws loss, metric and learning rate of one or more runs, finished or not, into one "
-        "picture.",
+        "Draws loss, metric and learning rate of runs, finished or not, into one picture.",
         "lightconv plot runs/iwslt                                # runs/iwslt/plot.png",
         "lightconv plot runs/light runs/dynamic --out both.png",
     )

@@ -151,11 +151,9 @@ def _write(report: "TableReport") -> None:
 def _parser() -> Parser:
     parser = Parser(
         "table",
-        "Shows a table of the paper: its figures, the exact number of parameters here, and what "
-        "was really run. --scale paper prints the commands that make every row at full size, as a "
-        "shell script; --scale cpu those of small twins on a corpus that can be fetched or given. "
-        "--run runs them, each result in a file of its own. Stopped or killed, the same command "
-        "resumes.",
+        "Shows a table of the paper beside what was run here. With --scale, prints the commands "
+        "that make it at full size or as small twins, as a shell script, or runs them (--run). "
+        "Stopped or killed, the same command resumes.",
         "lightconv table                    # the names of the tables",
         "lightconv table ablation",
         "lightconv table ablation --scale paper > ablation.sh",

@@ -206,9 +206,8 @@ def _check(recipe: Recipe, processes: int, *, shard: bool) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "train",
-        "Trains a model as its recipe says and leaves it in RUN/model. An existing run resumes, "
-        "bit for bit; Ctrl-C and SIGTERM save first. Exit codes: 0 done, 2 something given cannot "
-        "be used, 3 training diverged, 75 stopped and saved, 130 Ctrl-C.",
+        "Trains a recipe into RUN/model, or resumes the run; Ctrl-C and SIGTERM save first. Exit "
+        "codes: 0 done, 2 unusable input, 3 diverged, 75 stopped and saved, 130 Ctrl-C.",
         "lightconv train debian-en-de-dynamicconv-small --data data/debian --out runs/first",
         "lightconv train my.toml --data data/mine --out runs/mine --set train.max_steps=5000",
         "lightconv train wmt-en-de-dynamicconv --dry-run",

@@ -27,8 +27,7 @@ T = TypeVar("T")
 def translate(argv: Sequence[str]) -> int:
     parser = _line_parser(
         "translate",
-        "Translates text line by line, from standard input or --input to standard output. Plain "
-        "text in, plain text out; a line that is typed is answered at once.",
+        "Translates text line by line, from standard input or --input to standard output.",
         "lightconv translate runs/first < in.de > out.en",
         "echo 'Guten Morgen.' | lightconv translate my-model --beam 4 --set alpha=0.6",
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
@@ -40,8 +39,7 @@ def translate(argv: Sequence[str]) -> int:
 def summarize(argv: Sequence[str]) -> int:
     parser = _line_parser(
         "summarize",
-        "Summarises text: one article per line from standard input, or from --input. Of an article "
-        "that is too long, the start is read.",
+        "Summarises text, one article per line; of an article that is too long, the start is read.",
         "lightconv summarize my-model < articles.txt > summaries.txt",
         "lightconv summarize my-model --sentences --input articles.txt",
     )
@@ -54,8 +52,7 @@ def summarize(argv: Sequence[str]) -> int:
 def generate(argv: Sequence[str]) -> int:
     parser = _line_parser(
         "generate",
-        "Continues each line of standard input, or each --prompt, by what a language model says "
-        "next. An empty --prompt begins a text.",
+        "Continues each line of standard input, or each --prompt; an empty one begins a text.",
         "lightconv generate my-lm --prompt 'the king'",
         "lightconv generate my-lm --prompt '' --sample --n-best 5 --top-k 20",
         "lightconv generate my-lm --beam 1 --set max_len_plus=50 < beginnings.txt",
@@ -70,8 +67,7 @@ def generate(argv: Sequence[str]) -> int:
 def interactive(argv: Sequence[str]) -> int:
     parser = Parser(
         "interactive",
-        "Loads a model once and answers line by line: translations, summaries, or what follows. "
-        "With line editing and history; Ctrl-D ends.",
+        "Loads a model once and answers line by line, with editing and history; Ctrl-D ends.",
         "lightconv interactive my-model",
         "lightconv interactive my-lm --beam 1",
     )
@@ -101,9 +97,8 @@ def interactive(argv: Sequence[str]) -> int:
 def score(argv: Sequence[str]) -> int:
     parser = Parser(
         "score",
-        "Prints the natural logarithm of the probability of each line, end of sentence included, "
-        "and on stderr the perplexity of all, with a signature. A model of pairs takes source and "
-        "target, in two files or on one line with a tab between them.",
+        "Prints the natural log-probability of each line, and on stderr the perplexity of all. A "
+        "model of pairs takes source and target, in two files or with a tab between them.",
         "lightconv score my-lm < text.txt",
         "lightconv score my-model --source in.de --target out.en --format jsonl",
         "lightconv score my-lm --total --input text.txt",
