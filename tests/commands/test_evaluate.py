@@ -219,6 +219,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "chrf": ((*FILES, "--metric", "chrf", "--against", "base"), "chrf cannot be compared"),
     "no samples": ((*FILES, "--samples", "0"), "argument --samples: '0', expected"),
     "seed": ((*FILES, "--seed", "-1"), "--seed -1, expected 0 to 4294967295"),
+    "large seed": ((*FILES, "--seed", f"{1 << 32}"), "--seed 4294967296, expected 0 to "),
+    "overwrite": ((*FILES, "--overwrite"), "--overwrite is for a model"),
     "shorter": ((*FILES[:3], "short"), "out has 3 lines and short has 2, expected the same"),
     "against shorter": ((*FILES, "--against", "short"), "out has 3 lines and short has 2"),
     "missing": ((*FILES[:3], "none"), "none does not exist, expected a text file"),

@@ -293,6 +293,8 @@ def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> N
         (["ablation", "--scale", "paper", "--rows", "nonsense"], "--rows nonsense"),
         (["ablation", "--scale", "paper", "--nodes", "2", "--run"], "--run is for one machine"),
         (["ablation", "--scale", "paper", "--seeds", "0"], "argument --seeds: '0'"),
+        (["ablation", "--scale", "paper", "--seeds", "1001"], "--seeds 1001 must be at most 1000"),
+        (["ablation", "--scale", "cpu", "--corpus", "x", "--data", "y"], "two sources of data"),
         (["ablation", "--scale", "cpu", "--data", "x", "--name", "../x"], "--name '../x'"),
         (["ablation", "--results", "nowhere"], "--results nowhere"),
         (["ablation", "--write"], "nothing of the table ablation was run"),

@@ -21,6 +21,8 @@ from tests.trained import Trained
 
 from .conftest import Run
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_lines_in_lines_out(run: Run, copies: Trained) -> None:
     done = run("translate", copies.model, stdin="w1 w2\n\n  \nw3 w4 w5\n")
@@ -100,6 +102,13 @@ def test_long_lines(run: Run, copies: Trained) -> None:
     assert strict.refused("line 2: 6 tokens, expected at most 3")
     start = run("summarize", copies.model, "--max-source", "3", stdin=long)
     assert start.out == "w1\nw1 w2 w3\n" and "only the first 3 are read" in start.err
+
+
+def test_marks_between_sentences(run: Run) -> None:
+    command = ("summarize", ROOT / "tests" / "golden" / "models" / "summary", "--prefix")
+    line = "The dog sees.\tA dog. ¶ A cat.\n"
+    kept, joined = (run(*command, *more, stdin=line).out for more in (["--sentences"], []))
+    assert kept.startswith("A dog. ¶ A cat.") and joined == kept.replace("¶ ", "")
 
 
 def test_mistakes_need_no_torch(copies: Trained) -> None:
@@ -299,7 +308,6 @@ def test_wrong_pairs(run: Run, copies: Trained, texts: Trained, tmp_path: Path) 
 # --- Real pipes
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
-ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_person_gets_an_answer_for_each_line(copies: Trained) -> None:
