@@ -110,6 +110,14 @@ def test_an_unknown_option_is_one_line(command: str, capsys: pytest.CaptureFixtu
     assert err.endswith(f"`lightconv {command} --help` explains\n") and err.count("\n") == 1
 
 
+def test_help_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert cli.main(["plot", "--help"]) == 0
+    assert "\nDraws loss,\n" in capsys.readouterr().out
+
+
 def test_options_cannot_be_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "--param"]) == 2
     assert "did you mean '--params'? `lightconv list --help` explains" in capsys.readouterr().err

@@ -17,9 +17,10 @@ class Parser(argparse.ArgumentParser):
     """Parser of one command; a wrong argument is a ValueError."""
 
     def __init__(self, command: str, description: str, *examples: str) -> None:
+        width = max(shutil.get_terminal_size().columns - 2, 11)
         super().__init__(
             prog=f"lightconv {command}",
-            description=textwrap.fill(description, shutil.get_terminal_size().columns - 2),
+            description=textwrap.fill(description, width),
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
