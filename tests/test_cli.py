@@ -15,14 +15,17 @@ import lightconv.train
 from lightconv import cli
 
 
+def start(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **settings}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
 def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightconv", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **settings},
-    )
+    return start(sys.executable, "-m", "lightconv", *arguments, **settings)
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return start(sys.executable, "-c", code, *arguments)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,18 +43,20 @@ TORCH_FREE = [
     *("--help", "--version", "nonsense", "list", "list --help", "show --help"),
     *("show wmt-en-de-dynamicconv --set train.max_steps=3", "show wmt-en-de-dynamicconf"),
     *("table", "table ablatoin", "table ablation --scale paper"),
+    *("average nowhere --out x", "import --help"),
+    "import fairseq x.pt --dict nowhere --out y",
 ]
 
 
 @pytest.mark.parametrize("arguments", TORCH_FREE)
 def test_answers_without_torch_and_numpy(arguments: str) -> None:
-    heavy = {"torch"} if "--scale" in arguments else {"numpy", "torch"}
+    numpy = {"--scale", "average", "import"} & {*arguments.split()}
+    heavy = {"torch"} if numpy else {"numpy", "torch"}
     code = (
         "import sys; from lightconv.cli import main; main(sys.argv[1:]);"
         f"sys.exit(len({heavy} & sys.modules.keys()))"
     )
-    command = [sys.executable, "-c", code, *arguments.split()]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert python(code, *arguments.split()).returncode == 0
 
 
 @pytest.mark.parametrize("arguments", ["--help", "list", "show --help"])
@@ -75,11 +80,7 @@ def test_import_costs_little_beyond_torch() -> None:
         "import time, torch; start = time.process_time(); import lightconv; lightconv.DynamicConv;"
         "print(time.process_time() - start)"
     )
-    times = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert min(times) < 0.3
+    assert min(float(python(code).stdout) for _ in range(3)) < 0.3
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -96,6 +97,14 @@ def test_help_and_an_unknown_option(command: str, capsys: pytest.CaptureFixture[
     assert err.endswith(f"`lightconv {command} --help` explains\n") and err.count("\n") == 1
 
 
+def test_help_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert cli.main(["plot", "--help"]) == 0
+    assert "\nDraws loss,\n" in capsys.readouterr().out
+
+
 def test_options_cannot_be_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "--param"]) == 2
     assert "did you mean '--params'? `lightconv list --help` explains" in capsys.readouterr().err
@@ -107,7 +116,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr("lightconv.commands.doctor.main", fail)
+    monkeypatch.setattr("lightconv.commands.machine.doctor", fail)
 
 
 @pytest.mark.parametrize(
@@ -173,33 +182,19 @@ def test_doctor_prints_a_table_and_fails_without_kernels() -> None:
 
 
 # Unbuffered, every line is refused as it is written; buffered, nothing is before the end.
-BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
-
-
 @pytest.mark.parametrize("arguments", ["doctor --json", "list", "--help"])
 def test_a_closed_pipe_is_quiet(arguments: str) -> None:
     # `true` does not read at all; what is written is small and leaves only at the very end.
     command = f"set -o pipefail; {sys.executable} -m lightconv {arguments} | true"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED
-    )
-    assert done.returncode == 0
-    assert done.stderr == ""
+    done = start("bash", "-c", command, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_one_line() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "lightconv", "--help"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env=BUFFERED,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "error: [Errno 28] No space left on device\n"
+    command = f"{sys.executable} -m lightconv --help > /dev/full"
+    done = start("bash", "-c", command, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")
 
 
 def test_explain_rejects_unknown_operators() -> None:
@@ -207,12 +202,11 @@ def test_explain_rejects_unknown_operators() -> None:
         lightconv.explain("conv")
 
 
-@pytest.mark.parametrize(
-    "module", ["config", "recipe", "data", "decode", "models", "train", "train.config"]
-)
-def test_importing_it_does_not_import_torch(module: str) -> None:
-    code = f"import sys, lightconv.{module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_importing_them_does_not_import_torch() -> None:
+    names = ("config", "recipe", "data", "decode", "models", "train", "train.config")
+    modules = ", ".join(f"lightconv.{name}" for name in names)
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert python(code).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ CEILINGS = {
     ("evaluate",): 1400,
     ("recipe", "paper"): 2100,
     ("interop",): 850,
-    ("commands",): 2430,
+    ("commands",): 1990,
     ("demo",): 700,
     ("selftest",): 350,
 }

@@ -14,6 +14,7 @@ import pytest
 
 from lightconv import processes as workers
 from lightconv.processes import exit_code, spread
+from lightconv.train import DivergenceError
 
 
 def double(number: int) -> int:
@@ -204,6 +205,7 @@ def own_pid(number: int) -> int:
 def test_exit_codes() -> None:
     codes = {ValueError: 2, FileNotFoundError: 2, FileExistsError: 2, NotADirectoryError: 2}
     codes |= {OSError: 1, ChildProcessError: 1, RuntimeError: 1, KeyboardInterrupt: 130}
+    codes |= {DivergenceError: 3}
     for error, code in codes.items():
         assert exit_code(error()) == code
 

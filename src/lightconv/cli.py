@@ -19,23 +19,23 @@ COMMANDS = {
     "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
     "prepare": ("prepare:main", "prepare a corpus or your own text for training"),
     "train": ("train:main", "train a recipe, or resume a run"),
-    "average": ("average:main", "average checkpoints of a run into a model"),
-    "plot": ("plot:main", "draw the curves of runs"),
+    "average": ("runs:average", "average checkpoints of a run into a model"),
+    "plot": ("runs:plot", "draw the curves of runs"),
     "translate": ("translate:translate", "translate text, line by line"),
     "summarize": ("translate:summarize", "summarise text, one article per line"),
     "generate": ("translate:generate", "continue text"),
     "interactive": ("translate:interactive", "translate or continue what is typed"),
-    "score": ("score:main", "print the log-probability of given text"),
-    "evaluate": ("evaluate:main", "score a model, or texts, with a signature"),
-    "tune": ("tune:main", "choose length penalty and checkpoints"),
+    "score": ("translate:score", "print the log-probability of given text"),
+    "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
+    "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("import_checkpoint:main", "convert a fairseq checkpoint into a model folder"),
-    "selftest": ("selftest:main", "check resume, damage and kernels on this machine"),
-    "doctor": ("doctor:main", "show which kernels run on this machine, and why"),
+    "selftest": ("machine:selftest", "check resume, damage and kernels on this machine"),
+    "doctor": ("machine:doctor", "show which kernels run on this machine, and why"),
 }
 # Commands that `lightconv table` starts; not listed.
-INTERNAL = {"measure": "measure:main"}
+INTERNAL = {"measure": "table:measure"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +97,7 @@ def _describe(error: Exception) -> str:
     """An error as one line."""
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    elif isinstance(error, ValueError | OSError):
+    elif isinstance(error, ValueError | OSError) or hasattr(error, "exit_code"):
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}. `--debug` shows where"

@@ -41,9 +41,11 @@ GRACE = 30.0
 
 
 def exit_code(error: BaseException) -> int:
-    """Exit code of a command that ends with this error."""
+    """Exit code of a command that ends with this error, which may have one as an attribute."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPT
+    if code := getattr(error, "exit_code", 0):
+        return int(code)
     # The last four are about a name that the user gave.
     names = FileNotFoundError | FileExistsError | IsADirectoryError | NotADirectoryError
     return EXIT_INPUT if isinstance(error, ValueError | names) else EXIT_FAILURE

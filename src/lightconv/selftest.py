@@ -25,7 +25,7 @@ from lightconv.data.prepare import prepare
 from lightconv.files import digest
 from lightconv.interop.pickles import read_pickle
 from lightconv.models import DynamicConvConfig, LightConvConfig, Seq2SeqConfig
-from lightconv.models.folder import build
+from lightconv.models.folder import ModelFolder, build
 from lightconv.ops.library import native
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe

@@ -15,11 +15,12 @@ class Done(NamedTuple):
     out: str
     err: str
 
-    def refused(self, *words: str) -> bool:
-        """One line on stderr with these words, nothing on stdout."""
-        assert self.code == 2 and self.out == "", self
-        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
-        return all(word in self.err for word in words)
+    def refused(self, *words: str, after: str | None = None) -> bool:
+        """Nothing but one line on stderr, with these words; lines before it begin with `after`."""
+        *before, error = self.err.splitlines()
+        assert self.code == 2 and self.out == "" and error.startswith("error: "), self
+        assert all(after and line.startswith(after) for line in before), self
+        return all(word in error for word in words)
 
 
 Run = Callable[..., Done]

@@ -1,4 +1,4 @@
-"""`lightconv evaluate` on files, and on models and data of tests/golden."""
+"""`lightconv evaluate` on files, and it and `lightconv tune` on folders of tests/golden."""
 
 import gzip
 import json
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import lightconv
+from lightconv import train
 from lightconv.evaluate import METRICS
+from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
 from tests.commands.conftest import Done, Run
 
@@ -19,13 +21,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 PAIRS = ("end/pairs", "--data", "data/pairs")
 TEXT = ("end/text", "--data", "data/text")
+MODEL = ("end/pairs/model", *PAIRS[1:])
 NATIVE = pytest.mark.skipif(native().library is None, reason="no C++ kernels")
 
 OUT = ("The cat sat on the mat.", "Hello, world!", "It is a dog of that house.")
 REF = ("The cat sat on a mat.", "Hello, world!", "It is the dog of that house.")
 BASE = ("A cat sits on a mat.", "Hello world", "It is that dog of the house.")
 FILES = ("--hypotheses", "out", "--references", "ref")
-
 
 Evaluate = Callable[..., Done]
 
@@ -50,7 +52,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, lines in (("out", OUT), ("ref", REF), ("base", BASE)):
         write(name, *lines)
-    for name in ("end", "middle", "models", "data"):
+    shutil.copytree(GOLDEN / "end", "end")  # may be changed
+    for name in ("middle", "models", "data"):
         Path(name).symlink_to(GOLDEN / name)
 
 
@@ -128,8 +131,6 @@ def test_text_of_the_other_kind(
 
 # tests/commands/tables has no versions of libraries and no times.
 VERSIONS = r"\|(version|lightconv|rouge-score|nltk):[\w.]+"
-
-
 TABLES: dict[str, tuple[str, ...]] = {
     "pairs": (*PAIRS, "--against", "end/ranks", "--samples", "20", "--engine", "torch"),
     "text": TEXT,
@@ -216,8 +217,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown metric": ((*FILES, "--metric", "bleau"), "unknown metric 'bleau'; known: tokenized"),
     "perplexity": ((*FILES, "--metric", "perplexity"), "perplexity is a measure of a model"),
     "chrf": ((*FILES, "--metric", "chrf", "--against", "base"), "chrf cannot be compared"),
-    "no samples": ((*FILES, "--samples", "0"), "--samples 0, expected at least 1"),
+    "no samples": ((*FILES, "--samples", "0"), "argument --samples: '0', expected"),
     "seed": ((*FILES, "--seed", "-1"), "--seed -1, expected 0 to 4294967295"),
+    "large seed": ((*FILES, "--seed", f"{1 << 32}"), "--seed 4294967296, expected 0 to "),
+    "overwrite": ((*FILES, "--overwrite"), "--overwrite is for a model"),
     "shorter": ((*FILES[:3], "short"), "out has 3 lines and short has 2, expected the same"),
     "against shorter": ((*FILES, "--against", "short"), "out has 3 lines and short has 2"),
     "missing": ((*FILES[:3], "none"), "none does not exist, expected a text file"),
@@ -228,8 +231,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "floor of files": ((*FILES, "--floor"), "--floor is for a model"),
     "no data": (PAIRS[:1], "--data DIR is needed"),
     "split": ((*PAIRS, "--split", "dev"), "data/pairs has the splits train, valid, test, no 'dev'"),
-    "beam": ((*PAIRS, "--beam", "0"), "--beam 0"),
-    "limit": ((*PAIRS, "--limit", "0"), "--limit 0"),
+    "beam": ((*PAIRS, "--beam", "0"), "argument --beam: '0'"),
+    "limit": ((*PAIRS, "--limit", "0"), "argument --limit: '0'"),
     "setting": ((*PAIRS, "--set", "alfa=1"), "unknown field alfa=1; did you mean 'alpha'"),
     "metric": ((*PAIRS, "--metric", "blue"), "unknown metric 'blue'"),
     "other data": (MIX, "data/text holds texts, expected pairs of source and target by end/pairs"),
@@ -263,6 +266,94 @@ def test_bad_input(case: str, run: Run) -> None:
     arguments, message = BAD[case]
     assert run("evaluate", *arguments).refused(f"error: {message}")
     assert Path("out").read_text().splitlines() == list(OUT), "nothing was overwritten"
+
+
+# --- tune
+
+
+def test_trials_and_their_scores(run: Run) -> None:
+    more = ("--alphas", "0,1", "--grid", "beam=1, 4")
+    for name, arguments in (("pairs", (*PAIRS, *more)), ("text", TEXT)):
+        expected = Path(__file__).with_name("tables") / f"tune-{name}.txt"
+        assert run("tune", *arguments, "--dry-run").out == expected.read_text()
+
+
+def test_the_choice_is_written_into_the_model(run: Run) -> None:
+    model = Path(MODEL[0])
+    files = {path.name for path in model.iterdir()}
+    before = (model / "config.json").read_bytes()
+    common = ("tune", *MODEL, "--alphas", "0.2,0.9", "--grid", "beam=2,4")
+    assert len(run(*common, "--limit", "5", "--dry-run").out.splitlines()) == 5
+    assert (model / "config.json").read_bytes() == before
+    done = run(*common)
+    assert done.code == 0
+    (best,) = (line.split() for line in done.out.splitlines() if "*" in line)
+    assert done.err.count("note: decoding in ") == 1
+    tables = ModelFolder(model).tables
+    chosen = {"alpha": float(best[2]), "beam": int(best[3])}
+    assert tables["decode"] == json.loads(before)["decode"] | chosen
+    tuned = tables["tuned"]
+    assert (tuned["metric"], tuned["split"], tuned["lines"]) == ("sacrebleu", "valid", 24)
+    assert tuned["averaged"] == [] and len(tuned["data"]) == 64
+    assert tuned["value"] == pytest.approx(float(best[4]), abs=0.01)
+    assert lightconv.load(model).translate(["the cat"], **chosen) == (
+        lightconv.load(model).translate(["the cat"])
+    )
+    assert {path.name for path in model.iterdir()} == files
+
+
+def test_a_run_chooses_its_checkpoints(run: Run) -> None:
+    trained = train.Run.open(PAIRS[0])
+    for counts, number in (("9,2,2", 2), ("1", 1)):
+        options = ("--alphas", "1", "--counts", counts, "--limit", "9")
+        assert run("tune", *PAIRS, *options).code == 0
+        folder = ModelFolder(PAIRS[0])
+        steps = trained.regular_steps()[-number:]
+        assert folder.tables["tuned"]["averaged"] == steps
+        assert folder.tables["tuned"]["lines"] == 9
+        wanted = dict(trained.average(steps).named_parameters())
+        found = dict(folder.load().named_parameters())
+        assert found.keys() == wanted.keys()
+        assert all((wanted[name] == tensor).all() for name, tensor in found.items())
+        assert folder.tables["decode"]["alpha"] == 1.0
+        assert folder.tables["task"]["corpus"] == "own"
+
+
+def test_a_run_of_texts_is_tuned_by_perplexity(run: Run) -> None:
+    assert run("tune", *TEXT).code == 0
+    tuned = ModelFolder(TEXT[0]).tables["tuned"]
+    assert tuned["metric"] == "perplexity"
+    assert tuned["value"] == pytest.approx(4.33, abs=0.01)
+
+
+BAD_TUNE: dict[str, tuple[tuple[str, ...], str]] = {
+    "no data": (PAIRS[:1], "--data"),
+    "counts of a model": ((*MODEL, "--counts", "2"), "model is not a run"),
+    "too few": ((*PAIRS, "--counts", "9"), "2 regular checkpoints, expected at least 9"),
+    **{
+        f"{option} {text}": ((*MODEL, option, text), f"argument {option}: '{text}', ")
+        for option, texts in (
+            ("--alphas", ("x", "-1", "nan", "")),
+            ("--counts", ("0", "1.5", "x")),
+            ("--grid", ("beam", "beam=", "alpha=1")),
+        )
+        for text in texts
+    },
+    "limit": ((*MODEL, "--limit", "0"), "argument --limit: '0'"),
+    "metric": ((*MODEL, "--metric", "chrf"), "chrf is not a sum over lines"),
+    "split": ((*MODEL, "--split", "dev"), "no 'dev'"),
+    "language model": (("end/text/model", *TEXT[1:]), "expected a run"),
+    "other data": ((*MODEL[:1], *TEXT[1:]), "holds texts"),
+    "other data of a run": ((*PAIRS[:1], *TEXT[1:]), "holds texts"),
+    "field": ((*MODEL, "--grid", "bem=1"), "bem"),
+    "no folder": (("nothing", *PAIRS[1:]), "nothing does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TUNE)
+def test_nothing_is_tuned(case: str, run: Run) -> None:
+    arguments, message = BAD_TUNE[case]
+    assert run("tune", *arguments).refused(message)
 
 
 # --- training, and the page

@@ -9,151 +9,118 @@ import pytest
 import torch
 
 import lightconv
-from lightconv.cli import main
 from lightconv.data import load_vocabularies
+from lightconv.models.config import ModelConfig
 from lightconv.models.folder import ModelFolder
+from tests.commands.conftest import Run
 from tests.interop.writer import PAIR, TEXT, make, write
 
-
-def dictionary(path: Path, symbols: int, letter: str = "w") -> Path:
-    path.write_text("".join(f"{letter}{i} {100 - i}\n" for i in range(symbols)))
-    return path
+IMPORT = ("import", "fairseq", "x.pt", "--out", "model")
+DICTS = ("--dict", "dict.de.txt", "--dict", "dict.en.txt")
 
 
-@pytest.fixture
-def given(tmp_path: Path) -> dict[str, str]:
-    """A checkpoint with 11 and 9 rows, and dictionaries of 7 and 5 symbols."""
-    write(make(PAIR), "2019", tmp_path / "checkpoint.pt")
-    return {
-        "checkpoint": str(tmp_path / "checkpoint.pt"),
-        "source": str(dictionary(tmp_path / "dict.de.txt", 7, "s")),
-        "target": str(dictionary(tmp_path / "dict.en.txt", 5, "t")),
-        "out": str(tmp_path / "model"),
-    }
+def checkpoint(config: ModelConfig, version: str = "2019") -> None:
+    write(make(config), version, Path("x.pt"))
 
 
-def command(given: dict[str, str], *more: str) -> list[str]:
-    dicts = ["--dict", given["source"], "--dict", given["target"]]
-    return ["import", "fairseq", given["checkpoint"], *dicts, "--out", given["out"], *more]
+def dictionary(name: str, symbols: int, letter: str) -> None:
+    Path(name).write_text("".join(f"{letter}{i} {100 - i}\n" for i in range(symbols)))
 
 
-def test_a_folder_and_a_summary(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    codes = Path(given["out"]).with_name("code")
-    codes.write_text("#version: 0.2\na b\n")
-    assert main(command(given, "--codes", str(codes))) == 0
-    printed = capsys.readouterr()
-    assert [line.split(maxsplit=1) for line in printed.out.splitlines()] == [
+@pytest.fixture(autouse=True)
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint with 11 and 9 rows, dictionaries of 7 and 5 symbols, codes."""
+    monkeypatch.chdir(tmp_path)
+    checkpoint(PAIR)
+    dictionary("dict.de.txt", 7, "s")
+    dictionary("dict.en.txt", 5, "t")
+    Path("code").write_text("#version: 0.2\na b\n")
+
+
+def test_a_folder_and_a_summary(run: Run) -> None:
+    done = run(*IMPORT, *DICTS, "--codes", "code")
+    files = "README.md, codes.txt, config.json, manifest.json, model.safetensors, "
+    assert [line.split(maxsplit=1) for line in done.out.splitlines()] == [
         ["layout", "2019 (v0.6)"],
         ["encoder", "2 lightconv, kernels 3, 7"],
         ["decoder", "2 lightconv, kernels 3, 7"],
         ["parameters", f"{sum(p.numel() for p in make(PAIR).parameters()):,}"],
         ["vocabulary", "11 and 9"],
-        ["folder", given["out"]],
-        [
-            "files",
-            "README.md, codes.txt, config.json, manifest.json, model.safetensors, "
-            "vocab.source.txt, vocab.target.txt",
-        ],
+        ["folder", "model"],
+        ["files", f"{files}vocab.source.txt, vocab.target.txt"],
     ]
-    assert printed.err.splitlines() == [f"reading {given['checkpoint']}", f"writing {given['out']}"]
-    model = lightconv.load(given["out"])
+    assert done.code == 0 and done.err.splitlines() == ["reading x.pt", "writing model"]
+    model = lightconv.load("model")
     assert model.config == PAIR
     for ours, theirs in zip(make(PAIR).parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     languages = {"source_lang": "de", "target_lang": "en"}
-    assert ModelFolder(given["out"]).tables == {"task": {"kind": "translation", **languages}}
-    assert load_vocabularies(given["out"]).source.encode(["s0"]) == [4]
-    assert (Path(given["out"]) / "codes.txt").read_text() == codes.read_text()
+    assert ModelFolder("model").tables == {"task": {"kind": "translation", **languages}}
+    assert load_vocabularies("model").source.encode(["s0"]) == [4]
+    assert Path("model/codes.txt").read_text() == Path("code").read_text()
+    assert run(*IMPORT, *DICTS).refused("model exists")
+    assert run(*IMPORT, *DICTS, "--overwrite").code == 0
 
 
-def run(folder: Path, letters: str, *more: str) -> int:
-    """Imports folder/x.pt into folder/model, with a dictionary of 7 symbols for each letter."""
-    options = [f"{folder}/x.pt", "--out", f"{folder}/model", *more]
-    for i, letter in enumerate(letters):
-        options += ["--dict", str(dictionary(folder / f"{i}.txt", 7, letter))]
-    return main(["import", "fairseq", *options])
+def test_a_language_model_with_one_dictionary(run: Run) -> None:
+    checkpoint(TEXT, "v0.12")
+    assert run(*IMPORT, *DICTS[:2]).code == 0
+    assert Path("model/vocab.txt").exists()
+    assert lightconv.load("model").config == TEXT
 
 
-def test_a_language_model_with_one_dictionary(tmp_path: Path) -> None:
-    write(make(TEXT), "v0.12", tmp_path / "x.pt")
-    assert run(tmp_path, "w") == 0
-    assert (tmp_path / "model" / "vocab.txt").exists()
-    assert lightconv.load(tmp_path / "model").config == TEXT
-
-
-def test_equal_dictionaries_are_one(tmp_path: Path) -> None:
-    write(make(replace(PAIR, target_vocab=11)), "2019", tmp_path / "x.pt")
-    codes = tmp_path / "code"
-    codes.write_text("a b\n")
-    assert run(tmp_path, "ww", "--codes", str(codes), "--codes", str(codes)) == 0
-    names = {path.name for path in (tmp_path / "model").iterdir()}
+def test_equal_dictionaries_are_one(run: Run) -> None:
+    checkpoint(replace(PAIR, target_vocab=11))
+    dictionary("dict.en.txt", 7, "s")
+    assert run(*IMPORT, *DICTS, "--codes", "code", "--codes", "code").code == 0
+    names = {path.name for path in Path("model").iterdir()}
     assert {"vocab.txt", "codes.source.txt", "codes.target.txt"} <= names
     assert "vocab.source.txt" not in names
 
 
-def mistakes(given: dict[str, str]) -> dict[str, tuple[list[str], str]]:
-    folder = Path(given["out"]).parent
-    full = [given["checkpoint"], "--dict", given["source"], "--dict", given["target"]]
-    longer = str(dictionary(folder / "longer.txt", 8))
-    latin1 = folder / "latin1"
-    latin1.write_bytes(b"a b\n\xe4 c\n")
-    (folder / "empty").touch()
-    other = folder / "other"
-    other.mkdir(exist_ok=True)
-    (other / "thesis.tex").touch()
-    out = ["--out", given["out"]]
-    return {
-        "no dictionary": ([given["checkpoint"], *out], "--dict"),
-        "no folder": (full, "--out"),
-        "unknown option": ([*full, *out, "--dicts", "x"], "did you mean '--dict'?"),
-        "one of two": ([given["checkpoint"], "--dict", given["source"], *out], "Give --dict twice"),
-        "three": ([*full, "--dict", given["source"], *out], "--dict is given 3 times"),
-        "wrong size": (
-            [given["checkpoint"], "--dict", longer, "--dict", given["target"], *out],
-            f"{longer} has 8 symbols, but the checkpoint has 7",
-        ),
-        "no such dictionary": (["x", "--dict", f"{folder}/none", *out], "none does not exist"),
-        "no such checkpoint": ([f"{folder}/none.pt", *full[1:], *out], "there is no file"),
-        "no checkpoint": ([longer, *full[1:], *out], "is not a checkpoint: it begins with"),
-        "codes of latin1": ([*full, "--codes", str(latin1), *out], "latin1, line 2: not UTF-8"),
-        "codes empty": ([*full, "--codes", f"{folder}/empty", *out], "empty is empty"),
-        "no such codes": ([*full, "--codes", f"{folder}/none", *out], "there is no file"),
-        "folder of others": (
-            [*full, "--overwrite", "--out", str(other)],
-            "is not a model folder, so it is not overwritten",
-        ),
-        "folder exists": ([*full, "--out", str(other)], "other exists"),
-    }
+def test_a_shared_vocabulary_needs_one_dictionary(run: Run) -> None:
+    checkpoint(replace(PAIR, share_embeddings="all", target_vocab=11), "newest")
+    dictionary("dict.en.txt", 7, "t")
+    differ = "differ, but the model has one vocabulary for all"
+    assert run(*IMPORT, *DICTS).refused(differ, after="reading ")
+    assert run(*IMPORT, *DICTS[:2]).code == 0
 
 
-def test_mistakes_are_one_line(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in mistakes(given).values():
-        assert main(["import", "fairseq", *arguments]) == 2
-        *progress, error = capsys.readouterr().err.splitlines()
-        assert error.startswith("error: ")
-        assert message in error
-        assert all(line.startswith("reading ") for line in progress)
-        assert not Path(given["out"]).exists()
-    hidden = [path for path in Path(given["out"]).parent.iterdir() if path.name.startswith(".")]
-    assert hidden == []
-    assert (Path(given["out"]).parent / "other" / "thesis.tex").exists()
+BOTH = "x.pt --dict dict.de.txt --dict dict.en.txt"
+FULL = f"{BOTH} --out model"
 
 
-def test_a_shared_vocabulary_needs_one_dictionary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared = replace(PAIR, share_embeddings="all", target_vocab=11)
-    write(make(shared), "newest", tmp_path / "x.pt")
-    assert run(tmp_path, "st") == 2
-    assert "differ, but the model has one vocabulary for all" in capsys.readouterr().err
-    assert run(tmp_path, "s") == 0
-
-
-def test_overwriting(given: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command(given)) == 0
-    assert main(command(given)) == 2
-    assert "exists" in capsys.readouterr().err
-    assert main(command(given, "--overwrite")) == 0
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("x.pt --out model", "--dict"),
+        (BOTH, "--out"),
+        (f"{FULL} --dicts x", "did you mean '--dict'?"),
+        ("x.pt --dict dict.de.txt --out model", "Give --dict twice"),
+        (f"{FULL} --dict dict.de.txt", "--dict is given 3 times"),
+        (f"{FULL} --codes code --codes code --codes code", "--codes is given 3 times"),
+        (FULL.replace("dict.de", "longer"), "longer.txt has 8 symbols, but the checkpoint has 7"),
+        (FULL.replace("dict.en", "longer"), "longer.txt has 8 symbols, but the checkpoint has 5"),
+        ("x --dict none --out model", "none does not exist"),
+        (FULL.replace("x.pt", "none.pt"), "there is no file"),
+        (FULL.replace("x.pt", "longer.txt"), "is not a checkpoint: it begins with"),
+        (f"{FULL} --codes latin1", "latin1, line 2: byte 0xe4 is not UTF-8"),
+        (f"{FULL} --codes empty", "empty is empty"),
+        (f"{FULL} --codes none", "none does not exist"),
+        (f"{FULL} --codes three", "three, line 2: 'a b c', expected two symbols of BPE codes"),
+        (f"{BOTH} --overwrite --out other", "is not a model folder, so it is not overwritten"),
+        (f"{BOTH} --out other", "other exists"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, arguments: str, message: str) -> None:
+    dictionary("longer.txt", 8, "w")
+    for name, data in {"latin1": b"a b\n\xe4 c\n", "empty": b"", "three": b"a b\na b c\n"}.items():
+        Path(name).write_bytes(data)
+    Path("other").mkdir()
+    Path("other/thesis.tex").touch()
+    before = sorted(Path().rglob("*"))
+    assert run("import", "fairseq", *arguments.split()).refused(message, after="reading ")
+    assert sorted(Path().rglob("*")) == before, "nothing is written"
 
 
 FULL_DISK = """
@@ -164,30 +131,18 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_full_disk(given: dict[str, str]) -> None:
-    script = [sys.executable, "-c", FULL_DISK, *command(given)]
+def test_a_full_disk() -> None:
+    script = [sys.executable, "-c", FULL_DISK, *IMPORT, *DICTS]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "cannot be written" in done.stderr.splitlines()[-1]
-    assert "File too large" in done.stderr.splitlines()[-1]
-    assert not [path for path in Path(given["out"]).parent.iterdir() if "model" in path.name]
+    last = done.stderr.splitlines()[-1]
+    assert "cannot be written" in last and "File too large" in last
+    assert not [path for path in Path().iterdir() if "model" in path.name]
 
 
-def test_a_windows_dictionary_is_read_with_a_warning(
-    given: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = Path(given["source"])
+def test_a_windows_dictionary_is_read_with_a_warning(run: Run) -> None:
+    source = Path("dict.de.txt")
     source.write_bytes(source.read_bytes().replace(b"\n", b"\r\n"))
-    assert main(command(given)) == 0
-    warning = capsys.readouterr().err.splitlines()[0]
-    assert warning == f"warning: {source}: dropped the CR of 7 lines"
-
-
-def test_mistakes_need_no_torch() -> None:
-    code = (
-        "import sys; from lightconv.cli import main;"
-        "main(['import', 'fairseq', 'x.pt', '--dict', 'nowhere', '--out', 'y']);"
-        "main(['import', '--help']); sys.exit('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run(*IMPORT, *DICTS)
+    assert done.code == 0
+    assert done.err.splitlines()[0] == "warning: dict.de.txt: dropped the CR of 7 lines"

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lightconv import cli
 from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
 from lightconv.corpora import CORPORA
@@ -31,20 +30,15 @@ from lightconv.data.config import (
     WordsConfig,
 )
 from lightconv.data.prepared import Prepared, count_lengths, describe_side, find_edges
+from tests.commands.conftest import Done, Run
 from tests.corpora.packing import lines, write_folder
 
-Ask = Callable[[str], tuple[int, str, str]]
+Ask = Callable[[str], Done]
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Exit code, output and complaints of a command."""
-
-    def run(arguments: str) -> tuple[int, str, str]:
-        code = cli.main(["prepare", *arguments.split()])
-        return code, *capsys.readouterr()
-
-    return run
+def ask(run: Run) -> Ask:
+    return lambda arguments: run("prepare", *arguments.split())
 
 
 @pytest.fixture
@@ -91,13 +85,11 @@ def test_parallel_files(ask: Ask, text: Path) -> None:
 
 
 def test_language_modelling(ask: Ask, text: Path) -> None:
-    settings = "--set pipeline.subword.kind=words"
-    code, out, _ = ask(f"--text train.en --valid dev.en --out lm {settings}")
-    assert code == 0
+    done = ask("--text train.en --valid dev.en --out lm --set pipeline.subword.kind=words")
     data = Prepared.open("lm")
     assert (data.task.kind, data.sides) == ("language_model", ("text",))
     assert data.pipeline.config.subword == WordsConfig()
-    assert ["task", "language", "model"] in [line.split() for line in out.splitlines()]
+    assert ["task", "language", "model"] in [line.split() for line in done.out.splitlines()]
 
 
 def test_summaries(ask: Ask, text: Path) -> None:
@@ -113,27 +105,21 @@ def test_summaries(ask: Ask, text: Path) -> None:
     assert data.references("valid") == ["one", "four"]
 
 
-def test_a_corpus_by_name(ask: Ask, text: Path) -> None:
-    code, out, _ = ask("synthetic-reverse --out data --processes 1")
-    assert code == 0
+def test_a_corpus_by_name_and_its_recipe(
+    ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = ask("synthetic-reverse --out data --processes 1").out
     assert Prepared.open("data").task.corpus == "synthetic-reverse"
     assert "20,000" in out and "next:" not in out, "no recipe is made for it"
-
-
-def test_the_recipe_for_a_corpus_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
-) -> None:
     made = make("synthetic-lm", Settings(train=20, valid=5, test=5))
     corpus = replace(made, task=replace(made.task, corpus="debian-lm"))
     monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: corpus)
-    code, out, _ = ask(f"debian-lm --out {tmp_path / 'data'}")
-    assert code == 0
-    assert f"next: lightconv train debian-lm-dynamicconv-small --data {tmp_path / 'data'}" in out
+    out = ask("debian-lm --out lm").out
+    assert "next: lightconv train debian-lm-dynamicconv-small --data lm --out RUN" in out
 
 
 def test_list(ask: Ask) -> None:
-    code, out, _ = ask("--list")
-    assert code == 0
+    out = ask("--list").out
     assert all(name in out and entry.about in out for name, entry in CORPORA.items())
     assert "de-en.tgz" in out and "Needs nothing" in out
     assert max(map(len, out.splitlines())) <= 100
@@ -142,12 +128,10 @@ def test_list(ask: Ask) -> None:
 def test_torch_is_not_needed(text: Path) -> None:
     code = "import sys; from lightconv.cli import main; sys.exit(main() or 'torch' in sys.modules)"
     command = [sys.executable, "-c", code, "prepare", *TEXT.split()]
-    done = subprocess.run(command, check=False)
-    assert done.returncode == 0
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 # --- Mistakes
-
 
 BAD_FILES = {
     "empty": b"",
@@ -175,7 +159,7 @@ MISTAKES = {
     "--text empty --out x": "empty is empty, expected lines of text",
     "--jsonl train.en --out x": "--jsonl train.en: expected a file that ends with .jsonl",
     "--text . --out x": ". is a folder, expected a text file",
-    f"{TEXT} --processes 0": "--processes 0 must be at least 1",
+    f"{TEXT} --processes 0": "argument --processes: '0', expected",
     f"{TEXT} --set pipeline.subword.vocab=9": "pipeline.subword.vocab=9 must be at least 260",
     f"{TEXT} --set filter.max_len=9": "unknown field filter=9; did you mean 'filters'?",
     "--text train.en --out dev.en/x": "dev.en/x cannot be made: ",
@@ -194,22 +178,17 @@ MISTAKES = {
 def test_mistakes_are_one_line(ask: Ask, text: Path, arguments: str) -> None:
     write_folder(text, BAD_FILES)
     before = sorted(text.iterdir())
-    code, out, err = ask(arguments)
-    assert (code, out) == (2, "")
-    assert f"error: {MISTAKES[arguments]}" in err.splitlines()[-1]
+    assert ask(arguments).refused(f"error: {MISTAKES[arguments]}", after="reading ")
     assert sorted(text.iterdir()) == before, "nothing is written"
 
 
 def test_marks_of_other_systems_are_one_warning(ask: Ask, text: Path) -> None:
     (text / "train.en").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\nfour\r\n")
     # What is held out is read from the same file: still one warning.
-    code, _, err = ask(f"{PAIR} --train train --out data {SMALL}")
-    assert code == 0
-    warned = [line for line in err.splitlines() if line.startswith("warning: ")]
-    assert warned == [
-        "warning: train.de and train.en: dropped the byte order mark of 1 file and the carriage "
-        "return (CR) of 4 lines"
-    ]
+    done = ask(f"{PAIR} --train train --out data {SMALL}")
+    dropped = "dropped the byte order mark of 1 file and the carriage return (CR) of 4 lines"
+    assert done.code == 0 and done.err.count("warning: ") == 1
+    assert f"warning: train.de and train.en: {dropped}\n" in done.err
 
 
 def test_what_exists_is_replaced_when_asked_for(

@@ -1,4 +1,4 @@
-"""`lightconv translate` and its like: lines in, lines out, exit codes, one-line errors."""
+"""`lightconv translate`, `score` and their like: lines in, lines out, one-line errors."""
 
 import gzip
 import json
@@ -20,6 +20,8 @@ from tests.decode.fakes import BANDS, words_model
 from tests.trained import Trained
 
 from .conftest import Run
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_lines_in_lines_out(run: Run, copies: Trained) -> None:
@@ -102,6 +104,13 @@ def test_long_lines(run: Run, copies: Trained) -> None:
     assert start.out == "w1\nw1 w2 w3\n" and "only the first 3 are read" in start.err
 
 
+def test_marks_between_sentences(run: Run) -> None:
+    command = ("summarize", ROOT / "tests" / "golden" / "models" / "summary", "--prefix")
+    line = "The dog sees.\tA dog. ¶ A cat.\n"
+    kept, joined = (run(*command, *more, stdin=line).out for more in (["--sentences"], []))
+    assert kept.startswith("A dog. ¶ A cat.") and joined == kept.replace("¶ ", "")
+
+
 def test_mistakes_need_no_torch(copies: Trained) -> None:
     code = (
         "import sys; from lightconv.cli import main; code = main(sys.argv[1:]);"
@@ -182,12 +191,12 @@ def places(
 @pytest.mark.parametrize(
     "command, words",
     [
-        ("translate {copies} --beam 0", "beam=0 must be at least 1"),
+        ("translate {copies} --beam 0", "argument --beam: '0', expected"),
         ("translate {copies} --n-best 4", "n_best=4 must not be above beam=3"),
-        ("translate {copies} --n-best 0", "n_best=0 must be at least 1"),
+        ("translate {copies} --n-best 0", "argument --n-best: '0'"),
         ("translate {copies} --set max_len_ratio=0 --set min_len=9", "min_len=9 must not be above"),
         ("translate {copies} --set alfa=1", "did you mean 'alpha'"),
-        ("translate {copies} --max-source 0", "max_source=0 must be at least 1"),
+        ("translate {copies} --max-source 0", "argument --max-source: '0'"),
         ("translate {copies} --set min_len=90", "line 1: at least 90 tokens, and at most 7"),
         ("translate {copies} --set min_len_ratio=9", "line 1: at least 18 tokens, and at most 7"),
         ("translate {copies} --engine torch --quantize int8", "the C++ engine, got engine='torch'"),
@@ -253,10 +262,52 @@ def test_columns_are_separated_by_tabs_only() -> None:
     assert [found["text"], *(each["text"] for each in found["outputs"])] == ["A\tB"] * 3
 
 
+# --- score
+
+
+def test_scores_of_texts(run: Run, texts: Trained) -> None:
+    lines = (texts.data / "test.text.txt").read_text()
+    expected = lightconv.load(texts.model).score(lines.splitlines())
+    done = run("score", texts.model, stdin=lines)
+    assert done.out.splitlines() == [f"{scored.logprob:.6f}" for scored in expected]
+    assert done.err.startswith("perplexity|unit:word|base:e|eos:counted|lines:30|")
+    total = run("score", texts.model, "--total", "--input", texts.data / "test.text.txt")
+    assert total == (0, done.err, "")
+    one = run("score", texts.model, "--format", "jsonl", stdin="the\n")
+    found = json.loads(one.out.splitlines()[0])
+    assert found["tokens"] == ["the", "</s>"] and len(found["logprobs"]) == 2
+    assert run("score", texts.model, stdin="") == (0, "", "")
+
+
+def test_scores_of_pairs(run: Run, copies: Trained, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("w1 w2\nw3\n")
+    (tmp_path / "out").write_text("w1 w2\nw4\n")
+    two = run("score", copies.model, "--source", tmp_path / "in", "--target", tmp_path / "out")
+    one = run("score", copies.model, stdin="w1 w2\tw1 w2\nw3\tw4\n")
+    assert two == one and two.code == 0
+    good, bad = map(float, two.out.split())
+    assert bad < good < 0.0
+
+
+def test_wrong_pairs(run: Run, copies: Trained, texts: Trained, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("w1\nw2\n")
+    (tmp_path / "out").write_text("w1\n")
+    both = ("--source", tmp_path / "in", "--target", tmp_path / "out")
+    for model, arguments, words in (
+        (copies, both, ("2 lines", "has 1")),
+        (copies, both[:2], ("belong together",)),
+        (copies, (*both, "--input", tmp_path / "in"), ("--input and --source",)),
+        (texts, both, ("is a language model",)),
+        (texts, ("--input", tmp_path / "no"), ("does not exist",)),
+    ):
+        assert run("score", model.model, *arguments).refused(*words)
+    alone = run("score", copies.model, stdin="w1\tw1\nw1\n")
+    assert alone.code == 2 and "standard input, line 2: 0 tabs" in alone.err
+
+
 # --- Real pipes
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
-ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_person_gets_an_answer_for_each_line(copies: Trained) -> None:

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import lightconv
-from lightconv.commands.train import _warn_idle
 from lightconv.data import PAD
 from lightconv.models import AdaptiveConfig, DynamicConvConfig
 from lightconv.models.folder import build
@@ -32,7 +31,6 @@ from lightconv.train.log import read_log
 from lightconv.train.optim import batch_loss, empty_batch
 from tests.harness.agent import RANKS
 from tests.harness.examples import fingerprint, lm_config, model_config, prepare, write_recipe
-from tests.harness.examples import recipe as make_recipe
 from tests.harness.server import Answer as Row
 from tests.harness.server import RankServer, environment
 from tests.train.rank_cases import (
@@ -366,17 +364,6 @@ def test_divergence_is_exit_3(rank_server: RankServer, data: Path, tmp_path: Pat
     )
     rows = rank_server.run("train", path, "--data", data, "--out", tmp_path / "run")
     assert refused(rows, "diverged at step ", "examples ", "The last checkpoint is ", code=3)
-
-
-def test_too_few_batches_for_all_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    found = make_recipe(model_config(), max_tokens=4000)
-    _warn_idle(found, 1.0, 1)
-    _warn_idle(found, 3.9, 4)
-    assert capfd.readouterr().err == ""
-    _warn_idle(found, 1.0, 4)
-    err = capfd.readouterr().err
-    assert err.startswith("note: an update has 1.0 batches for 4 processes, of which some have ")
-    assert "--set train.max_tokens=1000 " in err
 
 
 # --- A metric

@@ -1,1 +1,1 @@
-"""Commands: one file each, the only users of argparse and of printed tables."""
+"""Commands: the only users of argparse and of printed tables."""

@@ -7,29 +7,33 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import Display, print_groups
+from lightconv.corpora import find_entry
 from lightconv.demo.plan import METRICS, PLANS, SOURCES, headline, quick
 
 if TYPE_CHECKING:
     from lightconv.demo.run import Demo
 
-STAGES = (
-    "text",
-    "training",
-    "scores on held-out text",
-    "the operator against attention",
-    "report",
-)
+STAGES = ("text", "training", "scores on held-out text", "the operator against attention", "report")
 USES = {"translation": "interactive", "lm": "generate", "summary": "summarize"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the stages that are missing; prints a short table and the path of the page."""
-    options = _parser().parse(argv)
+    parser = Parser(
+        "demo",
+        "Fetches real text, trains a small model for a few minutes, measures it and writes an HTML "
+        "page that needs no network. Stopped or killed, the same command resumes.",
+        "lightconv demo",
+        "lightconv demo --task summary",
+        "lightconv demo --corpus debian-en-fr --out runs/french",
+    )
+    parser.add(f"--task {'|'.join(PLANS)}", "default: translation", default="translation")
+    parser.add("--out DIR", "folder of everything; default: runs/demo-TASK")
+    parser.add("--corpus NAME", "other text of `lightconv prepare --list`, fetched or invented")
+    parser.add("--quick", "everything in seconds; the model learns nothing")
+    options = parser.parse(argv)
     task, plan = options.task, PLANS[options.task]
     out = options.out or Path("runs") / f"demo-{task}"
     if options.corpus is not None:
-        from lightconv.corpora import find_entry
-
         find_entry(options.corpus)
 
     # Imports numpy and more: mistakes above are answered at once.
@@ -39,35 +43,28 @@ def main(argv: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     demo = Demo(task, quick(plan) if options.quick else plan, out, options.corpus)
     print(f"lightconv demo: {plan.about}; everything is kept in {out}")
-    _head(1)
+    _begin(1)
     with Display(idle="preparing") as display:
         demo.prepare(display)
     code = 0 if demo.done else _run(demo)
-    if code:
-        return code
-    _summarize(demo)
-    return 0
+    if not code:
+        _summarize(demo)
+    return code
 
 
 def _check_packages(task: str) -> None:
     """Raises ValueError before minutes are spent, if a package is missing that comes later."""
-    needed = [("matplotlib", "plot", "the demo's plots need")]
-    if task == "summary":
-        needed.append(("rouge_score", "rouge", "scores of summaries need"))
-    for package, extra, what in needed:
-        if find_spec(package) is None:
+    for package, extra in [("matplotlib", "plot"), ("rouge_score", "rouge")]:
+        if find_spec(package) is None and (extra == "plot" or task == "summary"):
             raise ValueError(
-                f"{what} the package {package}, expected it to be installed. Install it with "
-                f"pip install 'lightconv[{extra}]'"
+                f"the demo of {task} needs the package {package}, expected it to be installed. "
+                f"Install it with pip install 'lightconv[{extra}]'"
             )
 
 
 def _run(demo: "Demo") -> int:
     """Trains, measures and writes the page; an exit code."""
-    _head(2)
-    if demo.trained:
-        print("  done before")
-    else:
+    if _begin(2, done=demo.trained):
         print(
             f"  {demo.plan.steps:,} updates of about {demo.plan.tokens:,} tokens: some "
             f"{demo.plan.minutes:g} minutes on two cores. Ctrl-C saves; the same command resumes\n"
@@ -76,25 +73,23 @@ def _run(demo: "Demo") -> int:
         )
         if code := demo.train():
             return code
-    _head(3)
-    if "scores" in demo.results:
-        print("  done before")
-    else:
+    if _begin(3, done="scores" in demo.results):
         demo.measure_model()
     with Display(idle="working") as display:
-        _head(4)
-        if "growth" in demo.results:
-            print("  done before")
-        else:
+        if _begin(4, done="growth" in demo.results):
             demo.measure_operator(display)
-        _head(5)
+        _begin(5)
         display.show("drawing (the first time, matplotlib lists the machine's fonts)")
         demo.write_page()
     return 0
 
 
-def _head(stage: int) -> None:
+def _begin(stage: int, *, done: bool = False) -> bool:
+    """Prints the head of a stage; True if there is work to do."""
     print(f"\n{stage}/{len(STAGES)} {STAGES[stage - 1]}", flush=True)
+    if done:
+        print("  done before")
+    return not done
 
 
 def _summarize(demo: "Demo") -> None:
@@ -117,25 +112,3 @@ def _summarize(demo: "Demo") -> None:
     print_groups({"": rows}, header, header)
     print(f"\nthe model:  lightconv {USES[task]} {demo.run}")
     print(f"the report: {demo.report} (open it in a browser; it needs no network)", flush=True)
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "demo",
-        "Fetches real text, trains a small model for a few minutes, scores it against baselines "
-        "without a model, measures the operator against attention, and writes one HTML page with "
-        "plots that opens without a network. Stopped or killed, the same command resumes.",
-        "lightconv demo",
-        "lightconv demo --task summary",
-        "lightconv demo --corpus debian-en-fr --out runs/french",
-    )
-    add = parser.add_argument
-    add("--task", choices=list(PLANS), default="translation")
-    add("--out", metavar="DIR", type=Path, help="folder of everything; default: runs/demo-TASK")
-    add(
-        "--corpus",
-        metavar="NAME",
-        help="other text, one of `lightconv prepare --list` that can be fetched or is invented",
-    )
-    add("--quick", action="store_true", help="everything in seconds; the model learns nothing")
-    return parser

@@ -1,14 +1,14 @@
-"""`lightconv evaluate`: signed scores of a model or of texts, and of one system against another."""
+"""`lightconv evaluate` and `lightconv tune`: signed scores of a model or of texts; search tuned."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, print_rows, tell
-from lightconv.data.text import Notes, check_lines, read_lines
+from lightconv.data.text import Notes, read_lines, side_by_side
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -35,11 +35,8 @@ MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", 
 UNSET: tuple[object, ...] = (None, False, [])
 
 
-def main(argv: Sequence[str]) -> int:
-    """Prints one line for each measure, for a model after a table."""
+def evaluate(argv: Sequence[str]) -> int:
     options = _parser().parse(argv)
-    if options.samples < 1:
-        raise ValueError(f"--samples {options.samples}, expected at least 1")
     if not 0 <= options.seed < 1 << 32:
         raise ValueError(f"--seed {options.seed}, expected 0 to {(1 << 32) - 1}")
     if options.model is not None:
@@ -72,19 +69,13 @@ def _evaluate_model(options: Namespace) -> int:
     from lightconv.device import choose_device
     from lightconv.evaluate.comparison import Evaluation
 
+    same = ("model", "data", "against", "ensemble", "compare", "limit", "samples", "seed")
     evaluation = Evaluation(
-        model=options.model,
-        data=options.data,
+        **{name: getattr(options, name) for name in same},
         split=options.split or "test",
         settings=[*options.set, *([] if options.beam is None else [f"beam={options.beam}"])],
         metrics=options.metric,
-        against=options.against,
-        ensemble=options.ensemble,
-        compare=options.compare,
         baselines=options.floor,
-        limit=options.limit,
-        samples=options.samples,
-        seed=options.seed,
         text=TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none"),
     )
     report = evaluation.run(choose_device(options.device))
@@ -113,10 +104,6 @@ def _check_model(options: Namespace) -> None:
         raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
     if options.hypotheses or options.references:
         raise ValueError("--hypotheses and --references are files, expected none with a model")
-    for name in ("beam", "limit"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}, expected at least 1")
     if options.compare and options.quantize != "int8":
         raise ValueError("--compare without --quantize int8, expected both")
     folder = ModelFolder(options.model)
@@ -130,7 +117,6 @@ def _check_model(options: Namespace) -> None:
 
 
 def _describe(evaluation: "Evaluation", report: "Report") -> dict[str, str]:
-    """Facts about an evaluation by name."""
     from lightconv.evaluate.system import describe_search
 
     facts = {
@@ -138,33 +124,30 @@ def _describe(evaluation: "Evaluation", report: "Report") -> dict[str, str]:
         "data": f"{evaluation.data} ({evaluation.split})",
     }
     outputs, exact = report.outputs, report.exact
-    if outputs is not None:
-        quantize = evaluation.text.quantize
-        reason = outputs.reason.partition(": ")[2]
-        search = describe_search(evaluation.decode)
+    if outputs is None:
+        return facts
+    quantize = "" if evaluation.text.quantize == "none" else f", {evaluation.text.quantize}"
+    reason = outputs.reason.partition(": ")[2]
+    search = describe_search(evaluation.decode)
+    facts |= {
+        "lines": f"{evaluation.count:,}",
+        "search": ", ".join(f"{name} {value}" for name, value in search.items()),
+        "engine": outputs.engine + quantize + (f" ({reason})" if reason else ""),
+        "time": _describe_rate(outputs),
+    }
+    if exact is not None:
         facts |= {
-            "lines": f"{evaluation.count:,}",
-            "search": ", ".join(f"{name} {value}" for name, value in search.items()),
-            "engine": outputs.engine
-            + ("" if quantize == "none" else f", {quantize}")
-            + (f" ({reason})" if reason else ""),
-            "time": _describe_rate(outputs),
+            "time, float32": _describe_rate(exact),
+            "speed": f"{exact.seconds / outputs.seconds:.2f}x of float32",
+            "same outputs": f"{report.same:,} of {evaluation.count:,}",
         }
-        if exact is not None:
-            facts |= {
-                "time, float32": _describe_rate(exact),
-                "speed": f"{exact.seconds / outputs.seconds:.2f}x of float32",
-                "same outputs": f"{report.same:,} of {evaluation.count:,}",
-            }
     return facts
 
 
 def _describe_rate(outputs: "Outputs") -> str:
     seconds, count = outputs.seconds, len(outputs.hypotheses)
-    return (
-        f"{seconds:.1f} s, {count / seconds:,.1f} sentences/s, "
-        f"{outputs.tokens / seconds:,.0f} tokens/s"
-    )
+    rates = f"{count / seconds:,.1f} sentences/s, {outputs.tokens / seconds:,.0f} tokens/s"
+    return f"{seconds:.1f} s, {rates}"
 
 
 def _table(report: "Report") -> Iterator[list[str]]:
@@ -178,18 +161,18 @@ def _table(report: "Report") -> Iterator[list[str]]:
 def _results(metrics: Sequence[Metric], options: Namespace) -> Iterator[Score | Comparison]:
     """Scores of files, or comparisons with another file."""
     against = [options.against] if options.against else []
-    hypotheses, *others = _read([options.hypotheses, *options.references, *against])
-    for warning in _doubts(metrics, hypotheses):
-        tell(f"warning: {warning}")
+    notes, paths = Notes(), [options.hypotheses, *options.references, *against]
+    lines = side_by_side(paths, partial(read_lines, notes=notes))
+    hypotheses, *others = map(list, zip(*lines, strict=True))
+    for warning in (notes.warning(), *_doubts(metrics, hypotheses)):
+        if warning is not None:
+            tell(f"warning: {warning}")
     if not against:
-        for metric in metrics:
-            yield metric.score(hypotheses, *others)
-        return
+        return (metric.score(hypotheses, *others) for metric in metrics)
     *references, baseline = others
-    texts = (hypotheses, baseline, *references)
-    for metric in metrics:
-        if isinstance(metric, Summed):
-            yield paired_bootstrap(metric, *texts, samples=options.samples, seed=options.seed)
+    compare = partial(paired_bootstrap, samples=options.samples, seed=options.seed)
+    summed = (metric for metric in metrics if isinstance(metric, Summed))
+    return (compare(metric, hypotheses, baseline, *references) for metric in summed)
 
 
 def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[str]:
@@ -204,24 +187,11 @@ def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[st
             yield f"the hypotheses seem not to be tokenised, {metric.name} expects that they are"
 
 
-def _read(paths: Sequence[Path]) -> list[list[str]]:
-    """Lines of files; ValueError if one has more than another."""
-    notes = Notes()
-    texts = [list(read_lines(path, notes)) for path in paths]
-    if warning := notes.warning():
-        tell(f"warning: {warning}")
-    check_lines(paths, texts)
-    return texts
-
-
 def _parser() -> Parser:
     parser = Parser(
         "evaluate",
-        "Scores a model on prepared data the way its set-up is scored: the search of its recipe, "
-        "subwords removed, the paper's measure and the usual ones. Or scores texts against "
-        "references, line by line. Every score is printed with a signature of all that influenced "
-        "it. With --against, a second system is compared by paired bootstrap resampling (Koehn, "
-        "2004).",
+        "Scores a model on prepared data, or texts against references; every score is signed. "
+        "--against compares a second system by paired bootstrap resampling (Koehn, 2004).",
         "lightconv evaluate runs/first --data data/debian --split test",
         "lightconv evaluate my-model --data data/debian --floor --against other-model",
         "lightconv evaluate my-model --data data/debian --quantize int8 --compare",
@@ -229,55 +199,90 @@ def _parser() -> Parser:
         "lightconv evaluate --hypotheses out.tok --references ref.tok --metric tokenized_bleu",
         "lightconv evaluate --hypotheses out.txt --references ref.txt --against baseline.txt",
     )
-    add = parser.add_argument
-    number: dict[str, Any] = {"metavar": "N", "type": int}
-    file: dict[str, Any] = {"metavar": "FILE", "type": Path}
-    repeated: dict[str, Any] = {"action": "append", "default": []}
-    add("model", metavar="MODEL", type=Path, nargs="?", help="a model folder, or a run")
-    add("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
-    add("--split", metavar="NAME", help="default: test")
-    add("--beam", **number, help="default: the model's own")
-    parser.add_settings(
-        "change another value of the search, such as alpha=0.6", metavar="NAME=VALUE"
-    )
-    add(
-        "--floor",
-        action="store_true",
-        help="beside it: the source as output, and what training says of the nearest source",
-    )
-    add(
-        "--ensemble",
-        metavar="MODEL",
-        type=Path,
-        **repeated,
-        help="another model of the same data: the mean of all is searched; may be repeated",
-    )
-    add("--limit", **number, help="only the first N lines")
-    add("--out", **file, help="write the outputs there")
-    add("--overwrite", action="store_true", help="replace an older FILE")
-    parser.add_device()
-    add("--engine", choices=["auto", "native", "torch"], help="default: auto")
-    add("--quantize", choices=["none", "int8"], help="default: none")
-    add(
-        "--compare",
-        action="store_true",
-        help="with --quantize int8: decode in float32 too; scores, speeds and paired bootstrap",
-    )
-    add("--hypotheses", **file, help="outputs, one per line; .gz, .bz2, .xz are unpacked")
-    add("--references", **file, **repeated, help="may be given several times")
-    add(
-        "--metric",
-        metavar="NAME",
-        **repeated,
-        help=f"may be given several times: {', '.join(METRICS)}; default: {' and '.join(DEFAULT)}",
-    )
-    add("--target-lang", metavar="LANG", help="zh: cut Chinese as sacrebleu does for it")
-    add(
-        "--against",
-        **file,
-        help="outputs of another system for the same lines; with a model also another model",
-    )
-    add("--samples", **number, default=SAMPLES, help=f"default: {SAMPLES}")
-    add("--seed", **number, default=SEED, help=f"default: {SEED}")
-    add("--format", choices=["text", "jsonl"], default="text", help="default: text")
+    add = parser.add
+    parser.add_search("[MODEL]")
+    parser.add_data()
+    add("--split NAME", "default: test")
+    add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
+    add("--limit N", "only the first N lines")
+    add("--out FILE", "write the outputs there")
+    add("--overwrite", "replace an older FILE")
+    add("--compare", "with --quantize int8: decode in float32 too, and compare scores and speeds")
+    add("--hypotheses FILE", "outputs, one per line; .gz, .bz2, .xz are unpacked")
+    add("--references FILE ...", "may be given several times")
+    defaults = f"{', '.join(METRICS)}; default: {' and '.join(DEFAULT)}"
+    add("--metric NAME ...", f"may be given several times: {defaults}")
+    add("--target-lang LANG", "zh: cut Chinese as sacrebleu does for it")
+    add("--against FILE", "outputs of another system for the same lines, or another model")
+    add("--samples N", f"default: {SAMPLES}", default=SAMPLES)
+    add("--seed N", f"default: {SEED}", default=SEED, type=int)
+    add("--format text|jsonl", "default: text", default="text")
     return parser
+
+
+def tune(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "tune",
+        "Chooses length penalty and, for a run, the number of averaged checkpoints on validation "
+        "data, and writes the choice into the model folder (RUN/model for a run).",
+        "lightconv tune runs/first --data data/debian",
+        "lightconv tune my-model --data data/debian --alphas 0.4,0.6,0.8,1.0 --limit 500",
+        "lightconv tune my-model --data data/cnn --grid max_len_plus=100,120,140 --dry-run",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add_data(required=True)
+    parser.add("--split NAME", "default: valid", default="valid")
+    parser.add("--alphas A,B,C", "length penalties (default: 0 to 2)", type=_numbers, default=())
+    parser.add("--counts A,B,C", "numbers of checkpoints (default: 1 to 20)", default=())
+    parser.add("--grid NAME=A,B,C ...", "of the search, such as max_len_plus=100,140", type=_values)
+    parser.add("--metric NAME", "default: the one of the task")
+    parser.add("--limit N", "only the first N lines")
+    parser.add("--dry-run", "print, and write nothing")
+    parser.add_device()
+    options = parser.parse(argv)
+
+    from lightconv.device import choose_device
+    from lightconv.evaluate.tune import Tuner
+
+    grid = dict(options.grid)
+    same = ("split", "alphas", "counts", "metric", "limit")
+    given = {name: getattr(options, name) for name in same}
+    tuner = Tuner(options.model, options.data, grid=grid, **given)
+    trials = list(tuner.trials(choose_device(options.device)))
+    best = tuner.best(trials)
+    header = ["", "checkpoints", "alpha", *grid, "score"]
+    rows = [
+        [
+            "*" if trial is best else "",
+            str(len(trial.averaged) or "-"),
+            f"{trial.config.alpha:g}",
+            *(str(getattr(trial.config, name)) for name in grid),
+            f"{abs(trial.value):.2f}",
+        ]
+        for trial in trials
+    ]
+    print_groups({"": rows}, header, header[1:])
+    if not options.dry_run:
+        tuner.write(best)
+    return 0
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """`0.4,1` as numbers from 0 on."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0.0 <= number < 100.0 for number in found):
+        raise ArgumentTypeError(f"{text[:60]!r}, expected numbers such as 0.4,0.6")
+    return found
+
+
+def _values(text: str) -> tuple[str, tuple[str, ...]]:
+    """`beam=4,5` as a name and its values."""
+    name, sign, values = text.partition("=")
+    found = tuple(value.strip() for value in values.split(","))
+    if not sign or not name or not all(found) or name == "alpha":
+        hint = "--alphas has those" if name == "alpha" else "expected name=value,value"
+        raise ArgumentTypeError(f"{text[:60]!r}, {hint}")
+    return name, found

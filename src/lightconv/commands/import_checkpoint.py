@@ -1,28 +1,42 @@
 """`lightconv import`: a model of another toolkit becomes a model folder."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import Parser, warnings_told
 from lightconv.console import print_rows, tell
-from lightconv.data.subword import LARGEST_CODES, PAIR_CODES, SHARED_CODES
+from lightconv.data.subword import PAIR_CODES, SHARED_CODES, Codes
+from lightconv.data.text import check_file
 from lightconv.data.vocabulary import SPECIALS, Vocabularies, Vocabulary
-
-if TYPE_CHECKING:
-    from lightconv.models.config import ModelConfig
+from lightconv.models.config import ModelConfig, Seq2SeqConfig
+from lightconv.models.folder import ModelFolder, check_free, describe_layers
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the checkpoint and its dictionaries, writes the folder, prints a summary."""
-    options = _parser().parse(argv)
-    dictionaries = [_read_dictionary(path) for path in _at_most_two("--dict", options.dict)]
-    codes = _read_codes(_at_most_two("--codes", options.codes))
+    parser = Parser(
+        "import",
+        "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; any version since "
+        "2019) into a model folder. The pickle is read as data, and nothing in it is run.",
+        "lightconv import fairseq checkpoint_best.pt --dict dict.de.txt --dict dict.en.txt "
+        "--codes code --out de-en",
+        "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",
+    )
+    parser.add("FORMAT", "the toolkit that wrote it: fairseq", choices=["fairseq"])
+    parser.add("CHECKPOINT", "a .pt file")
+    parser.add("--dict FILE ...", "its dict.txt; twice for source and target", required=True)
+    parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")
+    parser.add("--out FOLDER", "the model folder to write", required=True)
+    parser.add("--overwrite", "replace an older model folder")
+    options = parser.parse(argv)
+    for name in ("dict", "codes"):
+        if (given := len(getattr(options, name))) > 2:
+            raise ValueError(f"--{name} is given {given} times, expected at most source and target")
+    with warnings_told(tell):
+        dictionaries = list(map(Vocabulary.from_fairseq, options.dict))
+    codes = _read_codes(options.codes)
 
     # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
-    from lightconv.models.folder import ModelFolder, check_free, describe_layers
     from lightconv.models.tensors import parameters
 
     check_free(options.out, overwrite=options.overwrite)
@@ -53,25 +67,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose_vocabulary(
-    dictionaries: Sequence[Vocabulary], paths: Sequence[Path], config: "ModelConfig"
+    dictionaries: Sequence[Vocabulary], paths: Sequence[Path], config: ModelConfig
 ) -> Vocabularies:
     """Vocabularies of the model; ValueError if the dictionaries do not fit it."""
-    from lightconv.models.config import Seq2SeqConfig
-
-    if isinstance(config, Seq2SeqConfig):
-        sizes = (config.source_vocab, config.target_vocab)
-        shares = config.share_embeddings == "all"
-    else:
-        sizes = (config.vocab, config.vocab)
-        shares = True
+    sizes = config.vocab_sizes
+    shares = not isinstance(config, Seq2SeqConfig) or config.share_embeddings == "all"
     source, target = dictionaries[0], dictionaries[-1]
     for vocabulary, path, size in zip((source, target), (paths[0], paths[-1]), sizes, strict=True):
         if len(vocabulary) != size:
-            hint = (
-                "Give --dict twice, for source and target"
-                if len(paths) == 1 and sizes[0] != sizes[1]
-                else "Is it the dictionary that the model was trained with?"
-            )
+            hint = "Is it the dictionary that the model was trained with?"
+            if len(paths) == 1 and sizes[0] != sizes[1]:
+                hint = "Give --dict twice, for source and target"
             raise ValueError(
                 f"{path} has {len(vocabulary) - SPECIALS} symbols, but the checkpoint has "
                 f"{size - SPECIALS}. {hint}"
@@ -86,62 +92,9 @@ def choose_vocabulary(
     return Vocabularies(source, target)
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        "import",
-        "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; translation or "
-        "language model; any version since 2019) into a model folder. The checkpoint is a pickle: "
-        "it is read as data, and nothing in it is run.",
-        "lightconv import fairseq checkpoint_best.pt --dict dict.de.txt --dict dict.en.txt "
-        "--codes code --out de-en",
-        "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",
-    )
-    add = parser.add_argument
-    file: dict[str, Any] = {"type": Path, "action": "append"}
-    add("format", choices=["fairseq"], help="the toolkit that wrote it")
-    add("checkpoint", metavar="CHECKPOINT", type=Path, help="a .pt file")
-    text = "its dict.txt; twice for source and target"
-    add("--dict", metavar="DICT", **file, required=True, help=text)
-    text = "BPE codes to keep with it; twice for source and target"
-    add("--codes", metavar="CODES", **file, default=[], help=text)
-    add("--out", metavar="FOLDER", type=Path, required=True, help="the model folder to write")
-    add("--overwrite", action="store_true", help="replace an older model folder")
-    return parser
-
-
-def _at_most_two(option: str, paths: list[Path]) -> list[Path]:
-    if len(paths) > 2:
-        raise ValueError(
-            f"{option} is given {len(paths)} times, expected at most source and target"
-        )
-    return paths
-
-
-def _read_dictionary(path: Path) -> Vocabulary:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        vocabulary = Vocabulary.from_fairseq(path)
-    for warning in caught:
-        tell(f"warning: {warning.message}")
-    return vocabulary
-
-
 def _read_codes(paths: Sequence[Path]) -> dict[str, bytes]:
+    for path in paths:
+        check_file(path)
+        Codes.load(path)
     names = PAIR_CODES if len(paths) == 2 else (SHARED_CODES,)
-    return {name: _read_text(path) for name, path in zip(names, paths, strict=False)}
-
-
-def _read_text(path: Path) -> bytes:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}, expected BPE codes")
-    if path.stat().st_size > LARGEST_CODES:
-        raise ValueError(f"{path} is longer than {LARGEST_CODES >> 20} MB, expected BPE codes")
-    data = path.read_bytes()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: not UTF-8, expected BPE codes") from None
-    if not text.strip():
-        raise ValueError(f"{path} is empty, expected BPE codes")
-    return data
+    return {name: path.read_bytes() for name, path in zip(names, paths, strict=False)}

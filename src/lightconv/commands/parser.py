@@ -1,9 +1,14 @@
 """Arguments of a command: help that ends with examples, errors that name the nearest option."""
 
 import argparse
-from collections.abc import Sequence
+import shutil
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightconv.console import suggest
 
@@ -12,26 +17,51 @@ class Parser(argparse.ArgumentParser):
     """Parser of one command; a wrong argument is a ValueError."""
 
     def __init__(self, command: str, description: str, *examples: str) -> None:
+        width = max(shutil.get_terminal_size().columns - 2, 11)
         super().__init__(
             prog=f"lightconv {command}",
-            description=description,
+            description=textwrap.fill(description, width),
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
-            formatter_class=_Help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    def add_model(self) -> None:
-        """MODEL, a folder."""
-        self.add_argument("model", metavar="MODEL", type=Path, help="a model folder, or a run")
+    def add(self, usage: str, text: str, *, group: Any = None, **more: Any) -> None:
+        """Adds an argument as a usage line has it: `--beam N`, `--set NAME=VALUE ...`, `[MODEL]`.
 
-    def add_settings(self, text: str, *, metavar: str = "PATH=VALUE") -> None:
-        """--set, any number of times."""
-        self.add_argument("--set", metavar=metavar, action="append", default=[], help=text)
+        The word for the value tells its type; `...` repeats it; without a value it is a switch.
+        """
+        name, *words = usage.strip("[]").split()
+        is_option, is_many = name.startswith("-"), words[-1:] == ["..."]
+        metavar = name if not is_option else next(iter(words), "")
+        if not metavar:
+            more = {"action": "store_true"} | more
+        elif "|" in metavar:
+            more = {"choices": metavar.split("|")} | more
+        else:
+            more = {"metavar": metavar, "type": TYPES.get(metavar, str)} | more
+        if is_option and is_many:
+            more |= {"action": "append", "default": []}
+        elif not is_option and (is_many or "[" in usage):
+            more["nargs"] = "+" if is_many else "?"
+        (group or self).add_argument(name if is_option else name.lower(), help=text, **more)
+
+    def add_data(self, **more: Any) -> None:
+        self.add("--data DIR", "a folder of `lightconv prepare`", **more)
 
     def add_device(self) -> None:
-        """--device: auto, cpu or cuda."""
-        self.add_argument(
-            "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: auto"
-        )
+        self.add("--device auto|cpu|cuda", "default: auto", default="auto")
+
+    def add_search(self, model: str = "MODEL") -> None:
+        """A model, and options of beam search: values, further models and the backend."""
+        self.add(model, "a model folder, or a run")
+        self.add("--beam N", "the width of the search (default: the model's own)")
+        self.add("--set NAME=VALUE ...", "another value of the search: alpha=0.6, min_len=5, ...")
+        text = "another model of the same data: the mean of all is searched; may be repeated"
+        self.add("--ensemble MODEL ...", text)
+        self.add_device()
+        text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
+        self.add("--engine auto|native|torch", text)
+        self.add("--quantize none|int8", "linear layers in 8 bits; default: none")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses arguments; the error about an unknown option suggests the nearest one."""
@@ -49,10 +79,33 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
 
 
-class _Help(argparse.HelpFormatter):
-    """Wraps descriptions and keeps the lines of examples."""
+def count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r}, expected a whole number, at least 1")
+    return number
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
+
+def counts(text: str) -> list[int]:
+    """`1,5,10` as numbers, each once."""
+    return sorted({count(part) for part in text.split(",")})
+
+
+# Types of values by their words in a usage line; others are text.
+TYPES: dict[str, Any] = {"N": count, "A,B,C": counts, "K": int, "T": float, "P": float}
+TYPES |= dict.fromkeys(
+    ("CHECKPOINT", "DIR", "FILE", "FOLDER", "MODEL", "PAGE", "PATH", "RUN", "RUNS"), Path
+)
+
+
+@contextmanager
+def warnings_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Warnings of the library as lines for the user, each once."""
+    tell_once = cache(tell)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: tell_once(f"warning: {message}")
+        yield

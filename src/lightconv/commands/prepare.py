@@ -2,22 +2,17 @@
 
 import argparse
 import textwrap
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightconv.commands.parser import Parser
-from lightconv.console import aligned, print_groups, print_rows
+from lightconv.commands.parser import Parser, warnings_told
+from lightconv.config import override
+from lightconv.console import Display, aligned, print_groups, print_rows
 from lightconv.corpora import CORPORA, find_entry, open_corpus
-from lightconv.data.config import TaskKind
+from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
 
 if TYPE_CHECKING:
-    from lightconv.console import Display
-    from lightconv.corpora.own import Given
     from lightconv.data.prepared import Prepared
     from lightconv.data.text import Corpus
 
@@ -44,29 +39,17 @@ def main(argv: Sequence[str]) -> int:
     if options.out is None:
         parser.error("--out DIR is needed")
     training = _find_training(parser, options)
-    if options.processes is not None and options.processes < 1:
-        parser.error(f"--processes {options.processes} must be at least 1")
 
     # These load numpy and more: mistakes above are answered at once.
-    from lightconv.config import override
-    from lightconv.console import Display
-    from lightconv.data.config import PrepareConfig
     from lightconv.data.prepare import check_free, prepare, work_folder
 
     check_free(options.out, overwrite=options.overwrite)
-    with Display() as display, _warnings_on(display):
+    with Display() as display, warnings_told(display.note):
         corpus = _open(training, options, display)
-        config = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
-        config = override(config, options.set)
+        usual = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
+        how = {"overwrite": options.overwrite, "processes": options.processes, "display": display}
         try:
-            prepared = prepare(
-                corpus,
-                options.out,
-                config=config,
-                overwrite=options.overwrite,
-                processes=options.processes,
-                display=display,
-            )
+            prepared = prepare(corpus, options.out, config=override(usual, options.set), **how)
         except BaseException as error:
             folder = work_folder(options.out)
             if folder.exists():  # it is removed if the input is unusable
@@ -168,9 +151,8 @@ def _draw_bars(histogram: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(bar: Mapping[str, Any]) -> str:
-    if bar["to"] is None:
-        return f"{bar['from']:,} and more"
-    return f"{bar['from']:,}" if bar["from"] == bar["to"] else f"{bar['from']:,}-{bar['to']:,}"
+    first, last = bar["from"], bar["to"]
+    return f"{first:,}" + (" and more" if last is None else f"-{last:,}" if last > first else "")
 
 
 def _recipe(corpus: str) -> str | None:
@@ -178,8 +160,7 @@ def _recipe(corpus: str) -> str | None:
     from lightconv.paper.recipes import RECIPES
 
     names = [name for name, recipe in RECIPES.items() if recipe.task.corpus == corpus]
-    small = [name for name in names if name.endswith("dynamicconv-small")]
-    return next(iter(small or names), None)
+    return min(names, key=lambda name: not name.endswith("dynamicconv-small"), default=None)
 
 
 def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
@@ -188,14 +169,15 @@ def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ..
     given = [name for name in names if getattr(options, name) is not None]
     if options.name is not None:
         if given:
-            parser.error(f"{_option(given[0])} is for files of your own, not for {options.name}")
+            option = given[0].replace("_", "-")
+            parser.error(f"--{option} is for files of your own, not for {options.name}")
         find_entry(options.name)
         return ()
     if options.source is not None:
         parser.error("--from needs the NAME of a corpus before it; --list shows them")
     training = tuple(name for name in given if name not in BESIDE_OWN)
     if training not in OWN:
-        got = " and ".join(map(_option, training)) or "nothing to prepare"
+        got = " and ".join(f"--{name}" for name in training) or "nothing to prepare"
         parser.error(
             f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: "
             "--train, --text, --jsonl, or --articles with --summaries"
@@ -203,7 +185,7 @@ def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ..
     return training
 
 
-def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Display") -> "Corpus":
+def _open(training: tuple[str, ...], options: argparse.Namespace, display: Display) -> "Corpus":
     from lightconv.corpora.own import is_json, own_corpus
 
     if not training:
@@ -213,78 +195,56 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: "Disp
             f"--jsonl {options.jsonl}: expected a file that ends with .jsonl or .json, perhaps "
             "with .gz, .bz2 or .xz behind it. Rename it, or give --articles and --summaries"
         )
+    train = options.train or [getattr(options, name) for name in training]
+    files: dict[str, Any] = {}
+    for name, paths in (("train", train), ("valid", options.valid), ("test", options.test)):
+        if paths and len(paths) > 2:
+            raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
+        if paths:
+            files[name] = paths[0] if len(paths) == 1 else (paths[0], paths[1])
     return own_corpus(
         OWN[training],
-        train=_pair(training[0], options.train or [getattr(options, name) for name in training]),
-        valid=_pair("valid", options.valid) if options.valid else None,
-        test=_pair("test", options.test) if options.test else None,
+        **files,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
         progress=display.note,
     )
 
 
-def _pair(name: str, paths: Sequence[Path]) -> "Given":
-    if len(paths) > 2:
-        raise ValueError(f"--{name} has {len(paths)} files, expected one prefix or two files")
-    return paths[0] if len(paths) == 1 else (paths[0], paths[1])
-
-
-@contextmanager
-def _warnings_on(display: "Display") -> Iterator[None]:
-    note = cache(display.note)  # each of them once
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
-        yield
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _parser() -> Parser:
     parser = Parser(
         "prepare",
-        "Makes a prepared folder of a corpus: text is normalised, cut into subwords and stored as "
-        "ids, with everything that turns ids into text again. A corpus is one of --list, or files "
-        "of your own. Stopped or killed, the same command resumes.",
+        "Makes a prepared folder of a corpus, one of --list or files of your own: text becomes "
+        "subwords, stored as ids. Stopped or killed, the same command resumes.",
         "lightconv prepare --list",
         "lightconv prepare debian-en-de --out data/debian",
         "lightconv prepare iwslt14-de-en --from de-en.tgz --out data/iwslt",
-        "lightconv prepare --source-lang de --target-lang en --train train --valid dev --out data/"
-        "mine    # train.de, train.en, ...",
-        "lightconv prepare --text train.txt --valid valid.txt --out data/lm --set "
-        "pipeline.subword.vocab=16000",
+        "lightconv prepare --source-lang de --target-lang en --train train --valid dev --out data",
+        "lightconv prepare --text train.txt --out data/lm --set pipeline.subword.vocab=16000",
         "lightconv prepare --articles a.txt --summaries s.txt --valid va.txt vs.txt --out data/sum",
-        "lightconv prepare --jsonl train.jsonl --valid dev.jsonl --out data/sum --set "
-        "filters.max_len=1000",
+        "lightconv prepare --jsonl train.jsonl --out data/sum --set filters.max_len=1000",
     )
-    path: dict[str, Any] = {"metavar": "FILE", "type": Path}
-    parts: dict[str, Any] = {"metavar": ("PREFIX", "FILE"), "type": Path, "nargs": "+"}
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a corpus of --list")
-    parser.add_argument("--list", action="store_true", help="list the corpora and what each needs")
-    parser.add_argument(
-        "--from", dest="source", metavar="PATH", type=Path, help="the archive or folder of NAME"
-    )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the prepared folder to write")
+    add = parser.add
+    add("[NAME]", "a corpus of --list")
+    add("--list", "list the corpora and what each needs")
+    add("--from PATH", "the archive or folder of NAME", dest="source")
+    add("--out DIR", "the prepared folder to write")
     own = parser.add_argument_group(
         "files of your own",
-        "UTF-8, one example per line, perhaps packed with gzip, bzip2 or xz. Without --valid a "
-        "part of the training text is held out",
+        "UTF-8, one example per line; .gz, .bz2, .xz are unpacked.\n"
+        "Without --valid a part of the training text is held out",
     )
-    own.add_argument("--source-lang", metavar="LANG", help="ending of source files, such as de")
-    own.add_argument("--target-lang", metavar="LANG", help="ending of target files, such as en")
-    own.add_argument("--train", help="translation: PREFIX.de and PREFIX.en, or two files", **parts)
-    own.add_argument("--text", help="language modelling: a text file", **path)
-    own.add_argument("--jsonl", help='summarisation: {"document": ..., "summary": ...}', **path)
-    own.add_argument("--articles", help="summarisation: articles, with --summaries", **path)
-    own.add_argument("--summaries", help="summarisation: their summaries, line by line", **path)
-    own.add_argument("--valid", help="validation: as for training", **parts)
-    own.add_argument("--test", help="test: as for training", **parts)
-    parser.add_settings(
-        "change steps, subwords or filters: pipeline.subword.vocab=16000, filters.max_len=100"
-    )
-    parser.add_argument("--processes", metavar="N", type=int, help="default: one per core")
-    parser.add_argument("--overwrite", action="store_true", help="replace a prepared folder")
+    parts: dict[str, Any] = {"group": own, "metavar": ("PREFIX", "FILE"), "nargs": "+"}
+    add("--source-lang LANG", "ending of source files, such as de", group=own)
+    add("--target-lang LANG", "ending of target files, such as en", group=own)
+    add("--train FILE", "translation: PREFIX.de and PREFIX.en, or two files", **parts)
+    add("--text FILE", "language modelling: a text file", group=own)
+    add("--jsonl FILE", 'summarisation: {"document": ..., "summary": ...}', group=own)
+    add("--articles FILE", "summarisation: articles, with --summaries", group=own)
+    add("--summaries FILE", "summarisation: their summaries, line by line", group=own)
+    add("--valid FILE", "validation: as for training", **parts)
+    add("--test FILE", "test: as for training", **parts)
+    add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
+    add("--processes N", "default: one per core")
+    add("--overwrite", "replace a prepared folder")
     return parser

@@ -14,46 +14,32 @@ from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest
 
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
-UNLISTED = "In no table of the paper"
-PARAMS_HEADER = ("row", "recipe", "paper", "ours", "agree")
-PARAMS_RIGHT = ("paper", "ours")
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    """The names of all recipes, or the paper's Param columns beside our counts."""
     parser = Parser(
         "list",
         "Lists the recipes: every model of the paper, and small twins that two processor cores "
-        "train. With --params, the rows of the paper's tables with the number of parameters it "
-        "prints, the exact number here, and whether they agree (cut or rounded to millions).",
+        "train. With --params, the parameters that the paper prints beside the exact number here.",
         "lightconv list",
         "lightconv list iwslt              # names that contain iwslt",
         "lightconv list 'wmt-*-lightconv'  # a pattern",
         "lightconv list ablation --params  # a table of the paper, with parameters",
     )
-    parser.add_argument(
-        "pattern",
-        nargs="?",
-        metavar="PATTERN",
-        help=f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}",
-    )
-    parser.add_argument("--params", action="store_true", help="parameters: the paper's and ours")
-    parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
-    parser.add_argument(
-        "--write",
-        metavar="PAGE",
-        type=Path,
-        help="put the tables between the markers of a Markdown page, as in docs/paper.md",
-    )
+    parser.add("[PATTERN]", f"part of a name, a pattern with *, or a table: {', '.join(TABLES)}")
+    parser.add("--params", "parameters: the paper's and ours")
+    parser.add("--markdown", "tables for a Markdown page")
+    parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
     options = parser.parse(argv)
     names = _matching(options.pattern)
-    # Names and words need no header, except in Markdown.
-    header: Sequence[str] = ("recipe", "about") if options.markdown else ("", "")
-    right: Sequence[str] = ()
-    groups = _by_task(names)
     if options.params or options.write:
         tell_waiting("counting parameters")
-        groups, header, right = _by_table(names), PARAMS_HEADER, PARAMS_RIGHT
+        header, right = ["row", "recipe", "paper", "ours", "agree"], ["paper", "ours"]
+        groups = _by_table(names)
+    else:
+        # Names and words need no header, except in Markdown.
+        header, right = ["recipe", "about"] if options.markdown else ["", ""], []
+        groups = _by_task(names)
     if options.write:
         _write_between(options.write, markdown(groups, header, right))
     elif options.markdown:
@@ -64,22 +50,21 @@ def list_recipes(argv: Sequence[str]) -> int:
 
 
 def show_recipe(argv: Sequence[str]) -> int:
-    """One recipe as TOML or JSON, or its parameters part by part."""
     parser = Parser(
         "show",
-        "Prints a recipe as TOML: task, model, training, decoding, and where each value comes from "
-        "that the paper does not print. What it prints can be changed and read again.",
+        "Prints a recipe as TOML, with the source of each value that the paper does not print. "
+        "What it prints can be changed and read again.",
         "lightconv show iwslt-de-en-dynamicconv > my.toml",
         "lightconv show my.toml",
         "lightconv show wmt-en-de-lightconv --set train.max_steps=100 --set model.dropout=0.2",
         "lightconv show wmt-en-de-lightconv --set 'model.encoder.*.glu=false' --params",
     )
-    parser.add_argument("recipe", metavar="NAME_OR_FILE", help="a recipe, or a .toml or .json file")
-    parser.add_settings("change a value, as often as you like; * stands for every layer")
-    parser.add_argument("--json", action="store_true", help="print JSON instead")
-    parser.add_argument("--params", action="store_true", help="count parameters, part by part")
+    parser.add("NAME_OR_FILE", "a recipe, or a .toml or .json file")
+    parser.add("--set PATH=VALUE ...", "change a value, as often as you like; * is every layer")
+    parser.add("--json", "print JSON instead")
+    parser.add("--params", "count parameters, part by part")
     options = parser.parse(argv)
-    recipe = find_recipe(options.recipe, options.set, RECIPES)
+    recipe = find_recipe(options.name_or_file, options.set, RECIPES)
     if not options.params:
         print((to_json if options.json else to_toml)(recipe).rstrip("\n"))
         return 0
@@ -127,7 +112,7 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
                 agree = NONE if row.params == NONE else "yes" if agrees(row.params, ours) else "NO"
                 rows.append([row.text, row.recipe, row.params, f"{ours:,}", agree])
                 rest.pop(row.recipe, None)
-    groups[UNLISTED] = [
+    groups["In no table of the paper"] = [
         [RECIPES[name].about, name, NONE, f"{count_parameters(RECIPES[name].model):,}", NONE]
         for name in rest
     ]
@@ -135,7 +120,6 @@ def _by_table(names: Sequence[str]) -> dict[str, Rows]:
 
 
 def _write_between(page: Path, text: str) -> None:
-    """Replaces the text between the markers of a page."""
     old = page.read_text(encoding="utf-8")
     if BEGIN not in old or END not in old:
         raise ValueError(f"{page} has no tables to replace: put {BEGIN} and {END} into it")

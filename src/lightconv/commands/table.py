@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
+from lightconv.config import to_json
 from lightconv.console import markdown, print_groups, read_duration, suggest, tell, tell_waiting
 from lightconv.paper.tables import TABLES, Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
@@ -28,7 +29,6 @@ EXAMPLES = {"lm": "debian-lm", "summarization": "debian-summary"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Shows a table, prints the commands that make it, or runs them."""
     parser = _parser()
     options = parser.parse(argv)
     if options.table is None:
@@ -69,11 +69,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"--name {options.name[:60]!r}, expected letters, digits, dots and hyphens")
     if options.nodes > 1 and options.run:
         parser.error("--run is for one machine; without it, the commands for several are printed")
-    for name in ("seeds", "steps", "width", "limit", "nodes", "processes"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name} {value} must be at least 1")
-    options.seeds = SEEDS if options.seeds is None else options.seeds
+    options.seeds = options.seeds or SEEDS
     if options.seeds > MOST_SEEDS:
         parser.error(f"--seeds {options.seeds} must be at most {MOST_SEEDS}")
 
@@ -158,12 +154,9 @@ def _write(report: "TableReport") -> None:
 def _parser() -> Parser:
     parser = Parser(
         "table",
-        "Shows a table of the paper: what each row is, the paper's figures, the exact number of "
-        "parameters here, and what was really run. --scale paper prints the commands that train "
-        "and score every row at full size, as a shell script; --scale cpu those of small twins, "
-        "the same rows and steps, on a corpus that can be fetched or given. --run runs them: row "
-        "by row and seed by seed, each result in a file of its own. Stopped or killed, the same "
-        "command resumes.",
+        "Shows a table of the paper beside what was run here. With --scale, prints the commands "
+        "that make it at full size or as small twins, as a shell script, or runs them (--run). "
+        "Stopped or killed, the same command resumes.",
         "lightconv table                    # the names of the tables",
         "lightconv table ablation",
         "lightconv table ablation --scale paper > ablation.sh",
@@ -172,30 +165,54 @@ def _parser() -> Parser:
         "lightconv table lm --scale cpu --data data/mine --steps 1000 --rows dynamicconv --run",
         "lightconv table ablation --write   # table.md and table.png beside the results",
     )
-    add = parser.add_argument
-    number: dict[str, Any] = {"metavar": "N", "type": int}
-    folder: dict[str, Any] = {"metavar": "DIR", "type": Path}
-    data = "twins: a folder of `prepare`; full size: where such folders are, by their corpora"
-    rows = "only rows whose recipe has this in its name; may be given several times"
-    results = "folder of the results (default: docs/results if it is there, else results)"
-    add("table", metavar="NAME", nargs="?", help=f"{', '.join(TABLES)}")
-    add("--scale", choices=["paper", "cpu"], help="full size, or small twins")
-    add("--corpus", metavar="NAME", help="a corpus of `prepare --list`, for twins")
-    add("--data", help=data, **folder)
-    add("--seeds", help=f"1 to N (default: {SEEDS})", **number)
-    add("--steps", help="updates of a twin (default: 3,000)", **number)
-    add("--width", help="of a twin (default: 256)", **number)
-    add("--rows", metavar="PATTERN", action="append", default=[], help=rows)
-    parser.add_settings("change a value of every row's recipe, as often as you like")
-    add("--limit", help="score the first N lines only", **number)
-    add("--run", action="store_true", help="run what is not done yet")
-    add("--out", metavar="RUNS", type=Path, default=Path("runs"), help="folder of the runs")
-    add("--results", help=results, **folder)
-    add("--name", help="of the experiment (default: that of its data)")
-    add("--max-time", metavar="TIME", help="stop and save after 30m, 8h, 2d")
-    add("--processes", help="GPUs, or processes, per machine", **number)
-    add("--nodes", default=1, help="print commands for so many machines", **number)
+    add = parser.add
+    add("[TABLE]", ", ".join(TABLES))
+    add("--scale paper|cpu", "full size, or small twins")
+    add("--corpus NAME", "a corpus of `prepare --list`, for twins")
+    add("--data DIR", "twins: a folder of `prepare`; full size: the folder of such folders")
+    add("--seeds N", f"1 to N (default: {SEEDS})")
+    add("--steps N", "updates of a twin (default: 3,000)")
+    add("--width N", "of a twin (default: 256)")
+    add("--rows PATTERN ...", "only rows whose recipe has this in its name; may be repeated")
+    add("--set PATH=VALUE ...", "change a value of every row's recipe, as often as you like")
+    add("--limit N", "score the first N lines only")
+    add("--run", "run what is not done yet")
+    add("--out RUNS", "folder of the runs", default=Path("runs"))
+    add("--results DIR", "default: docs/results if it is there, else results")
+    add("--name NAME", "of the experiment (default: that of its data)")
+    add("--max-time TIME", "stop and save after 30m, 8h, 2d")
+    add("--processes N", "GPUs, or processes, per machine")
+    add("--nodes N", "print commands for so many machines", default=1)
     parser.add_device()
-    add("--markdown", action="store_true", help="tables for a Markdown page")
-    add("--write", action="store_true", help="write table.md and table.png anew")
+    add("--markdown", "tables for a Markdown page")
+    add("--write", "write table.md and table.png anew")
     return parser
+
+
+def measure(argv: Sequence[str]) -> int:
+    """Internal command that `table` starts: writes size, scores and speed of a run as JSON."""
+    parser = Parser("measure", "Measures a run for `lightconv table`.")
+    parser.add("RUN", "a folder of `lightconv train`")
+    parser.add_data(required=True)
+    parser.add("--split NAME ...", "splits to score")
+    parser.add("--limit N", "score the first N lines only")
+    parser.add("--one-by-one", "decode sentences alone, not in batches")
+    parser.add("--diverged", "training did not end")
+    parser.add_device()
+    parser.add("--out FILE", "the JSON file to write", required=True)
+    options = parser.parse(argv)
+
+    from lightconv.device import choose_device
+    from lightconv.paper.experiment import measure as measure_run
+
+    found = measure_run(
+        options.run,
+        options.data,
+        options.split,
+        device=choose_device(options.device),
+        limit=options.limit,
+        one_by_one=options.one_by_one,
+        ended=not options.diverged,
+    )
+    options.out.write_text(to_json(found), encoding="utf-8")
+    return 0

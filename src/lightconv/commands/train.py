@@ -1,7 +1,7 @@
 """`lightconv train`."""
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from lightconv.commands.parser import Parser
 from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
 from lightconv.device import choose_device
 from lightconv.paper.recipes import RECIPES
-from lightconv.processes import EXIT_DIVERGED, exit_code
+from lightconv.processes import exit_code
 from lightconv.recipe import Recipe, count_parameters, find_recipe
 from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
 from lightconv.train.memory import SETTING, estimate, most_kept
@@ -19,21 +19,17 @@ from lightconv.train.run import Outcome, Run
 if TYPE_CHECKING:
     import torch
 
-    from lightconv.train.loop import RunMetric
-
 # Work of a run beside its updates, by the names of the loop.
 OVERHEAD = ("loading", "logging", "checkpoints")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains a recipe, or resumes its run."""
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
-    wanted = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
-    _check_smoothing(recipe)
-    max_seconds = None if options.max_time is None else read_duration(options.max_time)
+    options.tokens = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
+    options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
 
@@ -41,8 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if options.processes is not None:
         check_processes(options.processes, place, os.environ)
     processes = place.size if place is not None else options.processes or 1
-    if options.shard:
-        _check_shard(recipe, processes)
+    _check(recipe, processes, shard=options.shard)
     if processes > 1 and place is None and not options.dry_run:
         return launch(["train", *argv], processes)
 
@@ -50,75 +45,56 @@ def main(argv: Sequence[str]) -> int:
     local = () if place is None else (place.local_rank, place.local_size)
     device = choose_device(options.device, *local)
     if not options.dry_run:
-        return _train(options, recipe, wanted, device, place, max_seconds)
+        return _train(options, recipe, device, place)
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    print_rows([*plan_rows(recipe, wanted, device, processes), *rows])
+    print_rows([*plan_rows(recipe, options.tokens, device, processes), *rows])
     return 0
 
 
 def _train(
-    options: argparse.Namespace,
-    recipe: Recipe,
-    recipe_tokens: int,
-    device: "torch.device",
-    place: RankPlace | None,
-    max_seconds: float | None,
+    options: Namespace, recipe: Recipe, device: "torch.device", place: RankPlace | None
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData, check_vocabulary
     from lightconv.train.distributed import Replicas, join
     from lightconv.train.launch import Stop
-    from lightconv.train.optim import DivergenceError
+    from lightconv.train.loop import RunMetric
 
-    first = place is None or place.rank == 0
+    env, first = os.environ, place is None or place.rank == 0
     kind: type[Replicas] = Replicas
     if options.shard:
         from lightconv.train.sharded import Shards
 
         kind = Shards
 
-    def code_of(error: BaseException) -> int:
-        return EXIT_DIVERGED if isinstance(error, DivergenceError) else exit_code(error)
+    with (
+        Stop(options.max_seconds, quiet=not first, hard=True) as stop,
+        join(place, device, env, kind=kind, stop=lambda: stop.code, exit_code=exit_code) as group,
+    ):
+        data = PreparedData(options.data)
+        check_vocabulary(recipe.model, data, options.data)
+        if place is None or place.local_rank == 0:
+            data.verify()
+        effective = data.tokens_per_update(recipe.train)
+        metric = None
+        if options.metric is not None:
+            from lightconv.evaluate.system import validation_metric
 
-    try:
-        with (
-            Stop(max_seconds, quiet=not first, hard=True) as stop,
-            join(
-                place, device, os.environ, kind=kind, stop=lambda: stop.code, exit_code=code_of
-            ) as group,
-        ):
-            data = PreparedData(options.data)
-            check_vocabulary(recipe.model, data, options.data)
-            if place is None or place.local_rank == 0:
-                data.verify()
-            effective = data.tokens_per_update(recipe.train)
-            metric = _find_metric(options, recipe)
-            if first:
-                rows = plan_rows(recipe, recipe_tokens, device, group.size, effective)
-                Run.start(
-                    options.out,
-                    recipe,
-                    overwrite=options.overwrite and not is_restarted(os.environ),
-                    allow_changes=options.allow_changes,
-                )
-                print_rows(rows)
-                _warn(recipe, device)
-                _warn_idle(recipe, effective[1], group.size)
-            group.agree(0)  # the folder is there
-            run = Run.open(options.out)
-            outcome = run.train(
-                data,
-                device=device,
-                stop=stop,
-                group=group,
-                metric=metric,
-                tensorboard=options.tensorboard,
-            )
-    except DivergenceError as error:
-        tell(f"error: {error}")
-        return EXIT_DIVERGED
+            metric = RunMetric(*validation_metric(options.data, recipe.decode, options.metric))
+        if first:
+            overwrite = options.overwrite and not is_restarted(env)
+            changes = options.allow_changes
+            Run.start(options.out, recipe, overwrite=overwrite, allow_changes=changes)
+            print_rows(plan_rows(recipe, options.tokens, device, group.size, effective))
+            _warn(recipe, device, effective[1], group.size)
+        group.agree(0)  # the folder is there
+        run = Run.open(options.out)
+        board = options.tensorboard
+        outcome = run.train(
+            data, device=device, stop=stop, group=group, metric=metric, tensorboard=board
+        )
     if first and outcome.code:
         tell(
             f"stopped at step {outcome.step:,}, saved as {outcome.checkpoint}. The same command "
@@ -211,28 +187,16 @@ def _show(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _find_metric(options: argparse.Namespace, recipe: Recipe) -> "RunMetric | None":
-    if options.metric is None:
-        return None
-    from lightconv.evaluate.system import validation_metric
-    from lightconv.train.loop import RunMetric
-
-    return RunMetric(*validation_metric(options.data, recipe.decode, options.metric))
-
-
-def _check_smoothing(recipe: Recipe) -> None:
+def _check(recipe: Recipe, processes: int, *, shard: bool) -> None:
     smoothing = recipe.train.label_smoothing
     if smoothing > 0.0 and recipe.model.adaptive is not None:
         raise ValueError(
             f"train.label_smoothing={smoothing} must be 0 with model.adaptive, which scores no "
             "words but those of the target's band. Say --set train.label_smoothing=0"
         )
-
-
-def _check_shard(recipe: Recipe, processes: int) -> None:
-    if processes == 1:
+    if shard and processes == 1:
         raise ValueError("--shard needs several processes: say --processes N, or use torchrun")
-    if recipe.train.compile:
+    if shard and recipe.train.compile:
         raise ValueError(
             "--shard and train.compile=true do not go together, expected one of them. Say --set "
             "train.compile=false"
@@ -242,72 +206,43 @@ def _check_shard(recipe: Recipe, processes: int) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "train",
-        "Trains a model as its recipe says and leaves it in RUN/model. A run that exists already "
-        "resumes where it was, bit for bit: after a crash, after Ctrl-C (which saves first), after "
-        "SIGTERM. Exit codes: 0 done, 2 something given cannot be used, 3 training diverged, 75 "
-        "stopped and saved, 130 Ctrl-C.",
+        "Trains a recipe into RUN/model, or resumes the run; Ctrl-C and SIGTERM save first. Exit "
+        "codes: 0 done, 2 unusable input, 3 diverged, 75 stopped and saved, 130 Ctrl-C.",
         "lightconv train debian-en-de-dynamicconv-small --data data/debian --out runs/first",
         "lightconv train my.toml --data data/mine --out runs/mine --set train.max_steps=5000",
         "lightconv train wmt-en-de-dynamicconv --dry-run",
         "lightconv train my.toml --data data/mine --out runs/mine --processes 2",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a name of `lightconv list`, or a file")
-    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder of `lightconv prepare`")
-    parser.add_argument("--out", metavar="RUN", type=Path, help="the folder of the run")
-    parser.add_settings("change a value of the recipe, as often as you like")
+    add = parser.add
+    add("RECIPE", "a name of `lightconv list`, or a file")
+    parser.add_data()
+    add("--out RUN", "the folder of the run")
+    add("--set PATH=VALUE ...", "change a value of the recipe, as often as you like")
     parser.add_device()
-    parser.add_argument(
-        "--compile", action="store_true", help="use torch.compile; the same as train.compile=true"
+    add("--compile", "use torch.compile; the same as train.compile=true")
+    add("--dry-run", "print parameters, memory and steps, and read no data")
+    add("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d")
+    add(
+        "--metric NAME", "decode validation data too, and let this choose the best: bleu, chrf, ..."
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print parameters, memory and steps, and read no data",
-    )
-    parser.add_argument(
-        "--max-time", metavar="TIME", help="stop and save after that time: 90s, 30m, 8h, 2d"
-    )
-    parser.add_argument(
-        "--metric",
-        metavar="NAME",
-        help="decode a slice of validation data too, and let this choose the best: bleu, chrf, ...",
-    )
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="write TensorBoard files into RUN/tensorboard"
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=int,
-        help="train in so many processes on this machine; for several machines use torchrun",
-    )
-    parser.add_argument(
-        "--shard",
-        action="store_true",
-        help="spread a model that is too large for one device over the processes (FSDP2)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="remove an older run first")
-    parser.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="go on with another length, rate, ... of train or decode; the model stays",
-    )
+    add("--tensorboard", "write TensorBoard files into RUN/tensorboard")
+    add("--processes N", "train in so many processes on this machine; torchrun is for several")
+    add("--shard", "spread a model that is too large for one device over the processes (FSDP2)")
+    add("--overwrite", "remove an older run first")
+    add("--allow-changes", "resume with other values of train or decode; the model stays")
     return parser
 
 
-def _warn(recipe: Recipe, device: "torch.device") -> None:
+def _warn(recipe: Recipe, device: "torch.device", batches: float = 1.0, processes: int = 1) -> None:
+    """Notes about what will be slow; `batches` of an update on average."""
     if recipe.train.precision == "fp16" and device.type == "cpu":
         tell("note: processors compute fp16 very slowly; --set train.precision=fp32 is much faster")
     if recipe.train.compile:
         tell("note: torch.compile works during the first updates, which take minutes")
-
-
-def _warn_idle(recipe: Recipe, batches: float, processes: int) -> None:
-    """Says so if an update has not enough batches for all processes."""
-    if processes == 1 or batches >= 0.9 * processes:
-        return
-    fitting = max(1, int(recipe.train.max_tokens * batches / processes))
-    tell(
-        f"note: an update has {batches:.1f} batches for {processes} processes, of which some have "
-        f"nothing to do; in a new run --set train.max_tokens={fitting} makes smaller batches"
-    )
+    if processes > 1 and batches < 0.9 * processes:
+        fitting = max(1, int(recipe.train.max_tokens * batches / processes))
+        tell(
+            f"note: an update has {batches:.1f} batches for {processes} processes, of which some "
+            f"have nothing to do; in a new run --set train.max_tokens={fitting} makes smaller "
+            "batches"
+        )

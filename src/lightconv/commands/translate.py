@@ -1,92 +1,73 @@
-"""`lightconv translate`, `summarize`, `generate` and `interactive`: text in, text out."""
+"""`lightconv translate`, `summarize`, `generate`, `interactive` and `score`: text in, text out."""
 
 import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightconv.commands.parser import Parser
 from lightconv.config import override
-from lightconv.console import tell
-from lightconv.data.text import Notes, check_file
+from lightconv.console import Display, tell
+from lightconv.data.text import Notes, check_file, check_lines, read_lines, side_by_side
 from lightconv.decode.answer import Answer, Output, join_sentences
-from lightconv.decode.options import (
-    NAMES,
-    EngineName,
-    Options,
-    Quantization,
-    TextOptions,
-    read_decode,
-)
+from lightconv.decode.options import NAMES, Options, TextOptions, read_decode
 from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
     from lightconv.decode.translator import Translator
 
 TAB = "\t"
+T = TypeVar("T")
 
 
 def translate(argv: Sequence[str]) -> int:
-    """Reads lines, writes their translations."""
     parser = _line_parser(
         "translate",
-        "Translates text: line by line from standard input, or from --input, to standard output. "
-        "Plain text in, plain text out; the tokeniser is in the model folder. Any number of lines "
-        "takes the memory of one window of them, and a line that is typed is answered at once.",
+        "Translates text line by line, from standard input or --input to standard output.",
         "lightconv translate runs/first < in.de > out.en",
         "echo 'Guten Morgen.' | lightconv translate my-model --beam 4 --set alpha=0.6",
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
         "lightconv translate runs/1 --ensemble runs/2 --alignments --input in.de",
     )
-    _add_pairs(parser)
     return _answer_lines(parser.parse(argv), pairs=True)
 
 
 def summarize(argv: Sequence[str]) -> int:
-    """Reads articles, one in each line, writes their summaries."""
     parser = _line_parser(
         "summarize",
-        "Summarises text: one article per line from standard input, or from --input. Of an article "
-        "that is too long, the start is read.",
+        "Summarises text, one article per line; of an article that is too long, the start is read.",
         "lightconv summarize my-model < articles.txt > summaries.txt",
         "lightconv summarize my-model --sentences --input articles.txt",
     )
-    about = "keep the mark ¶ between the sentences"
-    parser.add_argument("--sentences", action="store_true", help=about)
-    _add_pairs(parser)
+    parser.add("--sentences", "keep the mark ¶ between the sentences")
     arguments = parser.parse(argv)
     finish = str if arguments.sentences else join_sentences
     return _answer_lines(arguments, pairs=True, finish=finish, too_long="start")
 
 
 def generate(argv: Sequence[str]) -> int:
-    """Reads prompts, writes them with their continuations."""
     parser = _line_parser(
         "generate",
-        "Goes on with text: each line of standard input, or each --prompt, is printed with what a "
-        "language model says next. An empty --prompt begins a text.",
+        "Continues each line of standard input, or each --prompt; an empty one begins a text.",
         "lightconv generate my-lm --prompt 'the king'",
         "lightconv generate my-lm --prompt '' --sample --n-best 5 --top-k 20",
         "lightconv generate my-lm --beam 1 --set max_len_plus=50 < beginnings.txt",
     )
-    about = "go on with this; may be given several times"
-    parser.add_argument("--prompt", metavar="TEXT", action="append", help=about)
+    parser.add("--prompt TEXT ...", "continue this; may be given several times")
     arguments = parser.parse(argv)
-    if arguments.prompt is not None and arguments.input is not None:
+    if arguments.prompt and arguments.input is not None:
         raise ValueError("--prompt and --input, expected one of them")
-    return _answer_lines(arguments, pairs=False, answer_empty=arguments.prompt is not None)
+    return _answer_lines(arguments, pairs=False, answer_empty=bool(arguments.prompt))
 
 
 def interactive(argv: Sequence[str]) -> int:
-    """Asks for a line, answers it, asks again."""
     parser = Parser(
         "interactive",
-        "Loads a model once and answers line by line: translations, summaries, or what follows. "
-        "With line editing and history; Ctrl-D ends.",
+        "Loads a model once and answers line by line, with editing and history; Ctrl-D ends.",
         "lightconv interactive my-model",
         "lightconv interactive my-lm --beam 1",
     )
@@ -113,12 +94,105 @@ def interactive(argv: Sequence[str]) -> int:
     return 0
 
 
+def score(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "score",
+        "Prints the natural log-probability of each line, and on stderr the perplexity of all. A "
+        "model of pairs takes source and target, in two files or with a tab between them.",
+        "lightconv score my-lm < text.txt",
+        "lightconv score my-model --source in.de --target out.en --format jsonl",
+        "lightconv score my-lm --total --input text.txt",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add("--input FILE", "read this instead of standard input")
+    parser.add("--source FILE", "sources, one per line")
+    parser.add("--target FILE", "their targets")
+    parser.add("--total", "print the perplexity only, and to standard output")
+    parser.add("--format text|jsonl", "jsonl: with tokens and log-probabilities", default="text")
+    parser.add("--set NAME=VALUE ...", "the length penalty of `score` in jsonl, such as alpha=0.6")
+    parser.add_device()
+    arguments = parser.parse(argv)
+    folder = ModelFolder(arguments.model)
+    decode = override(read_decode(folder.path, folder.tables), arguments.set)
+    _check_texts(arguments, folder)
+
+    # These load torch, which takes its time: mistakes above are answered at once.
+    from lightconv.decode.score import Scorer
+    from lightconv.decode.text import load_pipeline
+    from lightconv.device import choose_device
+    from lightconv.evaluate.metrics import compute_perplexity
+
+    notes = Notes()
+    model = folder.load(choose_device(arguments.device))
+    scorer = Scorer(model, load_pipeline(folder.path, pairs=folder.pairs), decode)
+    as_json = arguments.format == "jsonl"
+    lines = subwords = words = 0
+    total = 0.0
+    for scored in scorer.score_windows(_read_texts(arguments, folder.pairs, notes)):
+        lines += 1
+        subwords += len(scored.ids) - 1
+        words += scored.words
+        total += scored.logprob
+        if not arguments.total:
+            text = f"{scored.logprob:.6f}"
+            print(json.dumps(scored.plain(), ensure_ascii=False) if as_json else text)
+    _warn_dropped(notes)
+    if lines:
+        found = compute_perplexity(total, lines=lines, subwords=subwords, words=words)
+        file = sys.stdout if arguments.total else sys.stderr
+        print(json.dumps(found.plain()) if as_json else found, file=file)
+    return 0
+
+
+def _check_texts(arguments: Namespace, folder: ModelFolder) -> None:
+    given = [path for path in (arguments.source, arguments.target) if path is not None]
+    if given and not folder.pairs:
+        raise ValueError(
+            f"{folder.path} is a language model, expected texts alone. Use --input FILE, or "
+            "standard input"
+        )
+    if len(given) == 1:
+        raise ValueError("--source and --target belong together, expected both or none")
+    if given and arguments.input is not None:
+        raise ValueError("--input and --source, expected one of them")
+    if given:
+        check_lines(given, map(read_lines, given))
+    elif arguments.input is not None:
+        check_file(arguments.input)
+
+
+def _read_texts(arguments: Namespace, pairs: bool, notes: Notes) -> Iterator[list[tuple[str, ...]]]:
+    """Windows of (text,) or (source, target)."""
+    from lightconv.decode.translator import read_windows, windows
+
+    most = TextOptions().window
+    if arguments.source is not None:
+        paths = [arguments.source, arguments.target]
+        return windows(side_by_side(paths, partial(read_lines, notes=notes)), most)
+
+    def split(number: int, line: str) -> tuple[str, ...]:
+        if pairs and line.count(TAB) != 1:
+            raise ValueError(
+                f"{arguments.input or 'standard input'}, line {number}: {line.count(TAB)} tabs, "
+                "expected one between source and target. --source FILE --target FILE take two "
+                "files instead"
+            )
+        return tuple(line.split(TAB)) if pairs else (line,)
+
+    return _split_lines(read_windows(arguments.input, most, notes), split)
+
+
+def _warn_dropped(notes: Notes) -> None:
+    if warning := notes.warning():
+        tell(f"warning: {warning}")
+
+
 def _answer_lines(
     arguments: Namespace, *, pairs: bool, finish: Callable[[str], str] = str, **defaults: Any
 ) -> int:
     """Answers lines window by window, as they arrive."""
     options = _read_options(arguments, pairs=pairs, **defaults)
-    prompts = getattr(arguments, "prompt", None)
+    prompts = getattr(arguments, "prompt", [])
     if arguments.input is not None:
         check_file(arguments.input)
     translator = _load(arguments, options)
@@ -126,43 +200,43 @@ def _answer_lines(
     from lightconv.decode.translator import read_windows
 
     notes = Notes()
-    if prompts is None:
-        stream = read_windows(arguments.input, options.text.window, notes)
-    else:
-        stream = iter([prompts])
-    is_typed = arguments.input is None and prompts is None and sys.stdin.isatty()
+    window = options.text.window
+    stream = iter([prompts]) if prompts else read_windows(arguments.input, window, notes)
+    is_typed = arguments.input is None and not prompts and sys.stdin.isatty()
     if is_typed:
         tell("one line at a time; Ctrl-D ends")
-    lines = _split_prefixes(stream, has_prefixes=getattr(arguments, "prefix", False))
-    with _progress(is_typed=is_typed) as translator.show:
+    # Not if the answers, or the lines typed, are seen on the terminal.
+    watched = sys.stderr.isatty() and not sys.stdout.isatty() and not is_typed
+    has_prefixes = getattr(arguments, "prefix", False)
+    lines = _split_lines(stream, _split_prefix if has_prefixes else lambda _, line: (line, ""))
+    with Display(quiet=not watched) as display:
+        if watched:
+            translator.show = partial(display.show, "lines")
         for answer in translator.answer_windows(lines):
             rows = _format(answer, arguments.format, options.text, finish)
             # UTF-8, whatever the terminal's encoding.
             sys.stdout.buffer.write("".join(f"{row}\n" for row in rows).encode())
     sys.stdout.buffer.flush()
-    if warning := notes.warning():
-        tell(f"warning: {warning}")
+    _warn_dropped(notes)
     return 0
 
 
-def _split_prefixes(
-    stream: Iterator[list[str]], *, has_prefixes: bool
-) -> Iterator[list[tuple[str, str]]]:
-    """The windows as pairs of text and prefix; flushes the answers of one before the next."""
+def _split_lines(stream: Iterator[list[str]], split: Callable[[int, str], T]) -> Iterator[list[T]]:
+    """Windows of lines, each with its number split into texts; flushes between windows."""
     done = 0
     for window in stream:
-        pairs = []
-        for number, line in enumerate(window, done + 1):
-            text, _, prefix = line.partition(TAB) if has_prefixes else (line, "", "")
-            if TAB in prefix:
-                raise ValueError(
-                    f"line {number}: {line.count(TAB)} tabs, expected at most one, before the "
-                    "prefix"
-                )
-            pairs.append((text, prefix))
-        yield pairs
+        yield list(map(split, count(done + 1), window))
         done += len(window)
-        sys.stdout.buffer.flush()
+        sys.stdout.flush()
+
+
+def _split_prefix(number: int, line: str) -> tuple[str, str]:
+    text, _, prefix = line.partition(TAB)
+    if TAB in prefix:
+        raise ValueError(
+            f"line {number}: {line.count(TAB)} tabs, expected at most one, before the prefix"
+        )
+    return text, prefix
 
 
 def _format(
@@ -185,28 +259,13 @@ def _format(
     return lines
 
 
-@contextmanager
-def _progress(*, is_typed: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, unless the answers or the lines typed are seen there."""
-    if not sys.stderr.isatty() or sys.stdout.isatty() or is_typed:
-        yield lambda done: None
-        return
-    from lightconv.console import Display
-
-    with Display() as display:
-        yield lambda done: display.show("lines", done)
-        display.end()
-
-
 def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) -> Options:
     """The search of the model folder, changed by the command line; checked without torch."""
     folder = ModelFolder(arguments.model)
     if pairs is not None and folder.pairs != pairs:
-        kind, use = (
-            ("translates or summarises", "translate` or `lightconv summarize")
-            if folder.pairs
-            else ("is a language model", "generate")
-        )
+        kind, use = "is a language model", "generate"
+        if folder.pairs:
+            kind, use = "translates or summarises", "translate` or `lightconv summarize"
         raise ValueError(f"{folder.path} {kind}, expected another model. Use `lightconv {use}`")
     decode = override(read_decode(folder.path, folder.tables), arguments.set)
     given = vars(arguments).items()
@@ -238,56 +297,27 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     """Options of `translate`, `summarize` and `generate`."""
     parser = Parser(command, about, *examples)
     _add_search(parser)
-    usual = TextOptions()
-    add = parser.add_argument
-    about = "read this instead of standard input; .gz, .bz2, .xz are unpacked"
-    add("--input", metavar="FILE", type=Path, help=about)
-    about = "jsonl: scores, tokens, all outputs and times; default: text"
-    add("--format", choices=["text", "jsonl"], default="text", help=about)
-    about = f"the most tokens of a line that are read at once (default: {usual.max_source})"
-    add("--max-source", metavar="N", type=int, help=about)
-    add("--strict", action="store_true", help="a longer line is an error")
-    about = "leave subwords as they are, with spaces between"
-    add("--subwords", action="store_true", help=about)
-    about = f"the most tokens of a batch (default: {usual.max_tokens})"
-    add("--max-tokens", metavar="N", type=int, help=about)
-    about = f"how many lines are sorted by length together (default: {usual.window})"
-    add("--window", metavar="N", type=int, help=about)
+    usual, add = TextOptions(), parser.add
+    add("--input FILE", "read this instead of standard input; .gz, .bz2, .xz are unpacked")
+    add("--format text|jsonl", "jsonl: scores, tokens, all outputs and times", default="text")
+    add("--max-source N", f"most tokens of a line read at once (default: {usual.max_source})")
+    add("--strict", "a longer line is an error")
+    add("--subwords", "leave subwords as they are, with spaces between")
+    add("--max-tokens N", f"most tokens of a batch (default: {usual.max_tokens})")
+    add("--window N", f"lines that are sorted by length together (default: {usual.window})")
+    if command != "generate":
+        add("--alignments", "also the source token of each target token, such as `0-0 1-2`")
+        add("--prefix", "a line may have a tab, and behind it the words its output begins with")
     return parser
 
 
 def _add_search(parser: Parser) -> None:
     """Options of all four commands: the model and its search."""
-    parser.add_model()
-    add = parser.add_argument
-    about = "the width of the search (default: the model's own)"
-    add("--beam", metavar="N", type=int, help=about)
-    add("--n-best", metavar="N", type=int, help="how many outputs for each line (default: 1)")
-    parser.add_settings(
-        "change another value of the search, such as alpha=0.6, max_len_plus=50 or min_len=5",
-        metavar="NAME=VALUE",
-    )
-    about = "another model of the same data: the mean of all is searched; may be repeated"
-    add("--ensemble", metavar="MODEL", type=Path, action="append", default=[], help=about)
-    about = "draw outputs at random; --n-best says how many"
-    add("--sample", action="store_true", help=about)
-    about = "below 1 the probable becomes more so"
-    add("--temperature", metavar="T", type=float, help=about)
-    about = "draw among the K most probable words only"
-    add("--top-k", metavar="K", type=int, help=about)
-    about = "... among those that have probability P together"
-    add("--top-p", metavar="P", type=float, help=about)
-    add("--seed", metavar="N", type=int, help="other draws for another seed")
-    parser.add_device()
-    about = "native: the C++ engine, on processors; default: auto, which says if it cannot"
-    add("--engine", choices=get_args(EngineName), help=about)
-    about = "linear layers in 8 bits; default: none"
-    add("--quantize", choices=get_args(Quantization), help=about)
-
-
-def _add_pairs(parser: Parser) -> None:
-    """Options of models of source and target."""
-    about = "also the source token of each target token: a column such as `0-0 1-2`, or in JSON"
-    parser.add_argument("--alignments", action="store_true", help=about)
-    about = "a line may have a tab, and behind it the words that its output begins with"
-    parser.add_argument("--prefix", action="store_true", help=about)
+    add = parser.add
+    parser.add_search()
+    add("--n-best N", "outputs for each line (default: 1)")
+    add("--sample", "draw outputs at random; --n-best says how many")
+    add("--temperature T", "below 1 the probable becomes more so")
+    add("--top-k K", "draw among the K most probable words only")
+    add("--top-p P", "... among those that have probability P together")
+    add("--seed N", "other draws for another seed", type=int)

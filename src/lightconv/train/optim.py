@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.processes import EXIT_DIVERGED
 from lightconv.train.config import NesterovConfig, OptimizerConfig, Precision
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -84,6 +85,8 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 class DivergenceError(RuntimeError):
     """Training cannot continue: the message names the step, the module and the batch."""
+
+    exit_code = EXIT_DIVERGED
 
 
 class Guard:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lightconv import selftest
-from lightconv.cli import main
 from lightconv.selftest import Promise, expect
+from tests.commands.conftest import Run
 
 
 def holds(folder: Path, full: bool) -> dict[str, Any]:
@@ -26,32 +26,26 @@ def fails(folder: Path, full: bool) -> dict[str, Any]:
     raise KeyError("x")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {"A": holds, "B": breaks, "C": fails}
     found = tuple(Promise(name, f"text of {name}", check) for name, check in checks.items())
     monkeypatch.setattr(selftest, "PROMISES", found)
 
 
-@pytest.mark.usefixtures("three")
-def test_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest"]) == 1
-    out, err = capsys.readouterr()
-    a, b, c = map(json.loads, out.splitlines())
+def test_a_line_for_each(run: Run) -> None:
+    done = run("selftest")
+    a, b, c = map(json.loads, done.out.splitlines())
     assert (a["promise"], a["text"], a["holds"], a["full"]) == ("A", "text of A", True, False)
-    assert a["seconds"] >= 0.0
-    assert not Path(a["folder"]).exists()
+    assert a["seconds"] >= 0.0 and not Path(a["folder"]).exists()
     assert (b["holds"], b["broken"]) == (False, "one is not two")
     assert (c["holds"], c["broken"]) == (False, "KeyError: 'x'")
-    assert err == "2 of 3 promises are broken\n"
+    assert (done.code, done.err) == (1, "2 of 3 promises are broken\n")
 
 
-@pytest.mark.usefixtures("three")
-def test_some_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", "--full", "--only", "A"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["full"] is True
-    assert main(["selftest", "--only", "R99"]) == 2
-    assert "--only R99, expected one of A, B, C" in capsys.readouterr().err
-    assert main(["selftest", "--list"]) == 0
-    assert capsys.readouterr().out == "A    text of A\nB    text of B\nC    text of C\n"
+def test_some_of_them(run: Run) -> None:
+    done = run("selftest", "--full", "--only", "A")
+    assert done.code == 0 and json.loads(done.out)["full"] is True
+    assert run("selftest", "--only", "R99").refused("--only R99, expected one of A, B, C")
+    listed = "A    text of A\nB    text of B\nC    text of C\n"
+    assert run("selftest", "--list") == (0, listed, "")
