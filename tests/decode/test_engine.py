@@ -40,11 +40,13 @@ LAYERS: dict[str, tuple[MixerConfig, ...]] = {
     "depthwise": (LightConvConfig(kernel=3, heads=D, normalize="none"),),
     "attention": (AttentionConfig(heads=2), AttentionConfig(heads=5, window=4)),
     "average": (AverageConfig(ffn_dim=48), AverageConfig(ffn_dim=24)),
+    "conv": (ConvConfig(kernel=3), ConvConfig(kernel=14), ConvConfig(kernel=1)),
     "mixed": (
         AverageConfig(ffn_dim=48),
         DynamicConvConfig(kernel=1, heads=1),
         AttentionConfig(heads=2, window=1),
         LightConvConfig(kernel=5, heads=5),
+        ConvConfig(kernel=4),
         AttentionConfig(heads=4),
     ),
 }
@@ -271,15 +273,19 @@ def test_int8_sources_are_bytes_and_scales() -> None:
 
 
 def test_what_is_not_supported_is_named() -> None:
-    plain = seq2seq("lightconv", decoder=(ConvConfig(kernel=3),))
-    assert "Conv" in str(Engine.supports(plain))
+    class Own(mixers.LightConv):
+        """A mixer that the engine does not know."""
+
+    own = seq2seq("lightconv")
+    own.decoder[0].mixer = Own(D, kernel=3, heads=2, causal=True)
+    assert "Own" in str(Engine.supports(own))
     adaptive = language_model("lightconv", adaptive=AdaptiveConfig(cutoffs=(6, 10), factor=2))
     assert "Adaptive" in str(Engine.supports(adaptive))
     assert "float64" in str(Engine.supports(seq2seq("lightconv").double()))
     assert "Linear" in str(Engine.supports(nn.Linear(2, 2)))
     assert Engine.supports(seq2seq("lightconv")) is None
-    with pytest.raises(ValueError, match="Conv runs in torch only"):
-        Engine(plain)
+    with pytest.raises(ValueError, match="Own runs in torch only"):
+        Engine(own.eval())
 
 
 def test_errors() -> None:

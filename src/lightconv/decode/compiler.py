@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.mixers import NORMALIZATIONS, Attention, Average, DynamicConv, LightConv, Mixer
+from lightconv.mixers import NORMALIZATIONS, Attention, Average, Conv, DynamicConv, LightConv, Mixer
 from lightconv.mixers.projected import Projected
 from lightconv.models.embedding import TokenEmbedding
 from lightconv.models.layers import DecoderLayer, FeedForward, Layer, Residual, SourceAttention
@@ -278,10 +278,18 @@ def _average(b: Program, mixer: Average, x: Buffer, add: Buffer, to: Buffer) -> 
     b.emit("copy", mixed, to, second=add)
 
 
-# Other mixers (a plain convolution, one of a user's own) run in torch.
+def _conv(b: Program, mixer: Conv, x: Buffer, add: Buffer, to: Buffer) -> None:
+    window = b.buffer("window", mixer.kernel * x.size)
+    memory = b.memory(mixer.kernel, x.size) if mixer.causal else 0
+    b.emit("window", x, window, memory=memory, kernel=mixer.kernel, left=mixer.left)
+    b.linear(window, mixer.weight.detach().transpose(0, 1).flatten(1), None, to, add=add)
+
+
+# Mixers of a user's own run in torch.
 MIXERS: dict[type[Mixer], Callable[..., None]] = {
     DynamicConv: _dynamicconv,
     LightConv: _lightconv,
     Attention: _attention,
     Average: _average,
+    Conv: _conv,
 }

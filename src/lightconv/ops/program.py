@@ -15,7 +15,7 @@ from lightconv.ops.library import INTEGER, NUMBER, POINTER, call, members, nativ
 # In the order of csrc/program.h.
 OPS = (
     *("embed", "norm", "linear", "quantize", "linear_int8", "glu", "convolve", "attend"),
-    *("attend_source", "average", "gate", "copy", "arrange"),
+    *("attend_source", "average", "gate", "copy", "arrange", "window"),
 )
 NORMALIZATIONS = (
     *("none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"),

@@ -52,6 +52,7 @@ static void perform(const Run& run, const Instruction& i, Range rows, Range pane
     case kQuantize: return each([&](int64_t row) { quantize(run, i, row); });
     case kGlu: return each([&](int64_t row) { glu(run, i, row); });
     case kConvolve: return each([&](int64_t row) { convolve(run, i, row, room); });
+    case kWindow: return each([&](int64_t row) { window(run, i, row, room); });
     case kAverage: return each([&](int64_t row) { average(run, i, row, room); });
     case kGate: return each([&](int64_t row) { gate(run, i, row); });
     case kCopy: return each([&](int64_t row) { copy_row(run, i, row); });

@@ -206,21 +206,30 @@ static inline void normalize(int64_t how, float* w, int64_t K) {
   }
 }
 
+// The rows under a kernel at `row`: rows[j] is that of tap first + j, for j < n; other taps read
+// zeros.
+static inline int64_t under_kernel(const Run& run, const Instruction& i, int64_t row,
+                                   const float** rows, int64_t& first) {
+  const int64_t D = i.I, K = i.kernel;
+  const float* x = place(run, i.from, row);
+  if (!run.begins) {
+    memcpy(own_memory(run, i.memory, D, row), x, size_t(D) * sizeof(float));
+    const int64_t n = ancestors(run, i.memory, D, row, K, rows);
+    first = K - n;
+    return n;
+  }
+  const int64_t zero = row - i.left;
+  first = std::max<int64_t>(0, run.begins[row] - zero);
+  const int64_t n = std::min(K, run.ends[row] - zero) - first;
+  for (int64_t j = 0; j < n; ++j) rows[j] = x + (first + j - i.left) * i.from.width;
+  return n;
+}
+
 static void convolve(const Run& run, const Instruction& i, int64_t row, const Room& room) {
   const int64_t D = i.I, R = D / i.heads, K = i.kernel;
-  const float* x = place(run, i.from, row);
   const float** rows = room.list<float>();
-  int64_t first, n;  // taps that read a row
-  if (run.begins) {
-    const int64_t zero = row - i.left;
-    first = std::max<int64_t>(0, run.begins[row] - zero);
-    n = std::min(K, run.ends[row] - zero) - first;
-    for (int64_t j = 0; j < n; ++j) rows[j] = x + (first + j - i.left) * i.from.width;
-  } else {
-    memcpy(own_memory(run, i.memory, D, row), x, size_t(D) * sizeof(float));
-    n = ancestors(run, i.memory, D, row, K, rows);
-    first = K - n;
-  }
+  int64_t first;
+  const int64_t n = under_kernel(run, i, row, rows, first);
   const float* kernels = i.weight ? static_cast<const float*>(i.weight) : place(run, i.with, row);
   float* to = place(run, i.to, row);
   for (int64_t h = 0; h < i.heads; ++h) {
@@ -234,6 +243,18 @@ static void convolve(const Run& run, const Instruction& i, int64_t row, const Ro
     }
     sum_channels<1>(rows, n, 0, h * R, (h + 1) * R, w + first, 0, &share, &to);
   }
+}
+
+// The rows under a kernel end to end, for a matrix that reads them all.
+static void window(const Run& run, const Instruction& i, int64_t row, const Room& room) {
+  const int64_t D = i.I;
+  const float** rows = room.list<float>();
+  int64_t first;
+  const int64_t n = under_kernel(run, i, row, rows, first);
+  float* to = place(run, i.to, row);
+  std::fill(to, to + i.kernel * D, 0.0f);
+  for (int64_t j = 0; j < n; ++j)
+    memcpy(to + (first + j) * D, rows[j], size_t(D) * sizeof(float));
 }
 
 // How many of rows row .. end attend to the same keys.

@@ -23,6 +23,7 @@ enum Op : int64_t {
   kGate,          // sigmoid(a) x + sigmoid(b) g; from: x, g; with: a, b
   kCopy,
   kArrange,       // keys and values as kAttendSource reads them; from: keys, values
+  kWindow,        // the rows under a kernel, end to end: [kernel, I]
   kOps
 };
 
