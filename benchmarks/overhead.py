@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -51,7 +51,8 @@ class Watch(Display):
     """Prints like a run, and records the loop's times after each update."""
 
     def __init__(self, file: TextIO) -> None:
-        super().__init__(file=file)
+        with redirect_stderr(file):
+            super().__init__()
         self.seconds: Seconds = {}
         self._seen: list[Seconds] = []
 

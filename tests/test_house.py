@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 300,
-    ("console", "files", "processes", "device"): 690,
+    ("console", "files", "processes", "device"): 691,
     ("config",): 480,
     ("ops",): 2600,
     ("mixers",): 900,
@@ -24,8 +24,8 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 24_650
-MOST_FILES = 150
+MOST_LINES = 23_560
+MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

@@ -124,7 +124,7 @@ def runs_and_refuses(patch: pytest.MonkeyPatch) -> None:
 
 
 def loads_anything(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(selftest, "load", lambda folder: None)
+    patch.setattr(selftest.ModelFolder, "load", lambda folder: None)
 
 
 @pytest.mark.parametrize(

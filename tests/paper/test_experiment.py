@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightconv.evaluate.signature import Score, Signature
 from safetensors.torch import load_file
 
 import lightconv
 from lightconv import cli
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
+from lightconv.evaluate.metrics import Score, Signature
 from lightconv.paper.experiment import find_commit, keep, measure
 from lightconv.train.log import read_log
 from tests.harness.server import environment

@@ -79,6 +79,7 @@ class Ensemble:
         self.step_attending: Any = ensemble_steps([each.step_attending for each in self.backends])
 
     def encode(self, source: Tensor) -> tuple[Any, ...]:
+        """Encodes source [B, S] int64, padded, with each model."""
         return tuple(each.encode(source) for each in self.backends)
 
     def start(self, sources: tuple[Any, ...] | int, max_len: int) -> tuple[Any, ...]:
@@ -87,6 +88,7 @@ class Ensemble:
         return tuple(backend.start(source, max_len) for backend, source in pairs)
 
     def reorder(self, states: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+        """The states of those rows [N'] int64."""
         pairs = zip(self.backends, states, strict=True)
         return tuple(backend.reorder(state, rows) for backend, state in pairs)
 
