@@ -27,7 +27,8 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@torch.compiler.assume_constant_result  # torch.compile guards what it depends on
+# torch.compile guards what the result depends on.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_transformed() -> bool:
     """True in forward-mode differentiation and inside transforms of torch.func.
 
