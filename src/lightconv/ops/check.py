@@ -27,8 +27,6 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# torch.compile guards what the result depends on.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_transformed() -> bool:
     """True in forward-mode differentiation and inside transforms of torch.func.
 
@@ -38,6 +36,11 @@ def is_transformed() -> bool:
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
     )
+
+
+# As torch.compiler.assume_constant_result, which would import the compiler: torch.compile calls the
+# function while it traces, and guards what the result depends on.
+is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def as_seed(seed: Seed, p: float, device: torch.device) -> Tensor | None:
