@@ -135,6 +135,8 @@ def _moses_splitter(config: SideConfig) -> Step:
         setattr(tokenizer, name, mended(getattr(tokenizer, name)))
     for name in ("ENGLISH_SPECIFIC_APOSTROPHE", "FR_IT_SPECIFIC_APOSTROPHE"):
         setattr(tokenizer, name, list(map(mended, getattr(tokenizer, name))))
+    prefixes = frozenset(tokenizer.NONBREAKING_PREFIXES)
+    tokenizer.NONBREAKING_PREFIXES = prefixes - {"Rs"}  # an abbreviation since 2019
     tokenizer.islower = regex.compile(r"\p{Lowercase}").match
     tokenizer.isanyalpha = regex.compile(r"\p{Alphabetic}").search
     return lambda text: " ".join(
