@@ -114,7 +114,7 @@ def test_lines_about_a_talk_anywhere_in_a_line(tmp_path: Path) -> None:
     assert not any("http" in text or "keywords" in text for pair in found for text in pair)
     content["de-en/train.tags.de-en.de"] += lines("Noch eine <url>")
     content["de-en/train.tags.de-en.en"] += lines("One more")
-    with pytest.raises(ValueError, match="has 63 lines and .* has 64, expected the same"):
+    with pytest.raises(ValueError, match=r"has 63 lines and .* has 64, expected the same"):
         open_files(tmp_path, content)
 
 

@@ -35,12 +35,9 @@ _USUAL = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
 EVERY = 23
 TALK_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
-# Lines about a talk; its title and description are training text. The usual preparation drops a
-# line with one of the first three tags anywhere in it; the others belong to later releases.
-_ABOUT = re.compile(
-    r".*<(?:url|talkid|keywords)>"
-    r"|\s*</?(?:url|talkid|keywords|speaker|reviewer|translator|doc)\b"
-)
+# Lines about a talk, anywhere in a line or, in later releases, at its beginning; its title and
+# description are training text.
+_ABOUT = re.compile(r".*<(?:url|talkid|keywords)>|\s*</?(?:speaker|reviewer|translator|doc)\b")
 _TAGS = re.compile(r"</?(?:title|description)>")
 
 

@@ -10,15 +10,15 @@ splits; the SHA-1 of an address names its story. JSON lines come as one file for
 sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and the end of
 a line for metrics and readers.
 
-In the paper's copy, markers (@entity1) replace names of people and places, and the text is words in
-lower case already. It comes as summary files (Cheng and Lapata, 2016); as DeepMind's question files
-with the stories beside them; or as stories or JSON lines that have markers.
+In the paper's copy, markers (@entity1) replace names, and the text is words already. It comes as
+summary files (Cheng and Lapata, 2016), as DeepMind's questions with the stories beside them, or as
+stories or JSON lines that have markers.
 """
 
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha1
@@ -87,14 +87,10 @@ def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     source = SourceFiles(path, progress)
     needs = CORPORA[name].needs
     ends = {Path(member.base).suffix for member in source}
-    if _SUMMARY in ends or _QUESTION in ends:
-        end, read = (_SUMMARY, _summaries) if _SUMMARY in ends else (_QUESTION, _questions)
-        files = {split: _in_folder(source, folder, end) for split, folder in FOLDERS.items()}
-        if missing := [f"{FOLDERS[split]}/*{end}" for split, names in files.items() if not names]:
-            raise ValueError(f"{path} lacks {', '.join(missing)}, expected {needs}")
-        splits: dict[str, Reader] = {
-            split: partial(read, source, names) for split, names in files.items()
-        }
+    splits: dict[str, Reader]
+    if end := next((end for end in _ANONYMOUS if end in ends), None):
+        files = {split: _in_folder(source, folder, end, needs) for split, folder in FOLDERS.items()}
+        splits = {split: partial(_ANONYMOUS[end], source, names) for split, names in files.items()}
     elif _STORY in ends:
         splits = _stories(source, needs, progress)
     else:
@@ -117,9 +113,11 @@ def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     )
 
 
-def _in_folder(source: SourceFiles, folder: str, end: str) -> frozenset[str]:
-    inside = (each for each in source if f"/{folder}/" in f"/{each.name}")
-    return frozenset(member.base for member in inside if member.base.endswith(end))
+def _in_folder(source: SourceFiles, folder: str, end: str, needs: str) -> frozenset[str]:
+    inside = (each.base for each in source if f"/{folder}/" in f"/{each.name}")
+    if found := frozenset(base for base in inside if base.endswith(end)):
+        return found
+    raise ValueError(f"{source.path} lacks {folder}/*{end}, expected {needs}")
 
 
 def _parts(member: Member, stream: io.BufferedReader, least: int) -> list[str]:
@@ -142,37 +140,28 @@ def _questions(source: SourceFiles, names: frozenset[str]) -> Iterator[Example]:
     """Articles of question files, with the highlights of their stories."""
     asked: dict[str, tuple[str, list[str]]] = {}
     for member, stream in source.walk(names):
-        address, _, question, answer, _ = _parts(member, stream, 5)
+        address, _, question, answer, *_ = _parts(member, stream, 5)
         _, marked = asked.setdefault(_story_name(address), (member.base, []))
         marked.append(question.replace("@placeholder", answer))
+    _check_stories(source, asked, "the questions")
     found = {
-        story.base: parse_story(lines_of(stream.readline, str(story)))[1]
+        story.base: parse_story(lines_of(stream.readline, str(story)))[1].split(SENTENCE_BREAK)
         for story, stream in source.walk(asked)
     }
-    if missing := asked.keys() - found:
-        raise ValueError(
-            f"{source.path} lacks {len(missing):,} of {len(asked):,} stories, {min(missing)} among "
-            "them, expected those of the questions beside them, for the order of the highlights"
-        )
-    articles = {base: (found[story], marked) for story, (base, marked) in asked.items()}
-    for member, stream in source.walk(articles):
-        _, article, _, _, table = _parts(member, stream, 5)
+    homes = {base: (found[story], marked) for story, (base, marked) in asked.items()}
+    for member, stream in source.walk(homes):
+        _, article, _, _, table, *_ = _parts(member, stream, 5)
         entities = dict(line.split(":", 1) for line in table.split("\n") if ":" in line)
-        plain, marked = articles[member.base]
-        highlights = plain.split(f" {SENTENCE_BREAK} ")
-        yield article_text([article]), summary_text(mark(highlights, marked, entities))
+        yield article_text([article]), summary_text(mark(*homes[member.base], entities))
 
 
 def mark(plain: list[str], marked: Iterable[str], entities: Mapping[str, str]) -> list[str]:
-    """Highlights with markers: as questions have them, else by the names of the entities."""
-    names = {_words(name): marker for marker, name in entities.items() if _words(name)}
-    longest = sorted(map(re.escape, names), key=len, reverse=True)
-    name = re.compile(rf"(?<!\w)(?:{'|'.join(longest) or '(?!)'})(?!\w)")
-    found = [name.sub(lambda match: names[match[0]], _words(text)) for text in plain]
-    bags = [set(_words(text).split()) for text in plain]
+    """Highlights as the questions about them have them; others mention nobody of the article."""
+    found = [_words(text.strip().removesuffix(" .")) for text in plain]  # added when it was read
+    bags = [set(text.split()) for text in found]
     for text in marked:
         bag = set(_words(MARKER.sub(lambda match: entities.get(match[0], ""), text)).split())
-        found[max(range(len(bags)), key=lambda i: len(bag & bags[i]) / len(bag | bags[i]))] = text
+        found[max(range(len(bags)), key=lambda i: len(bag & bags[i]) - len(bag ^ bags[i]))] = text
     return found
 
 
@@ -180,20 +169,25 @@ def _words(text: str) -> str:
     return " ".join(re.findall(r"\w+|[^\w\s]", text.lower()))
 
 
+_ANONYMOUS = {_SUMMARY: _summaries, _QUESTION: _questions}
+
+
 def _stories(source: SourceFiles, needs: str, progress: Progress) -> dict[str, Reader]:
     members = source.require({name: [name] for name in LISTS.values()}, needs)
     lists = dict(zip(LISTS, members, strict=True))
     for split, member in lists.items():
         names = _listed(source, member)
-        missing = [name for name in names if not source.find(name)]
-        if missing:
-            raise ValueError(
-                f"{source.path} lacks {len(missing):,} of the {len(names):,} stories of "
-                f"{member.base}, {missing[0]} among them, expected those of CNN and of the Daily "
-                f"Mail: {needs}"
-            )
+        _check_stories(source, names, member.base)
         progress(f"{split}: {len(names):,} stories")
     return {split: partial(_told, source, member) for split, member in lists.items()}
+
+
+def _check_stories(source: SourceFiles, names: Collection[str], of: str) -> None:
+    if missing := [name for name in names if not source.find(name)]:
+        raise ValueError(
+            f"{source.path} lacks {len(missing):,} of the {len(names):,} stories of {of}, "
+            f"{missing[0]} among them, expected {CORPORA['cnn-dailymail'].needs}"
+        )
 
 
 def _listed(source: SourceFiles, member: Member) -> list[str]:
