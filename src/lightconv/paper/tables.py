@@ -42,7 +42,8 @@ class Row:
 
 def agrees(printed: str, exact: int) -> bool:
     """True if the printed "202M" is the exact number cut or rounded; the paper does both."""
-    return printed in (f"{exact // 10**6}M", f"{round(exact / 1e6)}M")
+    rounded = (f"{exact // 10**6}M", f"{exact / 1e6:.0f}M", f"{exact / 1e6:.1f}M")
+    return printed in (f"{exact:,}", *rounded)
 
 
 @dataclass(frozen=True, kw_only=True)
