@@ -13,22 +13,24 @@ from pathlib import Path
 IRREGULAR = Path(__file__).with_name("irregular.txt")
 # The script looks up and stems words that are longer than this.
 SHORT = 3
-_INSTEAD = {
+# Steps 2 and 3: endings and their replacements.
+_STEP_2 = {
     **{"ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize"},
     **{"bli": "ble", "alli": "al", "entli": "ent", "eli": "e", "ousli": "ous"},
     **{"ization": "ize", "ation": "ate", "ator": "ate", "alism": "al", "iveness": "ive"},
     **{"fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble"},
-    **{"logi": "log", "icate": "ic", "alize": "al", "iciti": "ic", "ical": "ic"},
+    "logi": "log",
 }
-# Steps 2 to 4: endings, of which the longest counts, and the measure that the rest must exceed.
+_STEP_3 = {"icate": "ic", "alize": "al", "iciti": "ic", "ical": "ic"}
+# Of several endings the longest counts; the measure of the rest must exceed a number.
 _STEPS = [
-    (re.compile(f"(?:{'|'.join(endings.split())})$"), measure)
-    for endings, measure in (
-        (" ".join(list(_INSTEAD)[:21]), 0),
-        ("icate ative alize iciti ical ful ness", 0),
-        ("al ance ence er ic able ible ant ement ou ism ate iti ous ive ize", 1),
-        ("ment", 1),
-        ("ent (?<=[st])ion", 1),
+    (re.compile(f"({endings.replace(' ', '|')})$"), instead, measure)
+    for endings, instead, measure in (
+        (" ".join(_STEP_2), _STEP_2, 0),
+        ("icate ative alize iciti ical ful ness", _STEP_3, 0),
+        ("al ance ence er ic able ible ant ement ou ism ate iti ous ive ize", {}, 1),
+        ("ment", {}, 1),
+        ("ent (?<=[st])ion", {}, 1),
     )
 ]
 
@@ -48,7 +50,7 @@ def _base(word: str) -> str:
 def irregular_forms() -> dict[str, str]:
     """Base forms by word."""
     lines = IRREGULAR.read_text(encoding="ascii").splitlines()
-    return dict(tuple(line.split()) for line in lines)
+    return dict(line.split() for line in lines)
 
 
 @cache
@@ -66,9 +68,9 @@ def stem(word: str) -> str:
         word = _repair(rest)
     if word.endswith("y") and "v" in _shape(word[:-1]):
         word = f"{word[:-1]}i"
-    for endings, measure in _STEPS:
+    for endings, instead, measure in _STEPS:
         if (found := endings.search(word)) and _measure(word[: found.start()]) > measure:
-            word = word[: found.start()] + _INSTEAD.get(found[0], "")
+            word = word[: found.start()] + instead.get(found[0], "")
     if word.endswith("e"):
         rest = word[:-1]
         if _measure(rest) > 1 or (_measure(rest) == 1 and not _is_short(rest)):
