@@ -84,6 +84,43 @@ def test_parallel_files(ask: Ask, text: Path) -> None:
     assert Prepared.open("a").references("valid") == ["four", ""]
 
 
+# A tokeniser's output: an apostrophe as an entity, a split hyphen, a full stop apart.
+TOKENS = ["I don &apos;t know .", "A well @-@ known House , isn &apos;t it ?"]
+
+
+def test_tokenised_text_is_left_alone(ask: Ask, text: Path) -> None:
+    write_folder(text, {"tok.de": lines(*TOKENS), "tok.en": lines(*TOKENS)})
+    files = f"{PAIR} --train tok --valid tok"
+    done = ask(f"{files} --out plain {SMALL}")
+    assert "note: tok.en looks tokenised already, and sacrebleu expects plain text" in done.err
+    assert Prepared.open("plain").task.metric == "sacrebleu"
+    for options, metric, words in (
+        ("--tokenized", "tokenized_bleu", TOKENS),
+        ("--tokenized --lowercase", "tokenized_bleu_lowercase", [each.lower() for each in TOKENS]),
+    ):
+        done = ask(f"{files} {options} --out {metric}")
+        assert done.code == 0 and "looks tokenised" not in done.err
+        data = Prepared.open(metric)
+        assert data.task.metric == metric and data.tokenized
+        assert data.pipeline.config.subword == BPEConfig(merges=10_000)
+        assert data.references("valid") == TOKENS
+        ids = [data.store("train")[row][1].tolist() for row in range(2)]
+        assert [data.pipeline.decode(1, each) for each in ids] == words
+        assert data.statistics()["splits"]["train"]["sides"]["target"]["unknown"] == 0
+
+
+def test_plain_text_in_lower_case(ask: Ask, text: Path) -> None:
+    done = ask(f"{PAIR} --train train --valid dev --lowercase --out data {SMALL}")
+    data = Prepared.open("data")
+    assert "looks tokenised" not in done.err
+    assert (data.task.metric, data.tokenized) == ("sacrebleu", False)
+    ids = data.store("train")[1]
+    assert [data.pipeline.decode(side, ids[side]) for side in (0, 1)] == [
+        "zwei häuser",
+        "two houses",
+    ]
+
+
 def test_language_modelling(ask: Ask, text: Path) -> None:
     done = ask("--text train.en --valid dev.en --out lm --set pipeline.subword.kind=words")
     data = Prepared.open("lm")
@@ -150,6 +187,7 @@ MISTAKES = {
     "synthetic-lm --from y --out x": "synthetic-lm takes no --from, got y",
     "synthetic-lm --text y --out x": "--text is for files of your own, not for synthetic-lm",
     "synthetic-lm --valid y --out x": "--valid is for files of your own, not for synthetic-lm",
+    "synthetic-lm --tokenized --out x": "--tokenized is for files of your own, not for synthetic",
     "--from y --out x": "--from needs the NAME of a corpus before it",
     "--text y --jsonl z --out x": "--text and --jsonl, expected the NAME of a corpus",
     "--articles y --out x": "--articles, expected the NAME of a corpus",

@@ -23,7 +23,7 @@ OWN: dict[tuple[str, ...], TaskKind] = {
     ("jsonl",): "summarization",
     ("articles", "summaries"): "summarization",
 }
-BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
+BESIDE_OWN = ("valid", "test", "source_lang", "target_lang", "tokenized", "lowercase")
 SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
 # Width of the lines about what a corpus needs, and of the longest bar of a histogram.
 WIDTH = 74
@@ -166,7 +166,7 @@ def _recipe(corpus: str) -> str | None:
 def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
     """The options for training files of one's own; none if a corpus is named."""
     names = [*(name for group in OWN for name in group), *BESIDE_OWN]
-    given = [name for name in names if getattr(options, name) is not None]
+    given = [name for name in names if getattr(options, name) not in (None, False)]
     if options.name is not None:
         if given:
             option = given[0].replace("_", "-")
@@ -207,6 +207,8 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: Displ
         **files,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
+        tokenized=options.tokenized,
+        lowercase=options.lowercase,
         progress=display.note,
     )
 
@@ -244,6 +246,8 @@ def _parser() -> Parser:
     add("--summaries FILE", "summarisation: their summaries, line by line", group=own)
     add("--valid FILE", "validation: as for training", **parts)
     add("--test FILE", "test: as for training", **parts)
+    add("--tokenized", "the text is tokenised: leave it alone, score tokenised BLEU", group=own)
+    add("--lowercase", "lower-case the text", group=own)
     add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
     add("--processes N", "default: one per core")
     add("--overwrite", "replace a prepared folder")
