@@ -10,8 +10,8 @@ from pathlib import Path
 from lightconv.corpora import find_entry
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.data.vocabulary import SHARED_FILE
-from lightconv.models.config import Seq2SeqConfig
-from lightconv.paper.recipes import RECIPES
+from lightconv.paper.models import describe
+from lightconv.paper.recipes import RECIPES, set_width
 from lightconv.paper.results import Scale
 from lightconv.paper.tables import Table
 from lightconv.recipe import Recipe, find_recipe
@@ -85,7 +85,6 @@ class Job:
     tune      choose length penalty and averaged checkpoints on validation data
     """
 
-    row: str
     recipe: str
     seed: int
     settings: tuple[str, ...]
@@ -95,6 +94,11 @@ class Job:
     @property
     def corpus(self) -> str:
         return RECIPES[self.recipe].task.corpus
+
+    @property
+    def row(self) -> str:
+        """Mixers and sizes as they are trained."""
+        return describe(self.changed().model)
 
     @property
     def output(self) -> Path:
@@ -119,13 +123,15 @@ class Job:
         """Commands that tune and score it."""
         commands = [self.choose(data)] if self.tune else []
         evaluate = ["evaluate", str(self.run), "--data", str(data), "--split"]
-        most = [] if limit is None else ["--limit", str(limit)]
-        commands += [[*evaluate, split, *most] for split in splits]
+        commands += [[*evaluate, split, *limited(limit)] for split in splits]
         return [f"lightconv {shlex.join(words)}" for words in commands]
 
     def loop(self, commands: Sequence[str], seeds: int) -> str:
         """Commands of this seed as a loop of the shell over all seeds."""
-        lines = [f"# {self.row}", f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do"]
+        lines = [
+            f"# {self.recipe}: {self.row}",
+            f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do",
+        ]
         seed = re.compile(rf"(\.seed|train\.seed=){self.seed}\b")
         lines += ["  " + seed.sub(r"\1$seed", command) for command in commands]
         return "\n".join([*lines, "done"])
@@ -158,19 +164,28 @@ class TablePlan:
         self.runs = options.out / table.name / (options.name or folder if self.small else "paper")
         self.jobs = []
         for seed in range(1, options.seeds + 1):
-            for recipe, text in rows.items():
+            for recipe in rows:
                 width = set_width(recipe, options.width)
                 settings = (*width, *self.settings, f"train.seed={seed}")
                 # The paper tunes length penalty and averages for translation and summaries.
                 tune = not self.small and table.name != "lm"
                 run = self.runs / f"{recipe}.seed{seed}"
-                self.jobs.append(Job(text, recipe, seed, settings, run, tune))
+                self.jobs.append(Job(recipe, seed, settings, run, tune))
         for job in self.jobs[: len(rows)]:
             job.changed()  # ValueError for a wrong setting
 
-    def _choose_rows(self) -> dict[str, str]:
-        """Rows by recipe that match a pattern: a part of the recipe's name, or one with *."""
-        rows = {name: row.text for name, row in self.table.rows_at(self.options.scale).items()}
+    def speed(self, runs: Sequence[Path], data: Path) -> list[str]:
+        """Arguments that measure the speed of all rows as the paper did, one run of each."""
+        assert self.table.speed is not None
+        known = {"test"} if self.data is None else self.data.splits
+        words = ["speed", *map(str, runs), "--data", str(data)]
+        words += ["--split", "test" if "test" in known else "valid"]
+        words += ["--beam", str(self.table.speed[0]), "--batch-size", str(self.table.speed[1])]
+        return words + limited(self.options.limit)
+
+    def _choose_rows(self) -> list[str]:
+        """Recipes that match a pattern: a part of the recipe's name, or one with *."""
+        rows = self.table.rows_at(self.options.scale)
         chosen: set[str] = set()
         for pattern in self.options.rows or ("*",):
             wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
@@ -179,7 +194,7 @@ class TablePlan:
                 names = f"expected one of {', '.join(rows)}"
                 raise ValueError(f"--rows {pattern}: no such row, {names}")
             chosen |= found
-        return {name: text for name, text in rows.items() if name in chosen}
+        return [name for name in rows if name in chosen]
 
     def _fit_vocabulary(self) -> list[str]:
         """Settings for the vocabulary of the data; ValueError if its task is another."""
@@ -201,6 +216,10 @@ class TablePlan:
         return [f"model.share_embeddings={share}", *sizes]
 
 
+def limited(limit: int | None) -> list[str]:
+    return [] if limit is None else ["--limit", str(limit)]
+
+
 def set_steps(steps: int | None) -> list[str]:
     """Settings for that many updates, in the proportions of the twins' own 3,000."""
     if steps is None:
@@ -214,25 +233,6 @@ def set_steps(steps: int | None) -> list[str]:
         f"train.save_every={sixth}",
         f"train.log_every={max(1, steps // 30)}",
     ]
-
-
-def set_width(recipe: str, width: int | None) -> list[str]:
-    """Settings for another width of the model: heads keep theirs, inner layers the proportion."""
-    if width is None:
-        return []
-    model = RECIPES[recipe].model
-    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim}
-    for name in ("heads", "ffn_dim"):
-        for stack in ("encoder", "decoder", "layers"):
-            for place, layer in enumerate(getattr(model, stack, ())):
-                if name in vars(layer):
-                    sizes[f"model.{stack}.{place}.{name}"] = vars(layer)[name]
-        if name == "heads" and isinstance(model, Seq2SeqConfig):
-            sizes["model.source_heads"] = model.source_heads
-    head = max(model.dim // size for path, size in sizes.items() if path.endswith("heads"))
-    if width % head:
-        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
-    return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
 
 
 def write_script(table: Table, options: TableOptions) -> str:
@@ -264,7 +264,11 @@ def write_script(table: Table, options: TableOptions) -> str:
         score = job.score(where, plan.splits, options.limit)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
+    timed = []
+    if table.speed is not None:  # its rows have one corpus
+        words = plan.speed([job.run for job in plan.jobs], folder or root / plan.jobs[0].corpus)
+        timed = [f"# The speed of all rows.\nlightconv {shlex.join(words)}"]
     if nodes == 1:
-        return "\n\n".join(["\n".join(head), *trained])
+        return "\n\n".join(["\n".join(head), *trained, *timed])
     each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
-    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
+    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored, *timed])

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_json
 from lightconv.console import Rows, markdown
+from lightconv.decode.speed import Speed, Speeds
 from lightconv.files import replace_file
-from lightconv.paper.models import WIDTH
-from lightconv.paper.recipes import RECIPES
+from lightconv.paper.recipes import RECIPES, describe_row
 from lightconv.paper.tables import NONE, TABLES, Column, Table
 from lightconv.recipe import count_parameters
 from lightconv.train.log import open_figure
@@ -57,18 +57,6 @@ class SplitScore:
     value: float
     parts: dict[str, float]
     signature: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Decoding speed on a split, with at most `sentences` in a batch."""
-
-    split: str
-    lines: int
-    seconds: float
-    tokens: int
-    engine: str
-    sentences: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +109,7 @@ class Result:
             for score in found.scores.get(column.split, ())[:1]:
                 return score.value if column.part is None else score.parts.get(column.part)
         elif found and found.speed:
-            lines = column.measured == "sentences/s"
-            count = found.speed.lines if lines else found.speed.tokens
-            return count / max(found.speed.seconds, 1e-9)
+            return found.speed.rates(column.measured)[0]
         return None
 
 
@@ -189,12 +175,31 @@ def figures(results: Sequence[Result], column: Column) -> list[float]:
     return [value for each in results if (value := each.figure(column)) is not None]
 
 
+def choose_seed(results: Sequence[Result], column: Column) -> Result | None:
+    """The result with the best validation score; None if one that has a figure has no such."""
+    valid = Column(name="", split="valid")
+    scored = [each for each in results if each.figure(column) is not None]
+    values = figures(scored, valid)
+    return scored[values.index(max(values))] if values and len(values) == len(scored) else None
+
+
 def show_results(results: Sequence[Result], column: Column) -> str:
-    """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`."""
+    """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`.
+
+    A column of the best seed has its figure first, `29.70 (29.40 ± 0.30)`; one of speed, measured
+    in rounds, the median, the lowest and the highest, `63.3 (62.9 to 63.5)`.
+    """
     if not results:
         return "not run"
+    speeds = [each.measured.speed for each in results if each.measured and each.measured.speed]
+    if column.measured != "score" and (timed := [speed for speed in speeds if speed.rounds]):
+        noisy = ", noisy" * (timed[0].state == "noisy")
+        median, low, high = (f"{r:,.{column.digits}f}" for r in timed[0].rates(column.measured))
+        return f"{median} ({low} to {high}{noisy})"
     found = figures(results, column)
     shown = [show_mean(found, column.digits)] if found else []
+    if column.best and len(found) > 1 and (best := choose_seed(results, column)):
+        shown = [f"{best.figure(column):,.{column.digits}f} ({shown[0]})"]
     if column.measured == "score":  # the column of the score explains a missing speed
         counts = {s: sum(each.status == s for each in results) for s in ("diverged", "failed")}
         shown += [s if n == len(results) else f"{n} {s}" for s, n in counts.items() if n]
@@ -251,6 +256,8 @@ class TableReport:
         small, corpus = self.experiment.scale == "cpu", self.experiment.corpus
         rows = self.table.rows_at(self.experiment.scale)
         self.rows = {n: r for n, r in rows.items() if small or RECIPES[n].task.corpus == corpus}
+        width, settings = self.experiment.width, self.experiment.settings
+        self.names = {recipe: describe_row(recipe, width, settings) for recipe in self.rows}
 
     @property
     def columns(self) -> list[Column]:
@@ -263,7 +270,9 @@ class TableReport:
         columns = [c for c in columns if c.measured != "score" or c.split not in absent]
         if not any(column.measured == "score" for column in columns):
             columns = [
-                replace(c, name=f"{c.name}, validation", split="valid") if c.split in absent else c
+                replace(c, name=f"{c.name}, validation", split="valid", best=False)
+                if c.split in absent
+                else c
                 for c in self.table.columns
             ]
         decoded = any(each.speed for each in self.measured)
@@ -288,7 +297,7 @@ class TableReport:
         ours = [f"{column.name} (ours)" for column in self.columns]
         papers = [f"{column.name} (paper, full size)" for column in self.table.columns]
         spent = ["training (ours)", "tokens/s (ours)"]
-        header = ["row", "params (ours)", "seeds", *ours, *spent, *papers]
+        header = ["row", "params (ours)", "seeds", *ours, *spent, "row (paper)", *papers]
         rows = []
         for recipe, row in self.rows.items():
             mine = self.found.get(recipe, [])
@@ -296,10 +305,11 @@ class TableReport:
             trained = [each.training for each in measured if each.training and each.scores]
             minutes = show_mean([sum(each.seconds.values()) / 60 for each in trained], 1)
             rates = [t.tokens / max(t.seconds.get("updates", 0.0), 1e-9) for t in trained]
-            cells = [row.text, f"{measured[0].parameters:,}" if measured else NONE, str(len(mine))]
+            count = f"{measured[0].parameters:,}" if measured else NONE
+            cells = [self.names[recipe], count, str(len(mine))]
             cells += [show_results(mine, column) for column in self.columns]
             cells += [f"{minutes} min" if minutes else NONE, show_mean(rates, 0) or NONE]
-            rows.append([*cells, *row.figures])
+            rows.append([*cells, row.recipe, *row.figures])
         return {self.title: rows}, header, header[1:]
 
     def notes(self) -> list[str]:
@@ -308,10 +318,24 @@ class TableReport:
         lines = []
         if self.experiment.scale == "cpu":
             lines.append(
-                "rows have the names of the paper; their twins have width "
-                f"{self.experiment.width or WIDTH} and about half of its layers (`lightconv show "
-                "RECIPE`), and are changed by the settings below"
+                "rows have the mixers and sizes of the models that were trained here; the row of "
+                "the paper that each stands for is named by its recipe (`lightconv show RECIPE`)"
             )
+        if best := [column for column in self.columns if column.best]:
+            scored = [[r for r in each if figures([r], best[0])] for each in self.found.values()]
+            if all(choose_seed(each, best[0]) for each in scored if each):
+                lines.append(
+                    "with several seeds, the test score of the one with the best validation "
+                    "score, then mean and deviation of the test scores of all"
+                )
+            else:
+                lines.append("validation was not scored: the mean over seeds, not the best of them")
+        speeds = [each.speed for each in self.measured if each.speed]
+        for facts in (Speeds((speed,)).facts() for speed in speeds if speed.rounds):
+            facts = ", ".join(f"{name}: {text}" for name, text in facts.items())
+            lines.append(f"speed: median (lowest to highest) of interleaved rounds; {facts}")
+        if any(not speed.rounds for speed in speeds):
+            lines.append("speed was measured once, while scoring, by lightconv 0.1: a rough figure")
         no_split = "the data has no split {}: validation is scored in its place"
         lines += map(no_split.format, self.absent)
         lines += [f"command: {result.command}" for result in self.every]
@@ -347,7 +371,7 @@ class TableReport:
         axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
         for axis, column in zip(axes, columns, strict=True):
             self._draw_column(axis, column)
-        names = [row.text for row in self.rows.values()]
+        names = [name.replace(", ", ",\n", 1) for name in self.names.values()]
         axes[0].set_yticks(range(len(names)), names, fontsize="small")
         axes[0].set_ylim(len(names) - 0.5, -0.5)  # the first row above
         figure.suptitle(f"{self.title} (ours)", fontsize="medium")
