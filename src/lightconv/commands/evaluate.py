@@ -36,8 +36,17 @@ if TYPE_CHECKING:
 DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
 OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
-MODEL_OPTIONS = tuple(["data", "split", "beam", "batch_size", "set", "floor", "limit", "overwrite"])
-MODEL_OPTIONS += OUTPUT_OPTIONS[2:]
+MODEL_OPTIONS = (
+    *OUTPUT_OPTIONS[2:],
+    "data",
+    "split",
+    "beam",
+    "batch_size",
+    "set",
+    "floor",
+    "limit",
+    "overwrite",
+)
 UNSET: tuple[object, ...] = (None, False, [])
 
 
@@ -308,10 +317,14 @@ def speed(argv: Sequence[str]) -> int:
     with Display() as display:
         show = partial(display.show, "rounds", total=options.rounds)
         found = measure_speed(models, sources, **how, show=show, tell=tell)
-    print_rows(list(found.facts().items()))
+    print_rows(list(found.speeds[0].facts().items()))
     print()
-    header = ("model", "sentences/s", "lowest", "highest", "tokens/s", "ratio")
-    rows = [[str(path), *row] for path, row in zip(options.model, found.rows(), strict=True)]
+    header = ("model", "sentences/s (lowest to highest)", "tokens/s", "ratio to the first")
+    rows = []
+    for path, each in zip(options.model, found.speeds, strict=True):
+        ratio = f"{found.speeds[0].seconds / each.seconds:.3f}"
+        rates = each.show("sentences/s", 1), f"{each.rates('tokens/s')[0]:,.1f}"
+        rows.append([str(path), *rates, ratio])
     print_groups({"": rows}, header, header[1:])
     if options.out is not None:
         write_file(options.out, to_json(found).encode())

@@ -40,16 +40,33 @@ class Speed:
     rounds: tuple[float, ...] = ()
     noise: float = 0.0
 
-    @property
-    def state(self) -> str:
-        """`quiet` or `noisy`: the machine."""
-        return "noisy" if self.noise > QUIET else "quiet"
-
     def rates(self, unit: str = "sentences/s") -> list[float]:
         """Median, lowest and highest rate in `sentences/s` or `tokens/s`."""
         count = self.lines if unit == "sentences/s" else self.tokens
         rounds = self.rounds or (self.seconds,)
         return [count / max(each, 1e-9) for each in (median(rounds), max(rounds), min(rounds))]
+
+    def show(self, unit: str, digits: int) -> str:
+        """`63.3 (62.9 to 63.5)`, with `noisy` if the machine was."""
+        middle, low, high = (f"{rate:,.{digits}f}" for rate in self.rates(unit))
+        return f"{middle} ({low} to {high}{', noisy' * (self.noise > QUIET)})"
+
+    def facts(self) -> dict[str, str]:
+        state = "noisy" if self.noise > QUIET else "quiet"
+        return {
+            "data": f"{self.lines:,} lines of {self.split}, outputs as long as their sources",
+            "search": f"beam {self.beam}, batches of {self.sentences}",
+            "engine": f"{self.engine}, threads {self.threads}",
+            "machine": f"{state} (the time of a product varied by {self.noise:.1%})",
+        }
+
+    def origin(self) -> str:
+        if not self.rounds:
+            return "speed: measured once, while scoring, by lightconv 0.1: a rough figure"
+        facts = ", ".join(f"{name} {text}" for name, text in self.facts().items())
+        return (
+            f"speed: median (lowest to highest) of {len(self.rounds)} interleaved rounds; {facts}"
+        )
 
 
 @dataclass(frozen=True)
@@ -57,23 +74,6 @@ class Speeds:
     """Speeds that were measured together, in the order of the models."""
 
     speeds: tuple[Speed, ...]
-
-    def facts(self) -> dict[str, str]:
-        first = self.speeds[0]
-        return {
-            "data": f"{first.lines:,} lines of {first.split}, outputs as long as their sources",
-            "search": f"beam {first.beam}, batches of {first.sentences}",
-            "engine": f"{first.engine}, threads {first.threads}",
-            "machine": f"{first.state} (the time of a product varied by {first.noise:.1%})",
-        }
-
-    def rows(self) -> list[list[str]]:
-        """Sentences/s (median, lowest, highest), tokens/s, and the ratio to the first model."""
-        first, rows = self.speeds[0], []
-        for each in self.speeds:
-            rates = [f"{rate:,.1f}" for rate in (*each.rates(), each.rates("tokens/s")[0])]
-            rows.append([*rates, f"{first.seconds / each.seconds:.3f}"])
-        return rows
 
 
 def measure_noise() -> float:

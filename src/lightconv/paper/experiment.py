@@ -168,9 +168,12 @@ class Series(TablePlan):
         )
 
     def _measure(self, job: Job, out: Path, status: Status) -> list[str]:
-        asked = {"path": str(job.run), "data": str(self.folder), "splits": self.splits}
-        asked |= {"limit": self.options.limit, "ended": status != "diverged"}
-        return ["measure", json.dumps({**asked, "device": self.options.device, "out": str(out)})]
+        asked = {
+            **{"path": str(job.run), "data": str(self.folder), "splits": self.splits},
+            **{"limit": self.options.limit, "ended": status != "diverged"},
+            **{"device": self.options.device, "out": str(out)},
+        }
+        return ["measure", json.dumps(asked)]
 
     def _measure_speed(self) -> int:
         """Measures the speed of all rows together, if one has none; returns the exit code."""

@@ -119,11 +119,11 @@ class Job:
             words += ["--grid", "max_len_plus=100,120,140"]
         return words
 
-    def score(self, data: Path, splits: Sequence[str], limit: int | None) -> list[str]:
+    def score(self, data: Path, splits: Sequence[str], limited: Sequence[str]) -> list[str]:
         """Commands that tune and score it."""
         commands = [self.choose(data)] if self.tune else []
         evaluate = ["evaluate", str(self.run), "--data", str(data), "--split"]
-        commands += [[*evaluate, split, *limited(limit)] for split in splits]
+        commands += [[*evaluate, split, *limited] for split in splits]
         return [f"lightconv {shlex.join(words)}" for words in commands]
 
     def loop(self, commands: Sequence[str], seeds: int) -> str:
@@ -155,6 +155,7 @@ class TablePlan:
     def __init__(self, table: Table, options: TableOptions, data: Prepared | None = None) -> None:
         self.table, self.options, self.data = table, options, data
         self.small = options.scale == "cpu"
+        self.limited = [] if options.limit is None else ["--limit", str(options.limit)]
         known = table.splits if data is None else data.splits
         # Validation is scored in the place of a missing test.
         self.splits = list(dict.fromkeys(s if s in known else "valid" for s in table.splits))
@@ -181,7 +182,7 @@ class TablePlan:
         words = ["speed", *map(str, runs), "--data", str(data)]
         words += ["--split", "test" if "test" in known else "valid"]
         words += ["--beam", str(self.table.speed[0]), "--batch-size", str(self.table.speed[1])]
-        return words + limited(self.options.limit)
+        return [*words, *self.limited]
 
     def _choose_rows(self) -> list[str]:
         """Recipes that match a pattern: a part of the recipe's name, or one with *."""
@@ -214,10 +215,6 @@ class TablePlan:
         share = "all" if SHARED_FILE in self.data.files() else "none"
         sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
         return [f"model.share_embeddings={share}", *sizes]
-
-
-def limited(limit: int | None) -> list[str]:
-    return [] if limit is None else ["--limit", str(limit)]
 
 
 def set_steps(steps: int | None) -> list[str]:
@@ -261,7 +258,7 @@ def write_script(table: Table, options: TableOptions) -> str:
         if nodes > 1:
             launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {MEET} -m "
         train = [f"{launch}lightconv {shlex.join(job.train(where))}"]
-        score = job.score(where, plan.splits, options.limit)
+        score = job.score(where, plan.splits, plan.limited)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
     timed = []

@@ -22,11 +22,9 @@ from lightconv.models.config import (
 KERNELS = ((3, 7, 15, 31, 31, 31, 31), (3, 7, 15, 31, 31, 31))
 LM_KERNELS = (15,) * 2 + (31,) * 4 + (63,) * 11
 
-NAMES = {
-    **dict.fromkeys(("attention", "selfattention"), "self-attention"),
-    **{"average": "averaged attention", "conv": "CNN"},
-    **{"lightconv": "LightConv", "dynamicconv": "DynamicConv"},
-}
+NAMES = {"attention": "self-attention", "average": "averaged attention", "conv": "CNN"}
+NAMES |= {"selfattention": "self-attention", "lightconv": "LightConv"}
+NAMES["dynamicconv"] = "DynamicConv"
 Convolution = ConvConfig | LightConvConfig | DynamicConvConfig
 Model = TypeVar("Model", Seq2SeqConfig, LanguageModelConfig)
 Models = dict[str, ModelConfig]
@@ -209,7 +207,7 @@ def shrink(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
     return replace(scale(model), dim=WIDTH, encoder=layers, decoder=last, input_dropout=0.0)
 
 
-def _shrink_all(models: Models) -> Models:
+def shrink_all(models: Models) -> Models:
     return {mixer: shrink(model) for mixer, model in models.items()}
 
 
@@ -220,10 +218,10 @@ _DEBIAN = replace(EN_DE, source_vocab=8000, target_vocab=8000)
 _DEBIAN_LM = replace(_SMALL_LM, vocab=8000, adaptive=None)
 
 SMALL_MODELS: dict[str, Models] = {
-    **{task: _shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
+    **{task: shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
     "billion-word": family(_SMALL_LM, _LM_KERNELS, glu=True),
-    "cnn-dailymail": _shrink_all(MODELS["cnn-dailymail"]),
-    "debian-en-de": _shrink_all(family(_DEBIAN, KERNELS, glu=True)),
+    "cnn-dailymail": shrink_all(MODELS["cnn-dailymail"]),
+    "debian-en-de": shrink_all(family(_DEBIAN, KERNELS, glu=True)),
     "debian-lm": family(_DEBIAN_LM, _LM_KERNELS, glu=True),
-    "debian-summary": _shrink_all(family(_DEBIAN, KERNELS, glu=False)),
+    "debian-summary": shrink_all(family(_DEBIAN, KERNELS, glu=False)),
 }

@@ -22,7 +22,7 @@ from lightconv.paper.models import (
     describe,
     shrink,
 )
-from lightconv.paper.tables import AVERAGES, NO_INPUT_DROPOUT, TABLES
+from lightconv.paper.tables import AVERAGES, DECODERS, NO_INPUT_DROPOUT, TABLES
 from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours, translation
 from lightconv.recipe import Recipe, find_recipe
 from lightconv.train.config import CosineConfig, TrainConfig
@@ -130,10 +130,9 @@ def _all() -> Iterator[tuple[str, Recipe]]:
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
     greedy = replace(full.decode, beam=1)
     for table, row, model in own:
-        changed = replace(full, decode=greedy if table.greedy else full.decode)
+        changed = replace(full, decode=greedy if table is DECODERS else full.decode)
         yield row.recipe, _recipe(row.about, changed, model, row.sources)
-    about = f"base Transformer with averaged attention in the decoder, {count_layers(AAN_BASE)}"
-    about += "; section 6.2: 129 sentences/s"
+    about = "base Transformer, averaged attention in the decoder; section 6.2: 129 sentences/s"
     yield "wmt-en-de-aan-base", _recipe(about, full, AAN_BASE, {**AVERAGES, **_AAN_BASE})
     for task, models in SMALL_MODELS.items():
         for mixer, model in models.items():
@@ -141,9 +140,9 @@ def _all() -> Iterator[tuple[str, Recipe]]:
             yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model, {})
     for table, row, model in own:
         # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
-        twin = shrink(model, 6 if table.greedy else 3)
+        twin = shrink(model, 6 if table is DECODERS else 3)
         about = f"small twin of {row.recipe}, {count_layers(twin)}, width {twin.dim}"
-        changed = replace(small, decode=greedy if table.greedy else small.decode)
+        changed = replace(small, decode=greedy if table is DECODERS else small.decode)
         yield f"{row.recipe}-small", _recipe(about, changed, twin, {})
 
 

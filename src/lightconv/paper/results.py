@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_json
 from lightconv.console import Rows, markdown
-from lightconv.decode.speed import Speed, Speeds
+from lightconv.decode.speed import Speed
 from lightconv.files import replace_file
 from lightconv.paper.recipes import RECIPES, describe_row
 from lightconv.paper.tables import NONE, TABLES, Column, Table
@@ -177,9 +177,8 @@ def figures(results: Sequence[Result], column: Column) -> list[float]:
 
 def choose_seed(results: Sequence[Result], column: Column) -> Result | None:
     """The result with the best validation score; None if one that has a figure has no such."""
-    valid = Column(name="", split="valid")
     scored = [each for each in results if each.figure(column) is not None]
-    values = figures(scored, valid)
+    values = figures(scored, Column(name="", split="valid"))
     return scored[values.index(max(values))] if values and len(values) == len(scored) else None
 
 
@@ -193,9 +192,7 @@ def show_results(results: Sequence[Result], column: Column) -> str:
         return "not run"
     speeds = [each.measured.speed for each in results if each.measured and each.measured.speed]
     if column.measured != "score" and (timed := [speed for speed in speeds if speed.rounds]):
-        noisy = ", noisy" * (timed[0].state == "noisy")
-        median, low, high = (f"{r:,.{column.digits}f}" for r in timed[0].rates(column.measured))
-        return f"{median} ({low} to {high}{noisy})"
+        return timed[0].show(column.measured, column.digits)
     found = figures(results, column)
     shown = [show_mean(found, column.digits)] if found else []
     if column.best and len(found) > 1 and (best := choose_seed(results, column)):
@@ -217,6 +214,8 @@ def _read(path: Path, cls: type[T]) -> T:
 
 
 BLUE = "#0072b2"
+BEST = "of several seeds: the test score of the best on validation (mean and deviation of all)"
+NOT_BEST = "validation was not scored: of several seeds the mean, not the best on validation"
 # Arguments of `print_groups` and `markdown`: rows by title, header, columns set to the right.
 Section = tuple[dict[str, Rows], Sequence[str], Sequence[str]]
 
@@ -317,25 +316,11 @@ class TableReport:
         dates, settings = sorted(result.date for result in self.every), self.experiment.settings
         lines = []
         if self.experiment.scale == "cpu":
-            lines.append(
-                "rows have the mixers and sizes of the models that were trained here; the row of "
-                "the paper that each stands for is named by its recipe (`lightconv show RECIPE`)"
-            )
-        if best := [column for column in self.columns if column.best]:
-            scored = [[r for r in each if figures([r], best[0])] for each in self.found.values()]
-            if all(choose_seed(each, best[0]) for each in scored if each):
-                lines.append(
-                    "with several seeds, the test score of the one with the best validation "
-                    "score, then mean and deviation of the test scores of all"
-                )
-            else:
-                lines.append("validation was not scored: the mean over seeds, not the best of them")
-        speeds = [each.speed for each in self.measured if each.speed]
-        for facts in (Speeds((speed,)).facts() for speed in speeds if speed.rounds):
-            facts = ", ".join(f"{name}: {text}" for name, text in facts.items())
-            lines.append(f"speed: median (lowest to highest) of interleaved rounds; {facts}")
-        if any(not speed.rounds for speed in speeds):
-            lines.append("speed was measured once, while scoring, by lightconv 0.1: a rough figure")
+            lines.append("rows have the mixers and sizes of the models that were trained here")
+        if any(column.best for column in self.columns):
+            scored = [each.scores for each in self.measured if each.scores]
+            lines.append(BEST if all("valid" in each for each in scored) else NOT_BEST)
+        lines += [each.speed.origin() for each in self.measured if each.speed]
         no_split = "the data has no split {}: validation is scored in its place"
         lines += map(no_split.format, self.absent)
         lines += [f"command: {result.command}" for result in self.every]

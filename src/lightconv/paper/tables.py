@@ -82,10 +82,6 @@ class Table:
     speed: tuple[int, int] | None = None
 
     @property
-    def greedy(self) -> bool:
-        return self.speed is not None and self.speed[0] == 1
-
-    @property
     def splits(self) -> tuple[str, ...]:
         """Splits that are scored; validation too if it chooses the seed."""
         first = ["valid"] if any(column.best for column in self.columns) else []
@@ -302,15 +298,11 @@ NORMALIZATION = Table(
             ("l2", "W / L2 norm | - | 26.8 ± 0.2", "divided by their L2 norm"),
             ("square", "power(W, 2) | - | diverges", "squared"),
             ("abs", "abs(W) | - | diverges", "as absolute values"),
-            (
-                "abs_l1",
-                "abs(W) / L1 norm | - | diverges",
-                "as absolute values divided by their L1 norm",
-            ),
+            ("abs_l1", "abs(W) / L1 norm | - | diverges", "as absolute values over L1 norms"),
             (
                 "abs_l2",
                 "abs(W) / L2 norm | - | 26.7 ± 0.2",
-                "as absolute values divided by their L2 norm",
+                "as absolute values over L2 norms",
             ),
         )
     ),
