@@ -37,15 +37,8 @@ DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
 OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
 MODEL_OPTIONS = (
+    *("data", "split", "beam", "batch_size", "set", "floor", "limit", "overwrite"),
     *OUTPUT_OPTIONS[2:],
-    "data",
-    "split",
-    "beam",
-    "batch_size",
-    "set",
-    "floor",
-    "limit",
-    "overwrite",
 )
 UNSET: tuple[object, ...] = (None, False, [])
 

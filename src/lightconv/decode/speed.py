@@ -64,9 +64,7 @@ class Speed:
         if not self.rounds:
             return "speed: measured once, while scoring, by lightconv 0.1: a rough figure"
         facts = ", ".join(f"{name} {text}" for name, text in self.facts().items())
-        return (
-            f"speed: median (lowest to highest) of {len(self.rounds)} interleaved rounds; {facts}"
-        )
+        return f"speed: median (lowest to highest) of {len(self.rounds)} rounds; {facts}"
 
 
 @dataclass(frozen=True)
