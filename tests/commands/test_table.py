@@ -148,7 +148,7 @@ def test_what_diverges_is_a_row(run: Run, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FAKE", json.dumps(fates))
     answer = run(*RUN)
     assert answer.code == 0
-    row = find_row(answer.out, "DynamicConv (none)")
+    row = find_row(answer.out, "DynamicConv (not normalised)")
     assert " diverged " in row and "1,030" in row
     assert "1 diverged" in find_row(answer.out, "DynamicConv (tanh)")
     assert "gradients were not finite at step 3" in answer.out

@@ -124,7 +124,7 @@ def test_rows_have_names_of_their_own() -> None:
             model = job.changed().model
             heads = {getattr(layer, "heads", 0) for s in model.stacks.values() for layer in s} - {0}
             assert "width 128" in job.row and "et al." not in job.row
-            assert all(f", {count} heads" in job.row for count in heads)
+            assert all(f", {count} head" in job.row for count in heads)
             assert "+".join(str(len(s)) for s in model.stacks.values()) + " layers" in job.row
     plan = TablePlan(TABLES["mt1"], replace(CPU, seeds=1, width=128))
     assert plan.jobs[0].row == "self-attention, width 128, 2 heads, 3+3 layers"

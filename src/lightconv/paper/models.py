@@ -46,7 +46,7 @@ def describe(model: ModelConfig) -> str:
     kinds = {name: _kind(stack[0], model.dim) for name, stack in model.stacks.items()}
     parts = [f"{kind} {name}" for name, kind in kinds.items()]
     parts = parts if len({*kinds.values()}) > 1 else [kinds.popitem()[1]]
-    parts += [f"width {model.dim}", *(f"{heads} heads" for heads in found("heads"))]
+    parts += [f"width {model.dim}", *(f"{n} head{'s' * (n != '1')}" for n in found("heads"))]
     parts += [count_layers(model), *(f"k={widths}" for widths in found("kernel", "window"))]
     names = {"glu": "GLU", "dropconnect": "DropConnect"}
     return ", ".join([*parts, *(text for name, text in names.items() if found(name))])
@@ -56,7 +56,8 @@ def _kind(layer: MixerConfig, dim: int) -> str:
     name, values = NAMES[layer.kind], vars(layer)
     if values.get("normalize", "softmax") != "softmax":
         depthwise = isinstance(layer, LightConvConfig) and layer.heads == dim
-        return "depthwise CNN" if depthwise else f"{name} ({values['normalize']})"
+        about = values["normalize"].replace("none", "not normalised")
+        return "depthwise CNN" if depthwise else f"{name} ({about})"
     return name + " in windows" * bool(values.get("window"))
 
 

@@ -309,7 +309,7 @@ class TableReport:
             cells += [show_results(mine, column) for column in self.columns]
             cells += [f"{minutes} min" if minutes else NONE, show_mean(rates, 0) or NONE]
             rows.append([*cells, row.recipe, *row.figures])
-        return {self.title: rows}, header, header[1:]
+        return {self.title: rows}, header, [name for name in header[1:] if name != "row (paper)"]
 
     def notes(self) -> list[str]:
         """Origin of the figures: commands, dates, commits, machines, signatures, failures."""
