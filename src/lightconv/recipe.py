@@ -13,6 +13,7 @@ from lightconv.models.config import ModelConfig
 from lightconv.train.config import TrainConfig
 
 CHANGED = "set by the user"
+PER_UPDATE = ("train.batches_per_update", "train.tokens_per_update")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,13 @@ def find_recipe(name: str, settings: Sequence[str], recipes: Mapping[str, Recipe
     else:
         hint = suggest_recipe(name, recipes)
         raise ConfigError(f"unknown recipe '{name[:60]}': {hint}; a file ends in .toml or .json")
-    changed = override(recipe, settings) if settings else recipe
+    paths = [setting.partition("=")[0].strip() for setting in settings]
+    given = [path for path in PER_UPDATE if path in paths]
+    # The one that is set wins, two that are set contradict each other.
+    unset = [f"{path}=0" for path in PER_UPDATE if len(given) == 1 and path not in given]
+    changed = override(recipe, [*settings, *unset]) if settings else recipe
     sources = changed.sources
-    for part in (setting.partition("=")[0].strip() for setting in settings):
+    for part in paths:
         if part.split(".")[0] not in ("about", "sources"):
             kept = {p: s for p, s in sources.items() if p != part and not p.startswith(f"{part}.")}
             sources = kept | {part: CHANGED}

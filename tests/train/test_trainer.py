@@ -288,8 +288,14 @@ def test_values_come_back(precision: str) -> None:
     guard = trainer.guard
     trainer.step, trainer.largest, guard.skipped, guard.in_a_row = 7, 99, 3, 2
     guard.scale, guard.good = scale
+    own = guard.steps, guard.window
     other.set_values(trainer.values())
-    assert list(other.values().values()) == [7, 3, 2, *scale, 99]
+    assert list(other.values().values()) == [7, 3, 2, *scale, *own, 99]
+    # Checkpoints of 0.1.0 do not have these: there every update was a step.
+    old = {k: v for k, v in trainer.values().items() if k not in ("steps", "window")}
+    other.set_values(old)
+    wanted = (True, 2000) if precision == "fp16" else own
+    assert (other.guard.steps, other.guard.window) == wanted
     # Another precision has a scale of its own.
     plain = Trainer(Seq2Seq(model_config()), train_config())
     plain.set_values(trainer.values())

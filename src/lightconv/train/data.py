@@ -69,14 +69,15 @@ class PreparedData:
             self._batches(config),
             position,
             tokens_per_update=self._enough(config),
+            batches_per_update=config.batches_per_update,
             rank=group.rank,
             ranks=group.size,
         )
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
         epoch = self._batches(config).plan.epoch(config.seed, 0)
-        updates = len(epoch.updates(tokens=self._enough(config))) - 1
-        return float(epoch.tokens.sum()) / updates, len(epoch) / updates
+        bounds = epoch.updates(tokens=self._enough(config), batches=config.batches_per_update)
+        return float(epoch.tokens.sum()) / (len(bounds) - 1), len(epoch) / (len(bounds) - 1)
 
     def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
         examples = self._examples(self._valid)
@@ -93,11 +94,13 @@ class PreparedData:
         return {name: inside(self.folder, name) for name in present}
 
     def _enough(self, config: TrainConfig) -> int:
-        """Target tokens that end an update.
+        """Target tokens that end an update; 0 if it has a number of batches.
 
         The batch that reaches a number goes beyond it by half a batch on average, so half a batch
         less is asked for.
         """
+        if config.batches_per_update:
+            return 0
         tokens = self._batches(config).plan.by_length().tokens
         return max(1, config.tokens_per_update - int(tokens.sum()) // len(tokens) // 2)
 

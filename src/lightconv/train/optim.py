@@ -20,7 +20,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The loss is a sum over tokens, so its gradients are large to begin with.
 FIRST_SCALE = 128.0
 LARGEST_SCALE = 2.0**24
-GROW_EVERY = 2000
+# Batches without an overflow after which the loss scale is doubled, as in fairseq.
+GROW_AFTER = 2**14
 MOST_IN_A_ROW = 10
 # Number of examples of a batch that an error lists.
 LISTED = 8
@@ -93,12 +94,15 @@ class Guard:
     """Counts the updates whose gradient was not finite, and adapts the loss scale to them.
 
     scale  factor of the loss before its backward pass; 1 except for fp16: halved when a gradient is
-           not finite, doubled after `GROW_EVERY` updates without that
+           not finite, doubled after `window` updates without that
+    steps  True if an update that is left out counts as a step all the same: not in fp16, where
+           searching for the scale is no progress
     """
 
-    def __init__(self, precision: Precision) -> None:
-        self.fixed = precision != "fp16"
+    def __init__(self, precision: Precision, batches: int = 1) -> None:
+        self.fixed = self.steps = precision != "fp16"
         self.scale = 1.0 if self.fixed else FIRST_SCALE
+        self.window = max(1, GROW_AFTER // batches)
         self.skipped = self.in_a_row = self.good = 0
 
     def count(self, *, finite: bool) -> bool:
@@ -109,7 +113,7 @@ class Guard:
             self.good = self.good + 1 if finite else 0
             if not finite:
                 self.scale /= 2.0
-            elif self.good == GROW_EVERY:
+            elif self.good >= self.window:
                 self.scale, self.good = min(self.scale * 2.0, LARGEST_SCALE), 0
         return self.in_a_row >= MOST_IN_A_ROW
 

@@ -37,7 +37,8 @@ class Record(NamedTuple):
 
     nll      loss per token without label smoothing
     norm     norm of the gradient before clipping
-    skipped  the gradient was not finite, so nothing was changed
+    skipped  the gradient was not finite, so nothing was changed; in fp16 the next update has the
+             same number
     stop     a rank wants to stop
     done     False if the update was given up for that, and nothing has changed
     """
@@ -81,7 +82,10 @@ class Trainer:
         self.group = group or Group()
         self.device = next(model.parameters()).device
         self.step = 0
-        self.guard = Guard(config.precision)
+        # An estimate where tokens are counted.
+        batches = config.batches_per_update or -(-config.tokens_per_update // config.max_tokens)
+        ranks = self.group.size
+        self.guard = Guard(config.precision, ranks * -(-batches // ranks))
         # Batches of more positions did not fit into memory.
         self.largest: int | None = None
         self.ema = EMA(model, config.ema) if config.ema > 0.0 else None
@@ -120,7 +124,6 @@ class Trainer:
             return Record(self.step, math.nan, 0, lr, stop=True, done=False)
         if tokens == 0.0:
             raise ValueError("an update needs at least one target token, got none")
-        self.step += 1
         scale = self.guard.scale
         size /= tokens * scale
         finite = math.isfinite(size)
@@ -128,8 +131,10 @@ class Trainer:
             self._apply(lr, tokens, size)
         if self.guard.count(finite=finite):
             raise DivergenceError(self._explain(parts, scale))
+        number = self.step + 1
+        self.step += finite or self.guard.steps
         return Record(
-            self.step, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
+            number, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
         )
 
     @torch.no_grad()
@@ -160,21 +165,17 @@ class Trainer:
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
-        guard = self.guard
-        return {
-            "step": self.step,
-            "skipped": guard.skipped,
-            "in_a_row": guard.in_a_row,
-            "scale": guard.scale,
-            "good": guard.good,
-            "largest": self.largest,
-        }
+        kept = ("skipped", "in_a_row", "scale", "good", "steps", "window")
+        guard = {name: getattr(self.guard, name) for name in kept}
+        return {"step": self.step, **guard, "largest": self.largest}
 
     def set_values(self, values: dict[str, Any]) -> None:
         self.step, self.largest, guard = values["step"], values["largest"], self.guard
         guard.skipped, guard.in_a_row = values["skipped"], values["in_a_row"]
         if not guard.fixed:
             guard.scale, guard.good = values["scale"], values["good"]
+            # 0.1.0 counted every update as a step and waited for 2,000 good ones.
+            guard.steps, guard.window = values.get("steps", True), values.get("window", 2000)
 
     def _apply(self, lr: float, tokens: float, norm: float) -> None:
         """One optimiser step; gradients are sums, `norm` is the norm of their mean."""
@@ -187,7 +188,7 @@ class Trainer:
             group["lr"] = lr
         self.optimizer.step()
         if self.ema is not None:
-            self.ema.update(self.step)
+            self.ema.update(self.step + 1)
 
     def _accumulate(
         self, parts: list[_Part], stop: Callable[[], bool]
@@ -266,12 +267,10 @@ class Trainer:
     def _explain(self, parts: Sequence[_Part], scale: float) -> str:
         """The message of a divergence; computes the update once more to find its source."""
         if self.group.lockstep:  # one rank cannot look for itself
-            return describe(self.step, None, [])
+            return describe(self.step + 1, None, [])
         self.features = self.model.features
-        self.step -= 1  # for the same randomness
         runs = [partial(self._run, part) for part in parts]
         culprit = find_culprit(self.model, runs, scale)
-        self.step += 1
-        text = describe(self.step, culprit, [part.batch for part in parts])
+        text = describe(self.step + 1, culprit, [part.batch for part in parts])
         # It may be the batch of another rank.
         return self.group.tell(None if culprit is None else text) or text
