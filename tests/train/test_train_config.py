@@ -38,7 +38,11 @@ from lightconv.train.config import ScheduleConfig
         (TrainConfig, {"max_steps": 0}, "^max_steps=0 must be at least 1$"),
         (TrainConfig, {"tokens_per_update": -1}, "^tokens_per_update=-1 must "),
         (TrainConfig, {"tokens_per_update": 0}, "batches_per_update=0 and tokens_per_update=0: ex"),
-        (TrainConfig, {"batches_per_update": 2}, "batches_per_update=2 and tokens_per_update=3: ex"),
+        (
+            TrainConfig,
+            {"batches_per_update": 2},
+            "batches_per_update=2 and tokens_per_update=3: ex",
+        ),
         (TrainConfig, {"max_tokens": 0}, "^max_tokens=0 must be at least 1$"),
         (TrainConfig, {"validate_every": 0}, "^validate_every=0 must be at least 1$"),
         (TrainConfig, {"save_every": 0}, "^save_every=0 must be at least 1$"),
