@@ -147,7 +147,7 @@ def test_bounds_of_updates_and_batches() -> None:
     assert epoch.updates(batches=5) == [0, 5, 10]
     assert epoch.updates(batches=128) == [0, 10]
     for wrong in ({}, {"tokens": 0}, {"tokens": 1, "batches": 1}, {"tokens": 1, "batches": -1}):
-        with pytest.raises(ValueError, match="tokens=.* and batches=.* one of them above 0"):
+        with pytest.raises(ValueError, match=r"tokens=.* and batches=.* one of them above 0"):
             epoch.updates(**wrong)
     for index in (-1, 10):
         with pytest.raises(IndexError, match=f"batch {index} of 10"):

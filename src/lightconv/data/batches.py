@@ -39,6 +39,18 @@ class Batch(NamedTuple):
         """Number of target tokens, without padding."""
         return int((self.target != PAD).sum())
 
+    @property
+    def positions(self) -> int:
+        """Positions of the largest part, padding included."""
+        return max(part.numel() for part in (*self.inputs, self.target))
+
+    def cut(self, rows: slice) -> "Batch":
+        """Some of the rows, without columns of padding only."""
+        numbers = None if self.rows is None else self.rows[rows]
+        parts = [part[rows] for part in (*self.inputs, self.target)]
+        *inputs, target = (part[:, : int((part != PAD).sum(1).max())] for part in parts)
+        return Batch(tuple(inputs), target, numbers)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device; `rows` stay where they are."""
         inputs = tuple(part.to(device, non_blocking=non_blocking) for part in self.inputs)

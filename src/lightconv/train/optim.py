@@ -246,23 +246,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
-
-
-def positions(batch: Batch) -> int:
-    """Positions of the largest part of a batch, padding included."""
-    return max(part.numel() for part in (*batch.inputs, batch.target))
-
-
-def halve(batch: Batch) -> tuple[Batch, Batch]:
-    """The first and the second half of the rows, each without columns of padding only."""
-
-    def cut(rows: slice) -> Batch:
-        inputs = tuple(trim(part[rows]) for part in batch.inputs)
-        numbers = None if batch.rows is None else batch.rows[rows]
-        return Batch(inputs, trim(batch.target[rows]), numbers)
-
-    def trim(part: Tensor) -> Tensor:
-        return part[:, : int((part != PAD).sum(1).max())]
-
-    middle = len(batch.target) // 2
-    return cut(slice(middle)), cut(slice(middle, None))

@@ -25,9 +25,7 @@ from lightconv.train.optim import (
     describe,
     empty_batch,
     find_culprit,
-    halve,
     is_out_of_memory,
-    positions,
     set_seed,
 )
 
@@ -231,10 +229,10 @@ class Trainer:
 
     def _remember(self, batch: Batch) -> None:
         """Batches of this size will be halved."""
-        self.largest = positions(batch) - 1
+        self.largest = batch.positions - 1
         if len(batch.target) == 1:
             raise RuntimeError(
-                f"out of memory at step {self.step + 1} with one example of {positions(batch)} "
+                f"out of memory at step {self.step + 1} with one example of {batch.positions} "
                 "positions alone. Leave out longer examples, or train a smaller model"
             )
         if self.device.type == "cuda":
@@ -243,11 +241,12 @@ class Trainer:
     def _split(self, parts: Iterable[_Part]) -> Iterator[_Part]:
         """The parts, halved until each fits or has one row."""
         for part in parts:
-            fits = self.largest is None or positions(part.batch) <= self.largest
+            fits = self.largest is None or part.batch.positions <= self.largest
             if fits or len(part.batch.target) == 1:
                 yield part
             else:
-                halves = halve(part.batch)
+                middle = len(part.batch.target) // 2
+                halves = map(part.batch.cut, (slice(middle), slice(middle, None)))
                 yield from self._split(_Part((*part.key, i), half) for i, half in enumerate(halves))
 
     def _run(self, part: _Part) -> Loss:
