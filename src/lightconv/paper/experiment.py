@@ -106,6 +106,8 @@ class Series(TablePlan):
             limit=options.limit,
         )
         self.results = ResultsFolder.create(options.results, experiment)
+        first = [s for s in self.results.experiment.settings if s not in self.settings]
+        self.jobs = [replace(job, settings=(*first, *job.settings)) for job in self.jobs]
 
     def run(self) -> int:
         """Runs the jobs that have no result yet; returns the exit code."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lightconv.corpora import find_entry
 from lightconv.data.prepared import Prepared, is_prepared
-from lightconv.data.vocabulary import SHARED_FILE
 from lightconv.paper.models import describe
 from lightconv.paper.recipes import RECIPES, set_width
 from lightconv.paper.results import Scale
@@ -149,7 +148,7 @@ class Job:
 class TablePlan:
     """Rows of a table as jobs, with one seed before any with the next.
 
-    data  prepared corpus; without it twins keep the vocabulary of their recipes
+    data  prepared corpus, if there is one yet
     """
 
     def __init__(self, table: Table, options: TableOptions, data: Prepared | None = None) -> None:
@@ -159,7 +158,8 @@ class TablePlan:
         known = table.splits if data is None else data.splits
         # Validation is scored in the place of a missing test.
         self.splits = list(dict.fromkeys(s if s in known else "valid" for s in table.splits))
-        self.settings = [*self._fit_vocabulary(), *set_steps(options.steps), *options.set]
+        self._check_task()
+        self.settings = [*set_steps(options.steps), *options.set]
         rows = self._choose_rows()
         folder = str(options.corpus) if data is None else data.folder.absolute().name
         self.runs = options.out / table.name / (options.name or folder if self.small else "paper")
@@ -197,24 +197,14 @@ class TablePlan:
             chosen |= found
         return [name for name in rows if name in chosen]
 
-    def _fit_vocabulary(self) -> list[str]:
-        """Settings for the vocabulary of the data; ValueError if its task is another."""
-        if self.data is None or not self.small:
-            return []
+    def _check_task(self) -> None:
         wanted = RECIPES[next(iter(self.table.rows_at("cpu")))].task.kind
-        found = self.data.task.kind
-        if wanted != found:
+        if self.small and self.data is not None and self.data.task.kind != wanted:
             raise ValueError(
-                f"data ({self.data.folder}): {found.replace('_', ' ')}, expected "
+                f"data ({self.data.folder}): {self.data.task.kind.replace('_', ' ')}, expected "
                 f"{wanted.replace('_', ' ')} for the table {self.table.name}. `lightconv prepare "
                 "--list` shows corpora"
             )
-        source, target = self.data.vocab_sizes
-        if wanted == "language_model":
-            return [f"model.vocab={source}"]
-        share = "all" if SHARED_FILE in self.data.files() else "none"
-        sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
-        return [f"model.share_embeddings={share}", *sizes]
 
 
 def set_steps(steps: int | None) -> list[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXPERIMENT_FILE = "experiment.json"
+VOCABULARY = tuple(
+    f"model.{n}=" for n in ("share_embeddings", "vocab", "source_vocab", "target_vocab")
+)
 Scale = Literal["paper", "cpu"]
 Status = Literal["done", "diverged", "failed"]
 
@@ -135,12 +138,16 @@ class ResultsFolder:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, to_json(experiment).encode())
-        elif changed := differences(_read(path, Experiment), experiment):
+            return cls(folder, experiment)
+        old = _read(path, Experiment)
+        # In 0.1.0 these came from the data, unless somebody had set them.
+        same = [s for s in old.settings if s in experiment.settings or not s.startswith(VOCABULARY)]
+        if changed := differences(replace(old, settings=tuple(same)), experiment):
             raise ValueError(
                 f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
                 "the same options, or another --name"
             )
-        return cls(folder, experiment)
+        return cls(folder, old)
 
     @classmethod
     def open(cls, folder: Path) -> "ResultsFolder":
