@@ -27,6 +27,7 @@ COMMANDS = {
     "interactive": ("translate:interactive", "translate or continue what is typed"),
     "score": ("translate:score", "print the log-probability of given text"),
     "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
+    "speed": ("evaluate:speed", "compare the decoding speed of models"),
     "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),

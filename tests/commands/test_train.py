@@ -2,6 +2,7 @@
 
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lightconv.commands.train import _warn, plan_rows, summary_rows
 from lightconv.data import Position
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import ModelFolder, build
+from lightconv.paper.recipes import RECIPES
 from lightconv.recipe import Recipe
 from lightconv.train import CosineConfig, Outcome
 from lightconv.train.checkpoints import Checkpoints
@@ -93,7 +95,7 @@ def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:
     assert answer["code"] == 0, answer["err"]
     out = answer["out"]
     assert "38,685,184" in out and "50,000" in out
-    assert "1,000 target tokens by accumulation; the recipe has 4,000 (0.25 times)" in out
+    assert "1,000 target tokens by accumulation; the recipe has 1 batch (0.25 times)" in out
     sizes = dict(re.findall(r"^memory: (\w+) +([\d,]+) MB$", out, re.MULTILINE))
     assert sizes["parameters"] == sizes["gradients"] == "155"  # four bytes each
     numbers = [int(size.replace(",", "")) for size in sizes.values()]
@@ -209,6 +211,11 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         (make_recipe(), (CPU, 3.7, 4), ""),
         (make_recipe(max_tokens=4000), (CPU, 1.0, 4), "an update has 1.0 batches for 4 processes"),
         (make_recipe(max_tokens=4000), (CPU, 1.0, 4), "--set train.max_tokens=1000 makes"),
+        (
+            make_recipe(max_tokens=4000, tokens_per_update=0, batches_per_update=1),
+            (CPU, 1.0, 4),
+            "--set train.max_tokens=1000 --set train.batches_per_update=4 makes",
+        ),
     ],
 )
 def test_what_takes_long_is_told(
@@ -227,7 +234,7 @@ BATCHES = "4,321 target tokens in 2.5 batches on average; the recipe has "
 
 def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "6144")
-    assert dict(plan_rows(PLAN, 4000, CPU, 2)) == {
+    assert dict(plan_rows(PLAN, PLAN.train, CPU, 2)) == {
         "parameters": f"{sum(p.numel() for p in build(PLAN.model).parameters()):,}",
         "device": "cpu, fp32",
         "steps": "40",
@@ -236,7 +243,7 @@ def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         "freed memory": "is kept up to 3,072 MB (LIGHTCONV_TRAIN_KEEP_MB)",
     }
     monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "0")
-    rows = dict(plan_rows(PLAN, 4000, CPU, 1))
+    rows = dict(plan_rows(PLAN, PLAN.train, CPU, 1))
     assert rows["batch"] == "at most 2,048 positions on 1 device" and "freed memory" not in rows
 
 
@@ -257,8 +264,39 @@ def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_effective_batch_is_compared(
     effective: tuple[float, float] | None, recipe_tokens: int, text: str
 ) -> None:
-    rows = dict(plan_rows(PLAN, recipe_tokens, CPU, 1, effective))
+    usual = replace(PLAN.train, tokens_per_update=recipe_tokens)
+    rows = dict(plan_rows(PLAN, usual, CPU, 1, effective))
     assert rows["effective batch"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    "name, processes, changes, mean, text",
+    [
+        ("wmt-en-de", 8, {}, None, "128 batches: 16 on each of 8 devices; the recipe has 128 batc"),
+        ("wmt-en-de", 1, {}, None, "128 batches: 128 on 1 device; the recipe has 128 batches"),
+        ("wmt-en-de", 3, {}, None, "128 batches: up to 43 on each of 3 devices; the recipe"),
+        (
+            *("wmt-en-de", 8, {}, (401234.4, 127.9)),
+            "128 batches: 16 on each of 8 devices, 401,234 target tokens on average; the recipe",
+        ),
+        ("iwslt-de-en", 1, {}, None, "1 batch: 1 on 1 device; the recipe has 1 batch"),
+        (
+            *("iwslt-de-en", 1, {"max_tokens": 1000}, None),
+            "1 batch: 1 on 1 device; the recipe has 1 batch (0.25 times): consider another learni",
+        ),
+        (
+            *("iwslt-de-en", 1, {"max_tokens": 1000, "batches_per_update": 4}, None),
+            "4 batches: 4 on 1 device; the recipe has 1 batch",
+        ),
+    ],
+)
+def test_batches_of_an_update_are_shared_out(
+    name: str, processes: int, changes: dict[str, int], mean: tuple[float, float] | None, text: str
+) -> None:
+    recipe = RECIPES[f"{name}-dynamicconv"]
+    changed = replace(recipe, train=replace(recipe.train, **changes))
+    row = dict(plan_rows(changed, recipe.train, CPU, processes, mean))["effective batch"]
+    assert row.startswith(text) and ("times" in row) == ("times" in text)
 
 
 def test_the_summary() -> None:

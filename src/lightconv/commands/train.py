@@ -3,15 +3,19 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
+from lightconv.config import differences
 from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
 from lightconv.device import choose_device
+from lightconv.models.config import ModelConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.processes import exit_code
-from lightconv.recipe import Recipe, count_parameters, find_recipe
+from lightconv.recipe import Recipe, count_parameters, find_recipe, fit_recipe
+from lightconv.train.config import TrainConfig
 from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
 from lightconv.train.memory import SETTING, estimate, most_kept
 from lightconv.train.run import Outcome, Run
@@ -28,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
-    options.tokens = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
+    options.usual = find_recipe(options.recipe, [], RECIPES).train
     options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -49,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    print_rows([*plan_rows(recipe, options.tokens, device, processes), *rows])
+    print_rows([*plan_rows(recipe, options.usual, device, processes), *rows])
     return 0
 
 
@@ -57,7 +61,7 @@ def _train(
     options: Namespace, recipe: Recipe, device: "torch.device", place: RankPlace | None
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
-    from lightconv.train.data import PreparedData, check_vocabulary
+    from lightconv.train.data import PreparedData
     from lightconv.train.distributed import Replicas, join
     from lightconv.train.launch import Stop
     from lightconv.train.loop import RunMetric
@@ -74,10 +78,9 @@ def _train(
         join(place, device, env, kind=kind, stop=lambda: stop.code, exit_code=exit_code) as group,
     ):
         data = PreparedData(options.data)
-        check_vocabulary(recipe.model, data, options.data)
+        fitted = fit_recipe(recipe, data)
         if place is None or place.local_rank == 0:
             data.verify()
-        effective = data.tokens_per_update(recipe.train)
         metric = None
         if options.metric is not None:
             from lightconv.evaluate.system import validation_metric
@@ -86,9 +89,13 @@ def _train(
         if first:
             overwrite = options.overwrite and not is_restarted(env)
             changes = options.allow_changes
-            Run.start(options.out, recipe, overwrite=overwrite, allow_changes=changes)
-            print_rows(plan_rows(recipe, options.tokens, device, group.size, effective))
-            _warn(recipe, device, effective[1], group.size)
+            run = Run.start(options.out, fitted, overwrite=overwrite, allow_changes=changes)
+            # A run of 0.1.0 keeps some values of its own.
+            fitted = replace(fitted, model=run.model_config, train=run.train_config)
+            mean = data.tokens_per_update(fitted.train)
+            rows = plan_rows(fitted, options.usual, device, group.size, mean)
+            print_rows([*describe_fit(recipe.model, fitted.model, options.data), *rows])
+            _warn(fitted, device, mean[1], group.size)
         group.agree(0)  # the folder is there
         run = Run.open(options.out)
         board = options.tensorboard
@@ -105,17 +112,29 @@ def _train(
     return outcome.code
 
 
+def describe_fit(asked: ModelConfig, found: ModelConfig, where: Path) -> Rows:
+    """A row about what the data has changed in a model, if anything."""
+    if asked == found:
+        return []
+    both = (found, asked)
+    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in both]
+    ours, paper = (f"{count_parameters(model):,}" for model in both)
+    text = f"{sizes[0]} from {where}: {ours} parameters ({paper} with the recipe's {sizes[1]})"
+    others = [line for line in differences(asked, found) if "vocab:" not in line]
+    return [("vocabulary", "; ".join([text, *others]))]
+
+
 def plan_rows(
     recipe: Recipe,
-    recipe_tokens: int,
+    usual: TrainConfig,
     device: "torch.device",
     processes: int,
-    effective: tuple[float, float] | None = None,
+    mean: tuple[float, float] | None = None,
 ) -> Rows:
     """The table before a run.
 
-    recipe_tokens  tokens per update of the recipe before --set
-    effective      mean target tokens and batches of an update with this data
+    usual  training of the recipe before --set
+    mean   target tokens and batches of an update with this data
     """
     config = recipe.train
     devices = "device" if processes == 1 else "devices"
@@ -125,19 +144,28 @@ def plan_rows(
         ("steps", f"{config.max_steps:,}"),
         ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
     ]
-    asked = config.tokens_per_update
-    tokens, batches = effective or (asked, None)
-    if batches is None:
-        text = f"{tokens:,} target tokens by accumulation"
-    else:
-        text = f"{tokens:,.0f} target tokens in {batches:,.1f} batches on average"
-        if tokens > 1.25 * asked and batches < 1.5:
+    both, asked = (config, usual), config.tokens_per_update
+    most = [each.tokens_per_update or each.batches_per_update * each.max_tokens for each in both]
+    counts = [
+        f"{each.tokens_per_update:,}" if each.tokens_per_update else f"{n:,} batch{'es' * (n > 1)}"
+        for each, n in ((each, each.batches_per_update) for each in both)
+    ]
+    text = f"{counts[0]} target tokens by accumulation"
+    if not asked:
+        rounds, rest = divmod(config.batches_per_update, processes)
+        each = "" if processes == 1 else "each of "
+        text = f"{counts[0]}: {f'up to {rounds + 1:,}' if rest else f'{rounds:,}'} on {each}"
+        text += f"{processes} {devices}"
+        text += "" if mean is None else f", {mean[0]:,.0f} target tokens on average"
+    elif mean is not None:
+        text = f"{mean[0]:,.0f} target tokens in {mean[1]:,.1f} batches on average"
+        if mean[0] > 1.25 * asked and mean[1] < 1.5:
             text += (
                 f", as one batch has more than train.tokens_per_update={asked}: lower "
                 f"train.max_tokens={config.max_tokens}"
             )
-    text += f"; the recipe has {recipe_tokens:,}"
-    share = tokens / recipe_tokens
+    text += f"; the recipe has {counts[1]}"
+    share = (mean[0] if asked and mean else most[0]) / most[1]
     if not 0.8 <= share <= 1.25:
         text += f" ({share:.2g} times): consider another learning rate"
     rows.append(("effective batch", text))
@@ -241,8 +269,9 @@ def _warn(recipe: Recipe, device: "torch.device", batches: float = 1.0, processe
         tell("note: torch.compile works during the first updates, which take minutes")
     if processes > 1 and batches < 0.9 * processes:
         fitting = max(1, int(recipe.train.max_tokens * batches / processes))
+        more = f" --set train.batches_per_update={processes}"
         tell(
             f"note: an update has {batches:.1f} batches for {processes} processes, of which some "
-            f"have nothing to do; in a new run --set train.max_tokens={fitting} makes smaller "
-            "batches"
+            f"have nothing to do; in a new run --set train.max_tokens={fitting}"
+            f"{more if recipe.train.batches_per_update else ''} makes smaller batches"
         )
