@@ -253,6 +253,7 @@ def attack(path: Path, chance: random.Random) -> str:
 
 
 def test_damaged_and_planted_libraries_are_not_loaded(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    """R18."""
     chance = random.Random(18)
     for number in range(100):
         path = tmp_path / str(number) / build.library_name()
