@@ -119,6 +119,28 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
     assert row in run("table", "normalization").out
 
 
+def test_results_of_another_version_are_continued(run: Run, folder: Path) -> None:
+    """0.1.0 gave each training the vocabulary of the data: the rest is trained in the same way."""
+    assert run(*RUN).code == 0
+    path = RESULTS / "experiment.json"
+    experiment = json.loads(path.read_text())
+    old = ["model.share_embeddings=all", "model.source_vocab=14", "model.target_vocab=14"]
+    experiment["settings"] = [*old, *experiment["settings"]]
+    path.write_text(json.dumps(experiment))
+    (RESULTS / f"{TANH}.seed2.json").unlink()
+    before = len(calls(folder))
+    again = run(*RUN)
+    assert again.code == 0, again.err
+    words = next(line for line in calls(folder)[before:] if line.startswith("train ")).split()
+    assert words[1] == TANH and {*old} < {*words}
+    assert json.loads(path.read_text()) == experiment
+    # What somebody had set himself is not forgotten.
+    experiment["settings"].append("model.dropout=0.5")
+    path.write_text(json.dumps(experiment))
+    refused = run(*RUN)
+    assert refused.code == 2 and "made otherwise: settings" in refused.err
+
+
 def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:
     absolute = [str(folder / "data" / "copy") if word == "data/copy" else word for word in RUN]
     assert run(*absolute).code == 0

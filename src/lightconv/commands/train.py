@@ -117,9 +117,8 @@ def describe_fit(asked: ModelConfig, found: ModelConfig, where: Path) -> Rows:
     """A row about what the data has changed in a model, if anything."""
     if asked == found:
         return []
-    both = (found, asked)
-    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in both]
-    ours, paper = (f"{count_parameters(model):,}" for model in both)
+    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in (found, asked)]
+    ours, paper = (f"{count_parameters(model):,}" for model in (found, asked))
     text = f"{sizes[0]} from {where}: {ours} parameters ({paper} with the recipe's {sizes[1]})"
     others = [line for line in differences(asked, found) if "vocab:" not in line]
     return [("vocabulary", "; ".join([text, *others]))]
@@ -159,8 +158,7 @@ def plan_rows(
             text += f", as one batch has more than {most}"
     text += f"; the recipe has {_count(usual)}"
     sizes = [c.tokens_per_update or c.batches_per_update * c.max_tokens for c in (config, usual)]
-    share = (mean[0] if asked and mean else sizes[0]) / sizes[1]
-    if not 0.8 <= share <= 1.25:
+    if not 0.8 <= (share := (mean[0] if asked and mean else sizes[0]) / sizes[1]) <= 1.25:
         text += f" ({share:.2g} times): consider another learning rate"
     rows.append(("effective batch", text))
     if kept := most_kept(device.type, processes):
