@@ -320,6 +320,22 @@ def test_a_run_resumed_in_the_middle(name: str, stored: Any, tmp_path: Path) -> 
         assert digest_parameters(final_model(tmp_path / "whole")) == stored["final"][name]
 
 
+def test_a_run_whose_recipe_has_batches_since(tmp_path: Path) -> None:
+    """The same command with the recipe of today: the run keeps its own tokens and task."""
+    text = (GOLDEN / "text.toml").read_text()
+    new = text.replace("tokens_per_update = 300", "batches_per_update = 2")
+    new = new.replace('corpus = "own"', 'corpus = "debian-lm"')
+    assert "batches" in new and "debian" in new
+    (tmp_path / "new.toml").write_text(new)
+    shutil.copytree(GOLDEN / "middle" / "text", tmp_path / "run")
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    words = ["train", tmp_path / "new.toml", "--data", GOLDEN / "data" / "text"]
+    printed = run(*words, "--out", tmp_path / "run")
+    assert "target tokens in " in printed and "the recipe has 2 batches" in printed
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+    assert_near_parameters(final_model(tmp_path / "run"), final_model(GOLDEN / "end" / "text"))
+
+
 def assert_near_parameters(found: Path, wanted: Path) -> None:
     ours, theirs = load_file(found), load_file(wanted)
     assert ours.keys() == theirs.keys()

@@ -98,7 +98,7 @@ def fit_recipe(recipe: Recipe, data: "PreparedData") -> Recipe:
     if data.task is not None:
         own = {name: value for name, value in vars(task).items() if recipe.is_set(f"task.{name}")}
         task = replace(data.task, **own)
-    fitted = {f"model.{name}" for name in found if found[name] != getattr(model, name)}
+    fitted = [f"model.{name}" for name in found if found[name] != getattr(model, name)]
     sources = recipe.sources | dict.fromkeys(fitted, "the data")
     return replace(recipe, task=task, model=replace(model, **found), sources=sources)
 

@@ -104,7 +104,7 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
     trained = [line.split() for line in done if line.startswith("train ")]
     assert [words[1] for words in trained] == [NONE, TANH, NONE, TANH]
     for words in trained:
-        assert "train.max_steps=6" in words and "model.source_vocab=14" in words
+        assert "train.max_steps=6" in words and not any("vocab" in word for word in words)
     row = find_row(answer.out, "DynamicConv (tanh), width 256")
     # Seeds 1 and 2: the letters of the name, less 10 and 20; a minute; 600 tokens in 3 s.
     mean = len(TANH) - 15
@@ -117,6 +117,28 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
     assert calls(folder) == done
     assert row in again.out
     assert row in run("table", "normalization").out
+
+
+def test_results_of_another_version_are_continued(run: Run, folder: Path) -> None:
+    """0.1.0 gave each training the vocabulary of the data: the rest is trained in the same way."""
+    assert run(*RUN).code == 0
+    path = RESULTS / "experiment.json"
+    experiment = json.loads(path.read_text())
+    old = ["model.share_embeddings=all", "model.source_vocab=14", "model.target_vocab=14"]
+    experiment["settings"] = [*old, *experiment["settings"]]
+    path.write_text(json.dumps(experiment))
+    (RESULTS / f"{TANH}.seed2.json").unlink()
+    before = len(calls(folder))
+    again = run(*RUN)
+    assert again.code == 0, again.err
+    words = next(line for line in calls(folder)[before:] if line.startswith("train ")).split()
+    assert words[1] == TANH and {*old} < {*words}
+    assert json.loads(path.read_text()) == experiment
+    # What somebody had set himself is not forgotten.
+    experiment["settings"].append("model.dropout=0.5")
+    path.write_text(json.dumps(experiment))
+    refused = run(*RUN)
+    assert refused.code == 2 and "made otherwise: settings" in refused.err
 
 
 def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:

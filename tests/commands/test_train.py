@@ -1,5 +1,6 @@
 """`lightconv train` as people call it: exit codes, one-line errors, signals."""
 
+import json
 import re
 import signal
 from dataclasses import replace
@@ -15,7 +16,8 @@ from lightconv.data import Position
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import ModelFolder, build
 from lightconv.paper.recipes import RECIPES
-from lightconv.recipe import Recipe
+from lightconv.recipe import Recipe, find_recipe
+from lightconv.recipe import count_parameters as count
 from lightconv.train import CosineConfig, Outcome
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.loop import RunProgress
@@ -86,6 +88,56 @@ def test_a_language_model_is_trained_too(server: Server, tmp_path: Path) -> None
     answer = server.run("train", path, "--data", text, "--out", tmp_path / "run")
     assert answer["code"] == 0, answer["err"]
     assert isinstance(lightconv.load(tmp_path / "run" / "model").model, LanguageModel)
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "data"
+SHORT = (
+    "train.max_steps=1",
+    "train.save_every=1",
+    "train.validate_every=1",
+    "train.precision=fp32",
+)
+TINY = ("model.dim=16", "model.ffn_dim=16", "model.source_heads=2")
+
+
+@pytest.mark.parametrize("name", ["iwslt-de-en-lightconv", "debian-en-de-dynamicconv-small"])
+def test_a_model_is_of_its_data(name: str, server: Server, tmp_path: Path) -> None:
+    """Of any recipe, at full size or small: vocabulary, corpus, languages and measure."""
+    data, run = GOLDEN / "pairs", tmp_path / "run"
+    stacks = [f"model.{stack}.*.heads=2" for stack in ("encoder", "decoder")]
+    settings = [word for s in (*SHORT, *TINY, *stacks) for word in ("--set", s)]
+    answer = server.run("train", name, "--data", data, "--out", run, *settings)
+    assert answer["code"] == 0, answer["err"]
+    asked = find_recipe(name, settings[1::2], RECIPES).model
+    found = replace(asked, source_vocab=62, target_vocab=62)
+    sizes = "8,848 and 6,632" if name.startswith("iwslt") else "8,000"
+    row = (
+        f"62 from {data}: {count(found):,} parameters ({count(asked):,} with the recipe's {sizes})"
+    )
+    assert re.search(rf"^vocabulary +{re.escape(row)}$", answer["out"], re.MULTILINE)
+    task = json.loads((data / "prepared.json").read_text())["origin"]["task"]
+    assert (task["corpus"], task["target_lang"]) == ("own", "eo")
+    for folder in (run, run / "model"):
+        assert json.loads((folder / "config.json").read_text())["task"] == task
+    assert ModelFolder(run / "model").config == found
+    card = (run / "model" / "README.md").read_text()
+    assert "| corpus | own |" in card and "| target lang | eo |" in card and "debian" not in card
+    assert "| metric | sacrebleu |" in card
+    again = server.run("train", name, "--data", data, "--out", run, *settings)
+    assert again["code"] == 0 and "it has ended" in again["err"]
+
+
+def test_a_text_has_a_vocabulary_of_its_own(server: Server, tmp_path: Path) -> None:
+    sets = [*SHORT, *TINY[:2], "model.layers.*.heads=2"]
+    words = [word for s in sets for word in ("--set", s)]
+    ends = ("--data", GOLDEN / "text", "--out", tmp_path / "run")
+    answer = server.run("train", "billion-word-dynamicconv-small", *ends, *words)
+    assert answer["code"] == 0, answer["err"]
+    assert "; adaptive.cutoffs: [60000, 160000] -> [" in answer["out"]
+    config = ModelFolder(tmp_path / "run" / "model").config
+    size = json.loads((GOLDEN / "text" / "prepared.json").read_text())["vocabulary"]["text"]
+    assert config.vocab_sizes == (size, size)
+    assert config.adaptive.cutoffs == (60_000 * size // 793_471, 160_000 * size // 793_471)
 
 
 def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def _train(
     ):
         data = PreparedData(options.data)
         fitted = fit_recipe(recipe, data)
+        mean = data.tokens_per_update(fitted.train)  # ValueError before anything is written
         if place is None or place.local_rank == 0:
             data.verify()
         metric = None
@@ -90,9 +91,9 @@ def _train(
             overwrite = options.overwrite and not is_restarted(env)
             changes = options.allow_changes
             run = Run.start(options.out, fitted, overwrite=overwrite, allow_changes=changes)
-            # A run of 0.1.0 keeps some values of its own.
+            if run.train_config != fitted.train:  # a run of 0.1.0, which keeps its own
+                mean = data.tokens_per_update(run.train_config)
             fitted = replace(fitted, model=run.model_config, train=run.train_config)
-            mean = data.tokens_per_update(fitted.train)
             rows = plan_rows(fitted, options.usual, device, group.size, mean)
             print_rows([*describe_fit(recipe.model, fitted.model, options.data), *rows])
             _warn(fitted, device, mean[1], group.size)
@@ -116,9 +117,8 @@ def describe_fit(asked: ModelConfig, found: ModelConfig, where: Path) -> Rows:
     """A row about what the data has changed in a model, if anything."""
     if asked == found:
         return []
-    both = (found, asked)
-    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in both]
-    ours, paper = (f"{count_parameters(model):,}" for model in both)
+    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in (found, asked)]
+    ours, paper = (f"{count_parameters(model):,}" for model in (found, asked))
     text = f"{sizes[0]} from {where}: {ours} parameters ({paper} with the recipe's {sizes[1]})"
     others = [line for line in differences(asked, found) if "vocab:" not in line]
     return [("vocabulary", "; ".join([text, *others]))]
@@ -144,34 +144,31 @@ def plan_rows(
         ("steps", f"{config.max_steps:,}"),
         ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
     ]
-    both, asked = (config, usual), config.tokens_per_update
-    most = [each.tokens_per_update or each.batches_per_update * each.max_tokens for each in both]
-    counts = [
-        f"{each.tokens_per_update:,}" if each.tokens_per_update else f"{n:,} batch{'es' * (n > 1)}"
-        for each, n in ((each, each.batches_per_update) for each in both)
-    ]
-    text = f"{counts[0]} target tokens by accumulation"
-    if not asked:
-        rounds, rest = divmod(config.batches_per_update, processes)
-        each = "" if processes == 1 else "each of "
-        text = f"{counts[0]}: {f'up to {rounds + 1:,}' if rest else f'{rounds:,}'} on {each}"
-        text += f"{processes} {devices}"
-        text += "" if mean is None else f", {mean[0]:,.0f} target tokens on average"
-    elif mean is not None:
+    n, asked = config.batches_per_update, config.tokens_per_update
+    if n:
+        rounds = f"up to {n // processes + 1:,}" if n % processes else f"{n // processes:,}"
+        text = f"{_count(config)}: {rounds} on {'each of ' * (processes > 1)}{processes} {devices}"
+        text += f", {mean[0]:,.0f} target tokens on average" if mean else ""
+    elif mean is None:
+        text = f"{_count(config)} target tokens by accumulation"
+    else:
         text = f"{mean[0]:,.0f} target tokens in {mean[1]:,.1f} batches on average"
         if mean[0] > 1.25 * asked and mean[1] < 1.5:
-            text += (
-                f", as one batch has more than train.tokens_per_update={asked}: lower "
-                f"train.max_tokens={config.max_tokens}"
-            )
-    text += f"; the recipe has {counts[1]}"
-    share = (mean[0] if asked and mean else most[0]) / most[1]
-    if not 0.8 <= share <= 1.25:
+            most = f"train.tokens_per_update={asked}: lower train.max_tokens={config.max_tokens}"
+            text += f", as one batch has more than {most}"
+    text += f"; the recipe has {_count(usual)}"
+    sizes = [c.tokens_per_update or c.batches_per_update * c.max_tokens for c in (config, usual)]
+    if not 0.8 <= (share := (mean[0] if asked and mean else sizes[0]) / sizes[1]) <= 1.25:
         text += f" ({share:.2g} times): consider another learning rate"
     rows.append(("effective batch", text))
     if kept := most_kept(device.type, processes):
         rows.append(("freed memory", f"is kept up to {kept >> 20:,} MB ({SETTING})"))
     return rows
+
+
+def _count(config: TrainConfig) -> str:
+    n = config.batches_per_update
+    return f"{n:,} batch{'es' * (n > 1)}" if n else f"{config.tokens_per_update:,}"
 
 
 def summary_rows(outcome: Outcome, model: Path) -> Rows:
