@@ -70,22 +70,22 @@ SHORT = f"{COSINE} train.schedule.peak=0.001 train.schedule.warmup=10000 train.p
 WMT = f"{SHORT} model.dim=1024 model.ffn_dim=4096 model.source_heads=16 train.label_smoothing=0.1"
 VALUES = {
     "iwslt-de-en": "task.metric=tokenized_bleu_lowercase model.dim=512 model.ffn_dim=1024 "
-    "model.source_heads=4 model.dropout=0.3 train.max_steps=50000 train.tokens_per_update=4000 "
+    "model.source_heads=4 model.dropout=0.3 train.max_steps=50000 train.batches_per_update=1 "
     "train.max_tokens=4000 train.schedule.kind=inverse_sqrt train.schedule.peak=0.0005 "
     "train.schedule.warmup=4000 train.schedule.start=1e-07 train.label_smoothing=0.1 "
     "train.average_last=10 train.precision=fp32 decode.beam=4 decode.alpha=1.0",
     "wmt-en-de": f"{WMT} task.metric=tokenized_bleu_compounds model.dropout=0.3 "
-    "train.max_steps=30000 train.tokens_per_update=458752 train.max_tokens=3584 "
+    "train.max_steps=30000 train.batches_per_update=128 train.max_tokens=3584 "
     "train.schedule.period=20000 decode.beam=5 decode.alpha=0.5",
     "wmt-en-fr": f"{WMT} task.metric=tokenized_bleu model.dropout=0.1 train.max_steps=80000 "
-    "train.tokens_per_update=655360 train.max_tokens=5120 train.schedule.period=70000 "
+    "train.batches_per_update=128 train.max_tokens=5120 train.schedule.period=70000 "
     "decode.beam=5 decode.alpha=0.9",
     "wmt-zh-en": f"{WMT} task.metric=sacrebleu model.dropout=0.25 train.max_steps=40000 "
-    "train.tokens_per_update=458752 train.max_tokens=3584 train.schedule.period=30000 "
+    "train.batches_per_update=128 train.max_tokens=3584 train.schedule.period=30000 "
     "decode.beam=8",
     "billion-word": f"{COSINE} task.metric=perplexity model.dim=1024 model.ffn_dim=4096 "
     "model.vocab=793471 model.adaptive.factor=4 model.pre_norm=True model.final_norm=False "
-    "train.max_steps=975000 train.tokens_per_update=65536 train.clip_norm=0.1 "
+    "train.max_steps=975000 train.batches_per_update=32 train.clip_norm=0.1 "
     "train.schedule.peak=1.0 train.schedule.warmup=16000 train.schedule.period=959000 "
     "train.label_smoothing=0.0",
     "cnn-dailymail": f"{SHORT} task.metric=rouge model.dim=512 model.ffn_dim=2048 "
@@ -286,7 +286,7 @@ def test_twins_run(name: str) -> None:
 PRINTED = {
     "": "about task.* model.*.kernel model.*.heads model.*.window model.*.normalize",
     "iwslt-de-en": "model.dim model.ffn_dim model.source_heads model.adaptive model.dropout "
-    "train.max_steps train.tokens_per_update train.max_tokens train.label_smoothing decode.beam",
+    "train.max_steps train.max_tokens train.label_smoothing decode.beam",
     "wmt-en-de": "model.dim model.ffn_dim model.source_heads model.adaptive model.dropout "
     "model.*.glu train.max_steps train.schedule.peak train.schedule.warmup train.schedule.period "
     "train.schedule.start train.label_smoothing train.precision decode.beam",
