@@ -119,13 +119,13 @@ def measure_speed(
     )
     told: list[str] = []
     backends = [choose_backend([model], options, tell=told.append) for model in models]
+    if not all(backend.pairs for backend in backends):
+        raise ValueError("the speed of a language model is not measured, expected models of pairs")
     if told and len({backend.name for backend in backends}) > 1:
         options = replace(options, text=replace(options.text, engine="torch"))
         backends = [choose_backend([model], options) for model in models]
     for reason in told[:1]:
         tell(f"note: {reason}" + ", so all are" * (len(told) < len(models)))
-    if not all(backend.pairs for backend in backends):
-        raise ValueError("the speed of a language model is not measured, expected models of pairs")
     searches = [ModelSearch(backend, options) for backend in backends]
     noise, seconds, tokens = measure_noise(), [list[float]() for _ in models], 0
     for number in range(rounds + 1):
