@@ -105,19 +105,17 @@ def verify_data(argv: Sequence[str]) -> int:
     )
     parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
     parser.add("DIR", "a folder of `lightconv prepare`")
-    folder = parser.parse(argv).dir
     from lightconv.data.prepared import Prepared
 
-    rows, verdict = _compare(prepared := Prepared.open(folder))
+    rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
     if (corpus := prepared.task.corpus) not in PUBLISHED:
-        raise ValueError(f"{folder}: {corpus}, expected one of {', '.join(PUBLISHED)}")
+        raise ValueError(f"{prepared.folder}: {corpus}, expected one of {', '.join(PUBLISHED)}")
     print_groups({"": rows}, ("", "published", "here", "agree"), ("published", "here"))
     print(f"\n{verdict} (source: {PUBLISHED[corpus][0]})")
     return EXIT_DIFFERS if "NO" in (row[3] for row in rows) else 0
 
 
 def _compare(prepared: "Prepared") -> tuple[list[list[str]], str]:
-    """Rows of published and own figures, and a verdict."""
     from lightconv.paper.tables import compare
 
     rows = compare(PUBLISHED.get(prepared.task.corpus, ("", {}))[1], prepared.counts())
