@@ -10,6 +10,7 @@ import ctypes
 import io
 import multiprocessing
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -157,7 +159,7 @@ def test_the_installed_library_comes_first(
     start: Start, kernels: ctypes.CDLL, tmp_path: Path
 ) -> None:
     (tmp_path / "package").mkdir()
-    shutil.copy(kernels._name, tmp_path / "package" / build.library_name())
+    plant(tmp_path / "package" / build.library_name(), kernels)
     outcome = start(CXX="/nonexistent").result()
     check_right(outcome)
     assert str(tmp_path / "package") in outcome.reason
@@ -170,7 +172,9 @@ def test_two_processes_build_at_once(start: Start, stub: Path, tmp_path: Path) -
         check_right(started.result())
     assert links(tmp_path) == 1
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert left - {".lock"} == {build.library_name()}
+    name = build.library_name()
+    assert left - {".lock"} == {name, name.replace(".so", ".sha256")}
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
 
 
 def test_folders_of_the_user(start: Start, stub: Path, tmp_path: Path) -> None:
@@ -209,33 +213,94 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
         files.cache_folder()
 
 
-@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "flipped", "foreign"])
+def plant(path: Path, kernels: ctypes.CDLL) -> None:
+    """Puts a good library there, with its record."""
+    path.parent.mkdir(exist_ok=True, mode=0o755)
+    shutil.copy(kernels._name, path)
+    path.chmod(0o755)
+    build.record(path).write_text(files.digest(path))
+
+
+def attack(path: Path, chance: random.Random) -> str:
+    """One of the ways in which a library is damaged, or planted by somebody else."""
+    data, note = path.read_bytes(), build.record(path)
+    ways: dict[str, Callable[[], object]] = {
+        "truncated": lambda: path.write_bytes(data[: chance.randrange(len(data))]),
+        "zeros": lambda: path.write_bytes(data[:-4096] + bytes(4096)),
+        "foreign": lambda: path.write_bytes(FOREIGN.read_bytes()),
+        "record cut": lambda: note.write_text(note.read_text()[: chance.randrange(64)]),
+        "record gone": note.unlink,
+        "gone": path.unlink,
+        "link": lambda: (path.rename(path.with_name("x")), path.symlink_to("x")),
+        "linked record": lambda: (note.rename(note.with_name("y")), note.symlink_to("y")),
+    }
+    for place in (path, note, path.parent):
+        ways[f"{place} for all"] = partial(place.chmod, chance.choice([0o666, 0o777, 0o702]))
+        if os.getuid() == 0:
+            ways[f"{place} of another"] = partial(os.chown, place, 65534, 0)
+            ways[f"{place} of a group"] = lambda place=place: (
+                os.chown(place, 0, 65533),
+                place.chmod(0o770),
+            )
+
+    def flip() -> None:
+        at = chance.randrange(len(data))
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :])
+
+    way = chance.choice([*ways, *["flipped"] * 5])
+    (flip if way == "flipped" else ways[way])()
+    return way
+
+
+def test_damaged_and_planted_libraries_are_not_loaded(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    chance = random.Random(18)
+    for number in range(100):
+        path = tmp_path / str(number) / build.library_name()
+        plant(path, kernels)
+        assert library._find_fault(path) == ""
+        way = attack(path, chance)
+        assert library._find_fault(path), way
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "unrecorded", "planted"])
 def test_a_damaged_library_is_built_again(
     start: Start, stub: Path, kernels: ctypes.CDLL, tmp_path: Path, damage: str
 ) -> None:
-    whole = Path(kernels._name).read_bytes()
-    middle = len(whole) // 2
-    data = {
-        "empty": b"",
-        "garbage": b"garbage" * 1000,
-        "truncated": whole[:middle],
-        "flipped": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
-        "foreign": FOREIGN.read_bytes(),
-    }[damage]
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / build.library_name()).write_bytes(data)
+    path = tmp_path / "cache" / build.library_name()
+    plant(path, kernels)
+    (path.parent / ".build-killed").mkdir()
+    if damage == "garbage":
+        path.write_bytes(b"garbage" * 1000)
+    elif damage == "unrecorded":
+        build.record(path).unlink()
+    else:
+        path.chmod(0o777)
     outcome = start(CXX=str(stub)).result()
     check_right(outcome)
-    assert f"{build.library_name()} is damaged" in outcome.said
+    reasons = {"garbage": "is damaged", "unrecorded": "is missing", "planted": "by other users"}
+    assert f"compiling the CPU kernels once (40 s): {path.parent}" in outcome.said
+    assert reasons[damage] in outcome.said
     assert links(tmp_path) == 1
+    assert not (path.parent / ".build-killed").exists()
 
 
-def test_an_installed_library_of_something_else(start: Start, tmp_path: Path) -> None:
-    """Not ours to replace: one warning that names it."""
-    (tmp_path / "package").mkdir()
-    installed = tmp_path / "package" / build.library_name()
-    shutil.copy(FOREIGN, installed)
-    check_formulas(start().result(), str(installed))
+def test_a_cache_that_others_can_write(start: Start, stub: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    (tmp_path / "tmp").mkdir()
+    outcome = start(CXX=str(stub), TMPDIR=f"{tmp_path}/tmp").result()
+    check_right(outcome)
+    assert "can be written by other users (mode 777)" in outcome.said
+    assert f"{tmp_path}/tmp" in outcome.reason
+
+
+def test_a_damaged_installed_library(start: Start, kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    """Not ours to replace: one warning that names it and the remedy."""
+    path = tmp_path / "package" / build.library_name()
+    plant(path, kernels)
+    path.write_bytes(path.read_bytes()[:9000])
+    check_formulas(start().result(), f"{path} is damaged", "Install lightconv again")
 
 
 # --- not built ------------------------------------------------------------------------------------

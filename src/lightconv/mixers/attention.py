@@ -1,8 +1,11 @@
 """Self-attention (Vaswani et al., 2017) over all positions or in a window, and its functions."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightconv.mixers.base import (
     Mixer,
@@ -12,6 +15,7 @@ from lightconv.mixers.base import (
     check_probability,
     linear,
 )
+from lightconv.ops.check import is_transformed
 
 # Windowed attention runs in blocks of queries as long as the window, but not shorter than this.
 SHORTEST_BLOCK = 16
@@ -158,7 +162,10 @@ def attend(
     """
     R = q.shape[-1] // heads
     q, k, v = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
+    # The fused kernels have no rules for forward mode and vmap.
+    kernels = sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext()
+    with kernels:
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
     return out.transpose(1, 2).flatten(-2)
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -87,25 +88,56 @@ def build(target: Path) -> None:
     version = subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=False)
     more = () if "clang" in version.stdout else GCC_FLAGS
     target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(".build-*"):  # of a build that was killed; builds have a lock
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         commands = kernel_commands([*cxx, *FLAGS, *more], folder)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             list(pool.map(_run, commands.values()))
         linked = Path(folder, "linked.so")
         _run([*cxx, "-shared", *commands, "-o", str(linked)])
-        data = linked.read_bytes()
-        # A checksum at the end, which the dynamic loader ignores.
-        linked.write_bytes(data + hashlib.sha256(data).digest())
+        linked.chmod(0o755)
+        # The record first: a library without the right one is never loaded.
+        noted = Path(folder, "record")
+        noted.write_text(hashlib.sha256(linked.read_bytes()).hexdigest())
+        noted.replace(record(target))
         linked.replace(target)
 
 
-def is_sealed(path: Path) -> bool:
-    """True if the file is as `build` wrote it; loading a truncated one kills the process."""
+def record(path: Path) -> Path:
+    """The file beside a library that holds its SHA-256."""
+    return path.with_suffix(".sha256")
+
+
+def find_fault(path: Path) -> str:
+    """Why a library must not be loaded: other users could have written it, or it is damaged.
+
+    Empty if it may be loaded. Loading a truncated library kills the process.
+    """
+    own = (0, os.getuid())
+    for place in (path.parent.resolve(), path, record(path)):
+        found = place.lstat()
+        if place != path.parent.resolve() and not stat.S_ISREG(found.st_mode):
+            return f"{place} is not a regular file"
+        if found.st_uid not in own:
+            return f"{place} belongs to user {found.st_uid}, expected root or user {own[1]}"
+        if found.st_mode & (stat.S_IWOTH | (0 if _is_private(found) else stat.S_IWGRP)):
+            return f"{place} can be written by other users (mode {found.st_mode & 0o7777:o})"
+    if hashlib.sha256(path.read_bytes()).hexdigest() != record(path).read_text():
+        return f"{path} is damaged: its SHA-256 is not the one in {record(path).name}"
+    return ""
+
+
+def _is_private(found: os.stat_result) -> bool:
+    """True if the file's group has no other members than its owner, or is root's."""
+    import grp
+    import pwd
+
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(data[:-32]).digest() == data[-32:]
+        name = pwd.getpwuid(found.st_uid).pw_name
+        return not found.st_gid or set(grp.getgrgid(found.st_gid).gr_mem) <= {name}
+    except KeyError:
+        return found.st_gid == os.getgid()
 
 
 def _run(command: list[str]) -> None:

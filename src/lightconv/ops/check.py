@@ -27,6 +27,22 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def is_transformed() -> bool:
+    """True in forward-mode differentiation and inside transforms of torch.func.
+
+    Kernels have rules for neither: the formulas run instead, which torch can transform.
+    """
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+# As torch.compiler.assume_constant_result, which would import the compiler: torch.compile calls the
+# function while it traces, and guards what the result depends on.
+is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def as_seed(seed: Seed, p: float, device: torch.device) -> Tensor | None:
     """The seed [] of an operator that drops with probability p; drawn if None, None if p is 0."""
     if p == 0.0:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import band, cpu, gpu, library, reference, schema
-from lightconv.ops.check import Extras, Seed, accumulate_dtype, as_seed, check_conv, check_step
+from lightconv.ops.check import (
+    Extras,
+    Seed,
+    accumulate_dtype,
+    as_seed,
+    check_conv,
+    check_step,
+    is_transformed,
+)
 
 gpu.register(schema.LIBRARY)
 BACKENDS = ("auto", "reference", "band")
@@ -109,7 +117,7 @@ def _convolve(
     cu_seqlens, dropconnect, seed = options
     # A plain tuple: creating an Extras takes longer, and the operators take their options flat.
     extras = cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device)
-    if backend == "auto":
+    if backend == "auto" and not is_transformed():
         out: Tensor
         if op == "dynamicconv":
             out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
@@ -119,7 +127,7 @@ def _convolve(
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     check_conv(op, x, weight, left, Extras(*extras))
-    if backend == "reference":
+    if backend != "band":
         return reference.convolve(x, weight, left, softmax, Extras(*extras))
     if cu_seqlens is not None or dropconnect > 0.0:
         raise ValueError("backend 'band' supports neither cu_seqlens nor dropconnect; use 'auto'")
@@ -159,8 +167,9 @@ def lightconv_step(
 def _step(
     op: str, x: Tensor, window: Tensor, position: int, weight: Tensor, *softmax: bool
 ) -> tuple[Tensor, Tensor]:
-    if torch.is_grad_enabled() and (
-        x.requires_grad or window.requires_grad or weight.requires_grad
+    if is_transformed() or (
+        torch.is_grad_enabled()
+        and (x.requires_grad or window.requires_grad or weight.requires_grad)
     ):
         check_step(op, x, window, position, weight)
         return reference.step(x, window, position, weight, *softmax)

@@ -110,15 +110,20 @@ def _find_or_build() -> Path:
     name = build.library_name()
     installed = Path(__file__).parent / name
     if installed.exists():
+        if fault := _find_fault(installed):
+            raise build.BuildError(f"{fault}. Install lightconv again, as a user who may")
         return installed
     try:
         cached = files.cache_folder() / name
-        if not build.is_sealed(cached):
+        cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _find_fault(cached):
             with files.lock(cached.parent / ".lock", busy=None, inherited=True):
-                if not build.is_sealed(cached):  # another process may have built it meanwhile
-                    why = "damaged" if cached.exists() else "missing"
-                    tell(f"lightconv: compiling the CPU kernels once (40 s): {cached} is {why}")
+                # Another process may have built it meanwhile.
+                if fault := _find_fault(cached):
+                    tell(f"lightconv: compiling the CPU kernels once (40 s): {fault}")
                     build.build(cached)
+                if fault := _find_fault(cached):
+                    raise OSError(fault)
         return cached
     except OSError as error:
         folder = Path(tempfile.mkdtemp(prefix="lightconv-"))
@@ -129,6 +134,13 @@ def _find_or_build() -> Path:
         )
         build.build(folder / name)
         return folder / name
+
+
+def _find_fault(path: Path) -> str:
+    try:
+        return build.find_fault(path)
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
 
 
 def _prepare(library: ctypes.CDLL) -> str:

@@ -17,7 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.check import Maybe, Seed, accumulate_dtype, as_seed, check_residual
+from lightconv.ops.check import (
+    Maybe,
+    Seed,
+    accumulate_dtype,
+    as_seed,
+    check_residual,
+    is_transformed,
+)
 from lightconv.ops.cpu import drop_fields
 from lightconv.ops.library import DTYPE_NUMBERS, POOL, ResidualProblem, call, native
 from lightconv.ops.reference import drop
@@ -84,9 +91,8 @@ def _residual(
 ) -> Tensor:
     if x is not None and x.dtype != inner.dtype:
         x = x.to(torch.promote_types(x.dtype, inner.dtype))
-    out: Tensor = torch.ops.lightconv.residual.default(
-        x, inner, weight, bias, eps, p, as_seed(seed, p, inner.device)
-    )[0]
+    run = formula if is_transformed() else torch.ops.lightconv.residual.default
+    out: Tensor = run(x, inner, weight, bias, eps, p, as_seed(seed, p, inner.device))[0]
     return out
 
 

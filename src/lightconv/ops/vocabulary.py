@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.check import accumulate_dtype, is_transformed
 from lightconv.ops.library import call, native
 
 CHUNK = 1024  # positions, fewer where the vocabulary is large
@@ -62,9 +62,18 @@ def linear_cross_entropy(
         x = x.to(torch.get_autocast_dtype(device))
     if not torch.is_grad_enabled():  # which a Function does not see
         x, weights = x.detach(), [weight.detach() for weight in weights]
+    if is_transformed():
+        return _formula(x, torch.cat(weights), target, smoothing)
     apply: Any = _LinearCrossEntropy.apply
     found: tuple[Tensor, Tensor] = apply(target, smoothing, chunk, x, *weights)
     return found
+
+
+def _formula(x: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    logits = (x @ weight.to(x.dtype).t()).to(accumulate_dtype(x.dtype))
+    nll = -logits.log_softmax(-1)
+    plain = nll.gather(1, target[:, None]).sum()
+    return (1.0 - smoothing) * plain + smoothing / len(weight) * nll.sum(), plain.detach()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -157,6 +166,9 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     V = x.shape[-1]
     if not 0 <= k <= V:
         raise ValueError(f"topk: k={k} must be in [0, {V}], the size of a row")
+    if is_transformed():  # vmap takes no shapes that depend on values
+        values, indices = x.sort(dim=-1, descending=True, stable=True)
+        return values[:, :k], indices[:, :k]
     # One more than asked for: the first one left out may equal the last one taken.
     values, indices = x.topk(min(k + 1, V), dim=-1)
     rows = (values[:, 1:] == values[:, :-1]).any(-1).nonzero()[:, 0]
@@ -183,6 +195,7 @@ def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         and 1 <= k <= logits.shape[1]
         and not (logits.requires_grad and torch.is_grad_enabled())
         and not torch.compiler.is_compiling()
+        and not is_transformed()
     )
     if not fits or native().library is None:
         return topk(torch.log_softmax(logits, -1, dtype=accumulate_dtype(logits.dtype)), k)
