@@ -18,6 +18,7 @@ COMMANDS = {
     "list": ("recipes:list_recipes", "list the paper's models by name"),
     "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
     "prepare": ("prepare:main", "prepare a corpus or your own text for training"),
+    "verify-data": ("prepare:verify_data", "compare prepared data with the published figures"),
     "train": ("train:main", "train a recipe, or resume a run"),
     "average": ("runs:average", "average checkpoints of a run into a model"),
     "plot": ("runs:plot", "draw the curves of runs"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
-from lightconv.corpora import CORPORA
+from lightconv.corpora import CORPORA, PUBLISHED
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.config import (
     BPEConfig,
@@ -30,6 +30,7 @@ from lightconv.data.config import (
     WordsConfig,
 )
 from lightconv.data.prepared import Prepared, count_lengths, describe_side, find_edges
+from lightconv.paper.tables import agrees
 from tests.commands.conftest import Done, Run
 from tests.corpora.packing import lines, write_folder
 
@@ -324,6 +325,67 @@ def test_the_picture() -> None:
     empty = {"sides": {"text": describe_side(counted([0, 1]), 0, [0, 1, 2])}}
     found = [line.split()[:2] for line in draw_histogram(empty).splitlines()[1:3]]
     assert found == [["0", "50.0%"], ["1", "50.0%"]]
+
+
+# --- verify-data: published figures
+
+
+@pytest.mark.parametrize(
+    ("examples", "agree"),
+    [((160_239, 7_283, 6_750), True), ((160_239, 7_282, 6_750), False), ((57_105, 7_283), False)],
+)
+def test_data_beside_its_published_figures(
+    run: Run, ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch, examples: Any, agree: bool
+) -> None:
+    counts = dict(zip(("train", "valid", "test"), examples, strict=False))
+    made = make("synthetic-copy", Settings(train=20, valid=5, test=5))
+    corpus = replace(made, task=replace(made.task, corpus="iwslt14-de-en"))
+    monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: corpus)
+    report = ask("iwslt14-de-en --out data --from x").out
+    assert "not the paper's data: train 20, 160,239 published; valid 5, 7,283 published" in report
+    code, out, _ = run("verify-data", "data")
+    assert code == 3
+    assert ["test", "6,750", "5", "NO"] in [line.split() for line in out.splitlines()]
+    monkeypatch.setattr(Prepared, "counts", lambda _: counts)
+    code, out, _ = run("verify-data", "data")
+    assert code == (0 if agree else 3)
+    assert ("as published (source: fairseq" in out) == agree
+    assert ("not the paper's data" in out) != agree
+
+
+def test_data_that_cannot_be_verified(run: Run, ask: Ask, text: Path) -> None:
+    assert "published" not in ask("synthetic-copy --out data --processes 1").out
+    for folder, word in (
+        ("data", "synthetic-copy, expected one of iwslt14"),
+        (".", "prepared.json"),
+    ):
+        code, out, err = run("verify-data", folder)
+        assert (code, out) == (2, "") and word in err
+    counts = Prepared.open("data").counts()
+    store = Prepared.open("data").store("train")
+    assert counts["train"] == len(store) == 20_000
+    assert counts["tokens"] == sum(len(target) for _, target in store)
+
+
+@pytest.mark.parametrize(
+    ("printed", "yes", "no"),
+    [
+        ("160,239", [160_239], [160_240, 160_000]),
+        ("4.5M", [4_500_966, 4_549_000], [4_560_000, 4_400_000, 45_000_000]),
+        ("36M", [35_762_532, 36_400_000, 36_900_000], [35_400_000, 37_000_000]),
+        ("768M", [768_648_884, 767_900_000], [767_000_000, 829_250_940]),
+    ],
+)
+def test_figures_are_exact_or_rounded_as_printed(
+    printed: str, yes: list[int], no: list[int]
+) -> None:
+    assert all(agrees(printed, count) for count in yes)
+    assert not any(agrees(printed, count) for count in no)
+
+
+def test_every_set_up_of_the_paper_has_figures() -> None:
+    assert set(PUBLISHED) == {name for name, entry in CORPORA.items() if entry.takes_source}
+    assert all(source and figures for source, figures in PUBLISHED.values())
 
 
 # --- docs/data.md

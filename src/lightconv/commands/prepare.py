@@ -1,4 +1,4 @@
-"""`lightconv prepare`: from text to a prepared folder."""
+"""`lightconv prepare` and `verify-data`: from text to a prepared folder; is it the paper's data?"""
 
 import argparse
 import textwrap
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lightconv.commands.parser import Parser, warnings_told
 from lightconv.config import override
 from lightconv.console import Display, aligned, print_groups, print_rows
-from lightconv.corpora import CORPORA, find_entry, open_corpus
+from lightconv.corpora import CORPORA, PUBLISHED, find_entry, open_corpus
 from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
+from lightconv.processes import EXIT_DIFFERS
 
 if TYPE_CHECKING:
     from lightconv.data.prepared import Prepared
@@ -84,6 +85,7 @@ def report(prepared: "Prepared") -> None:
         ["task", task.kind.replace("_", " ")],
         ["vocabulary", f"{sizes} {SUBWORDS[config.subword.kind]}"],
         ["folder", str(prepared.folder)],
+        *(["figures", verdict] for rows, verdict in [_compare(prepared)] if rows),
     ]
     splits = prepared.statistics()["splits"]
     print_rows(rows)
@@ -95,6 +97,30 @@ def report(prepared: "Prepared") -> None:
     print(f"\nlengths of train, in tokens\n\n{draw_histogram(splits['train'])}")
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
+
+
+def verify_data(argv: Sequence[str]) -> int:
+    about = (
+        "Compares prepared data with the published figures of its corpus; exit 3 if they differ."
+    )
+    parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
+    parser.add("DIR", "a folder of `lightconv prepare`")
+    from lightconv.data.prepared import Prepared
+
+    rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
+    if (corpus := prepared.task.corpus) not in PUBLISHED:
+        raise ValueError(f"{prepared.folder}: {corpus}, expected one of {', '.join(PUBLISHED)}")
+    print_groups({"": rows}, ("", "published", "here", "agree"), ("published", "here"))
+    print(f"\n{verdict} (source: {PUBLISHED[corpus][0]})")
+    return EXIT_DIFFERS if "NO" in (row[3] for row in rows) else 0
+
+
+def _compare(prepared: "Prepared") -> tuple[list[list[str]], str]:
+    from lightconv.paper.tables import compare
+
+    rows = compare(PUBLISHED.get(prepared.task.corpus, ("", {}))[1], prepared.counts())
+    other = [f"{row[0]} {row[2]}, {row[1]} published" for row in rows if row[3] == "NO"]
+    return rows, f"not the paper's data: {'; '.join(other)}" if other else "as published"
 
 
 def count_rows(splits: Mapping[str, Any]) -> list[dict[str, str]]:

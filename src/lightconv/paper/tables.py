@@ -46,6 +46,12 @@ def agrees(printed: str, exact: int) -> bool:
     return printed in (f"{exact:,}", *rounded)
 
 
+def compare(printed: Mapping[str, str], exact: Mapping[str, int]) -> list[list[str]]:
+    """Name, printed figure, exact number and agreement of each; a missing number is 0."""
+    found = [(name, text, exact.get(name, 0)) for name, text in printed.items()]
+    return [[name, text, f"{n:,}", "yes" if agrees(text, n) else "NO"] for name, text, n in found]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column:
     """A column of figures.
