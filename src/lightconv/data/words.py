@@ -139,8 +139,10 @@ def _moses_splitter(config: SideConfig) -> Step:
     tokenizer.NONBREAKING_PREFIXES = prefixes - {"Rs"}  # an abbreviation since 2019
     tokenizer.islower = regex.compile(r"\p{Lowercase}").match
     tokenizer.isanyalpha = regex.compile(r"\p{Alphabetic}").search
+    # Spaces for Python but not for Perl, which drops them as control characters.
+    dropped = dict.fromkeys(range(0x1C, 0x20))
     return lambda text: " ".join(
-        tokenizer.tokenize(text, aggressive_dash_splits=config.split_hyphens)
+        tokenizer.tokenize(text.translate(dropped), aggressive_dash_splits=config.split_hyphens)
     )
 
 
