@@ -253,6 +253,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
             ("quantize", "int8"),
             ("engine", "native"),
             ("out", "x"),
+            ("batch-size", "2"),
         )
     },
 }

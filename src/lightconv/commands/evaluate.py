@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 # Measures of texts by default.
 DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
-OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
+OUTPUT_OPTIONS = (
+    *("metric", "against", "compare", "ensemble", "quantize", "engine", "out", "batch_size"),
+)
 MODEL_OPTIONS = (
-    *("data", "split", "beam", "batch_size", "set", "floor", "limit", "overwrite"),
+    *("data", "split", "beam", "set", "floor", "limit", "overwrite"),
     *OUTPUT_OPTIONS[2:],
 )
 UNSET: tuple[object, ...] = (None, False, [])
@@ -120,7 +122,8 @@ def _check_model(options: Namespace) -> None:
     folder = ModelFolder(options.model)
     for name in () if folder.pairs else OUTPUT_OPTIONS:
         if getattr(options, name) not in UNSET:
-            raise ValueError(f"--{name} is for outputs, but {folder.path} is a language model")
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is for outputs, but {folder.path} is a language model")
     if options.out is not None and options.out.exists():
         if not options.overwrite:
             raise ValueError(f"{options.out} exists. Choose another name, or use --overwrite")
