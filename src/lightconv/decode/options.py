@@ -14,6 +14,11 @@ EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
 
 
+# Words that the search of a model folder may look at for one text: a beam of 64 and 4,096 words.
+MOST_SEARCHED = 1 << 18
+LONGEST = 1 << 20  # tokens of an output
+
+
 def _check_literals(config: object) -> None:
     for name, hint in get_type_hints(type(config)).items():
         known, value = get_args(hint), getattr(config, name)
@@ -38,9 +43,10 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _check_literals(self)
-        check_counts(self, "beam", "min_len")
-        check_from_zero(self, "alpha", "coverage", "block_ngrams")
-        check_from_zero(self, "min_len_ratio", "max_len_ratio", "max_len_plus")
+        check_counts(self, "beam", most=1000)
+        check_counts(self, "min_len", most=LONGEST)
+        check_from_zero(self, "max_len_plus", "block_ngrams", most=LONGEST)
+        check_from_zero(self, "alpha", "coverage", "min_len_ratio", "max_len_ratio", most=100)
         # With a ratio the limit depends on the source, so only the search can check it.
         if self.max_len_ratio == 0.0 and self.min_len > self.max_len_plus:
             raise ValueError(
@@ -58,8 +64,9 @@ class SampleConfig:
     seed: int = 0  # the draws of a text depend on this and on the number of the text
 
     def __post_init__(self) -> None:
-        check_positive(self, "temperature")
-        check_from_zero(self, "top_k", "seed")
+        check_positive(self, "temperature", most=1e6)
+        check_from_zero(self, "top_k")
+        check_from_zero(self, "seed", most=(1 << 63) - 1)
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p={self.top_p} must be in (0, 1]")
 
@@ -84,7 +91,8 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         _check_literals(self)
-        check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
+        check_counts(self, "n_best", most=1000)
+        check_counts(self, "max_tokens", "max_sentences", "max_source", "window", most=1 << 24)
         if self.quantize != "none" and self.engine == "torch":
             raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
 
@@ -144,6 +152,14 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
     """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
-        return from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        words = found.beam * (found.max_len_ratio * TextOptions.max_source + found.max_len_plus)
+        if words > MOST_SEARCHED:
+            raise ValueError(
+                f"decode: beam={found.beam}, max_len_ratio={found.max_len_ratio:g} and "
+                f"max_len_plus={found.max_len_plus} may search {words:,.0f} words for one text, "
+                f"expected at most {MOST_SEARCHED:,}. Change the file, or ask for more yourself"
+            )
+        return found
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None

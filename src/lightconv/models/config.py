@@ -15,13 +15,17 @@ Normalize = Literal[
 ]
 
 
+# Far above any model: numbers of a stranger's file become shapes and memory.
+WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS = 1 << 20, 1000, 1 << 31, 16
+
+
 class _Checked:
     """Checks the fields that configurations of mixers share."""
 
     def __post_init__(self) -> None:
         present = [name for name, value in vars(self).items() if value is not None]
         counts = ("kernel", "heads", "window", "ffn_dim")
-        check_counts(self, *(name for name in present if name in counts))
+        check_counts(self, *(name for name in present if name in counts), most=WIDEST)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
 
 
@@ -100,7 +104,9 @@ class AdaptiveConfig:
     def __post_init__(self) -> None:
         if not self.cutoffs or any(a >= b for a, b in pairwise((0, *self.cutoffs))):
             raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
-        check_counts(self, "factor")
+        if len(self.cutoffs) > MOST_BANDS:
+            raise ValueError(f"{len(self.cutoffs)} cutoffs must be at most {MOST_BANDS}")
+        check_counts(self, "factor", most=WIDEST)
         if self.tie_projections and not self.tie_words:
             raise ValueError("tie_projections=true needs tie_words=true")
         check_shares(self, "dropout")
@@ -131,7 +137,8 @@ class Seq2SeqConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab")
+        check_counts(self, "dim", "ffn_dim", "source_heads", most=WIDEST)
+        check_counts(self, "source_vocab", "target_vocab", most=MOST_WORDS)
         check_shares(self, "attention_dropout")
         _check_model(self)
         if self.dim % self.source_heads != 0:
@@ -176,7 +183,8 @@ class LanguageModelConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", "vocab")
+        check_counts(self, "dim", "ffn_dim", most=WIDEST)
+        check_counts(self, "vocab", most=MOST_WORDS)
         _check_model(self)
 
     @property
@@ -196,8 +204,10 @@ ModelConfig = Seq2SeqConfig | LanguageModelConfig
 def _check_model(config: ModelConfig) -> None:
     check_shares(config, "dropout", "input_dropout", "activation_dropout")
     for name, layers in config.stacks.items():
-        if not layers:
-            raise ValueError(f"{name} must have at least one layer")
+        if not 1 <= len(layers) <= DEEPEST:
+            raise ValueError(
+                f"{name} must have at least one layer and at most {DEEPEST}, got {len(layers)}"
+            )
         for place, layer in enumerate(layers):
             heads = getattr(layer, "heads", 1)
             if config.dim % heads != 0:
