@@ -22,7 +22,7 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
-        if target.exists() and BUILD["record"](target).exists():
+        if target.exists() and not BUILD["find_fault"](target):
             return
         try:
             BUILD["build"](target)

@@ -29,7 +29,7 @@ PARENT = "LIGHTCONV_PARENT"
 # Exit codes of commands.
 EXIT_FAILURE = 1  # the machine or the program failed
 EXIT_INPUT = 2  # the user gave something unusable
-EXIT_DIVERGED = 3
+EXIT_DIVERGED = EXIT_DIFFERS = 3  # a run; data that is not the paper's
 EXIT_STOPPED = 75  # stopped by SIGTERM after saving
 EXIT_INTERRUPT = 130
 # Items queued per worker, so that none waits for its next one.

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import platform
 import random
 import subprocess
 import sys
@@ -18,19 +19,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightconv import ops
+from lightconv import __version__, ops
 from lightconv.config import to_json
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
+from lightconv.device import processor_name
 from lightconv.files import digest
 from lightconv.interop.pickles import read_pickle
 from lightconv.models import DynamicConvConfig, LightConvConfig, Seq2SeqConfig
 from lightconv.models.folder import ModelFolder, build
-from lightconv.ops.library import native
+from lightconv.ops.functional import explain_all
+from lightconv.ops.library import POOL, native
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe
 from lightconv.train import InverseSqrtConfig, NesterovConfig, TrainConfig
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.memory import most_kept
 
 Figures = dict[str, Any]
 
@@ -309,3 +313,24 @@ PROMISES = (
     Promise("R10", "the kernels equal the formulas", check_kernels),
     Promise("R12", "files from strangers run no code", check_strangers),
 )
+
+
+def examine() -> dict[str, Any]:
+    """The report of `lightconv doctor` as plain values."""
+    library = native()
+    gpus = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    settings = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LIGHTCONV_")}
+    return {
+        "lightconv": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": processor_name(),
+        "threads": torch.get_num_threads(),
+        "devices": ["cpu", *gpus],
+        "instruction_set": library.isa or None,
+        "cpu_kernels": library.reason,
+        "kept_memory_mb": POOL.most_idle >> 20,
+        "kept_in_training_mb": most_kept() >> 20,
+        "settings": settings,
+        "operators": explain_all(),
+    }

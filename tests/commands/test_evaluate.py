@@ -384,3 +384,34 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert score.startswith(shown)
     assert "|test:paired|bs:1000|seed:12345|level:95|" in comparison
     assert all(f"`{name}`" in PAGE for name in (*METRICS, "perplexity"))
+
+
+# --- Speed
+
+
+def test_speed_of_models_side_by_side(run: Run) -> None:
+    words = ("speed", MODEL[0], PAIRS[0], *MODEL[1:], "--rounds", 2, "--limit", 3, "--beam", 2)
+    done = run(*words, "--batch-size", 2, "--split", "valid", "--out", "speed.json")
+    assert done.code == 0, done.err
+    found = json.loads(Path("speed.json").read_text())["speeds"]
+    assert [len(each["rounds"]) for each in found] == [2, 2]
+    assert {(each["lines"], each["beam"], each["sentences"]) for each in found} == {(3, 2, 2)}
+    assert "beam 2, batches of 2" in done.out and "3 lines of valid" in done.out
+    (first, second) = [line for line in done.out.splitlines() if line.startswith("end/pairs")]
+    assert first.split()[-1] == "1.000"
+    assert second.split()[-1] == f"{found[0]['seconds'] / found[1]['seconds']:.3f}"
+    assert run("speed", TEXT[0], *TEXT[1:]).refused("language model")
+    assert run("speed", MODEL[0], "--data", "data/text").refused("data/text")
+
+
+def test_sentences_of_a_batch_change_no_output(evaluate: Evaluate) -> None:
+    """One at a time, two, or all: the same translations, in batches of at most so many."""
+    outputs = set()
+    for size in (1, 2, 256):
+        evaluate(*MODEL, "--batch-size", size, "--beam", 2, "--out", f"{size}.txt")
+        outputs.add(Path(f"{size}.txt").read_text())
+    assert len(outputs) == 1
+
+
+def test_a_batch_size_needs_a_model(run: Run) -> None:
+    assert run("evaluate", *FILES, "--batch-size", 4).refused("--batch-size is for a model")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
-from lightconv.corpora import CORPORA
+from lightconv.corpora import CORPORA, PUBLISHED
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.config import (
     BPEConfig,
@@ -30,6 +30,7 @@ from lightconv.data.config import (
     WordsConfig,
 )
 from lightconv.data.prepared import Prepared, count_lengths, describe_side, find_edges
+from lightconv.paper.tables import agrees
 from tests.commands.conftest import Done, Run
 from tests.corpora.packing import lines, write_folder
 
@@ -82,6 +83,43 @@ def test_parallel_files(ask: Ask, text: Path) -> None:
     by_name = "--train train.de train.en --valid dev.de dev.en"
     assert ask(f"{PAIR} {by_name} --out a {SMALL}")[0] == 0
     assert Prepared.open("a").references("valid") == ["four", ""]
+
+
+# A tokeniser's output: an apostrophe as an entity, a split hyphen, a full stop apart.
+TOKENS = ["I don &apos;t know .", "A well @-@ known House , isn &apos;t it ?"]
+
+
+def test_tokenised_text_is_left_alone(ask: Ask, text: Path) -> None:
+    write_folder(text, {"tok.de": lines(*TOKENS), "tok.en": lines(*TOKENS)})
+    files = f"{PAIR} --train tok --valid tok"
+    done = ask(f"{files} --out plain {SMALL}")
+    assert "note: tok.en looks tokenised already, and sacrebleu expects plain text" in done.err
+    assert Prepared.open("plain").task.metric == "sacrebleu"
+    for options, metric, words in (
+        ("--tokenized", "tokenized_bleu", TOKENS),
+        ("--tokenized --lowercase", "tokenized_bleu_lowercase", [each.lower() for each in TOKENS]),
+    ):
+        done = ask(f"{files} {options} --out {metric}")
+        assert done.code == 0 and "looks tokenised" not in done.err
+        data = Prepared.open(metric)
+        assert data.task.metric == metric and data.tokenized
+        assert data.pipeline.config.subword == BPEConfig(merges=10_000)
+        assert data.references("valid") == TOKENS
+        ids = [data.store("train")[row][1].tolist() for row in range(2)]
+        assert [data.pipeline.decode(1, each) for each in ids] == words
+        assert data.statistics()["splits"]["train"]["sides"]["target"]["unknown"] == 0
+
+
+def test_plain_text_in_lower_case(ask: Ask, text: Path) -> None:
+    done = ask(f"{PAIR} --train train --valid dev --lowercase --out data {SMALL}")
+    data = Prepared.open("data")
+    assert "looks tokenised" not in done.err
+    assert (data.task.metric, data.tokenized) == ("sacrebleu", False)
+    ids = data.store("train")[1]
+    assert [data.pipeline.decode(side, ids[side]) for side in (0, 1)] == [
+        "zwei häuser",
+        "two houses",
+    ]
 
 
 def test_language_modelling(ask: Ask, text: Path) -> None:
@@ -150,6 +188,7 @@ MISTAKES = {
     "synthetic-lm --from y --out x": "synthetic-lm takes no --from, got y",
     "synthetic-lm --text y --out x": "--text is for files of your own, not for synthetic-lm",
     "synthetic-lm --valid y --out x": "--valid is for files of your own, not for synthetic-lm",
+    "synthetic-lm --tokenized --out x": "--tokenized is for files of your own, not for synthetic",
     "--from y --out x": "--from needs the NAME of a corpus before it",
     "--text y --jsonl z --out x": "--text and --jsonl, expected the NAME of a corpus",
     "--articles y --out x": "--articles, expected the NAME of a corpus",
@@ -286,6 +325,67 @@ def test_the_picture() -> None:
     empty = {"sides": {"text": describe_side(counted([0, 1]), 0, [0, 1, 2])}}
     found = [line.split()[:2] for line in draw_histogram(empty).splitlines()[1:3]]
     assert found == [["0", "50.0%"], ["1", "50.0%"]]
+
+
+# --- verify-data: published figures
+
+
+@pytest.mark.parametrize(
+    ("examples", "agree"),
+    [((160_239, 7_283, 6_750), True), ((160_239, 7_282, 6_750), False), ((57_105, 7_283), False)],
+)
+def test_data_beside_its_published_figures(
+    run: Run, ask: Ask, text: Path, monkeypatch: pytest.MonkeyPatch, examples: Any, agree: bool
+) -> None:
+    counts = dict(zip(("train", "valid", "test"), examples, strict=False))
+    made = make("synthetic-copy", Settings(train=20, valid=5, test=5))
+    corpus = replace(made, task=replace(made.task, corpus="iwslt14-de-en"))
+    monkeypatch.setattr("lightconv.commands.prepare.open_corpus", lambda *_: corpus)
+    report = ask("iwslt14-de-en --out data --from x").out
+    assert "not the paper's data: train 20, 160,239 published; valid 5, 7,283 published" in report
+    code, out, _ = run("verify-data", "data")
+    assert code == 3
+    assert ["test", "6,750", "5", "NO"] in [line.split() for line in out.splitlines()]
+    monkeypatch.setattr(Prepared, "counts", lambda _: counts)
+    code, out, _ = run("verify-data", "data")
+    assert code == (0 if agree else 3)
+    assert ("as published (source: fairseq" in out) == agree
+    assert ("not the paper's data" in out) != agree
+
+
+def test_data_that_cannot_be_verified(run: Run, ask: Ask, text: Path) -> None:
+    assert "published" not in ask("synthetic-copy --out data --processes 1").out
+    for folder, word in (
+        ("data", "synthetic-copy, expected one of iwslt14"),
+        (".", "prepared.json"),
+    ):
+        code, out, err = run("verify-data", folder)
+        assert (code, out) == (2, "") and word in err
+    counts = Prepared.open("data").counts()
+    store = Prepared.open("data").store("train")
+    assert counts["train"] == len(store) == 20_000
+    assert counts["tokens"] == sum(len(target) for _, target in store)
+
+
+@pytest.mark.parametrize(
+    ("printed", "yes", "no"),
+    [
+        ("160,239", [160_239], [160_240, 160_000]),
+        ("4.5M", [4_500_966, 4_549_000], [4_560_000, 4_400_000, 45_000_000]),
+        ("36M", [35_762_532, 36_400_000, 36_900_000], [35_400_000, 37_000_000]),
+        ("768M", [768_648_884, 767_900_000], [767_000_000, 829_250_940]),
+    ],
+)
+def test_figures_are_exact_or_rounded_as_printed(
+    printed: str, yes: list[int], no: list[int]
+) -> None:
+    assert all(agrees(printed, count) for count in yes)
+    assert not any(agrees(printed, count) for count in no)
+
+
+def test_every_set_up_of_the_paper_has_figures() -> None:
+    assert set(PUBLISHED) == {name for name, entry in CORPORA.items() if entry.takes_source}
+    assert all(source and figures for source, figures in PUBLISHED.values())
 
 
 # --- docs/data.md

@@ -104,19 +104,41 @@ def test_rows_and_seeds_are_run_once(run: Run, folder: Path) -> None:
     trained = [line.split() for line in done if line.startswith("train ")]
     assert [words[1] for words in trained] == [NONE, TANH, NONE, TANH]
     for words in trained:
-        assert "train.max_steps=6" in words and "model.source_vocab=14" in words
-    row = find_row(answer.out, "tanh(W)")
-    # Seeds 1 and 2: 10 and 20 and the letters of the name; 20 lines in 4 s; a minute; 600 in 3 s.
-    mean = 15 + len(TANH)
-    assert row.split("  ")[-1].strip() == "25.6 ± 0.2"
-    for cell in (f"{mean:.2f} ± 7.07", "5.0 ± 0.0", "1.0 ± 0.0 min", "200 ± 0", "1,030"):
+        assert "train.max_steps=6" in words and not any("vocab" in word for word in words)
+    row = find_row(answer.out, "DynamicConv (tanh), width 256")
+    # Seeds 1 and 2: the letters of the name, less 10 and 20; a minute; 600 tokens in 3 s.
+    mean = len(TANH) - 15
+    assert row.split()[-4:] == [TANH.removesuffix("-small"), "25.6", "±", "0.2"]
+    for cell in (f"{mean:.2f} ± 7.07", "1.0 ± 0.0 min", "200 ± 0", "1,030"):
         assert cell in row
-    assert "not run" in find_row(answer.out, "softmax(W)")
+    assert "not run" in find_row(answer.out, "DynamicConv, width 256")
     again = run(*RUN)
     assert again.code == 0
     assert calls(folder) == done
     assert row in again.out
     assert row in run("table", "normalization").out
+
+
+def test_results_of_another_version_are_continued(run: Run, folder: Path) -> None:
+    """0.1.0 gave each training the vocabulary of the data: the rest is trained in the same way."""
+    assert run(*RUN).code == 0
+    path = RESULTS / "experiment.json"
+    experiment = json.loads(path.read_text())
+    old = ["model.share_embeddings=all", "model.source_vocab=14", "model.target_vocab=14"]
+    experiment["settings"] = [*old, *experiment["settings"]]
+    path.write_text(json.dumps(experiment))
+    (RESULTS / f"{TANH}.seed2.json").unlink()
+    before = len(calls(folder))
+    again = run(*RUN)
+    assert again.code == 0, again.err
+    words = next(line for line in calls(folder)[before:] if line.startswith("train ")).split()
+    assert words[1] == TANH and {*old} < {*words}
+    assert json.loads(path.read_text()) == experiment
+    # What somebody had set himself is not forgotten.
+    experiment["settings"].append("model.dropout=0.5")
+    path.write_text(json.dumps(experiment))
+    refused = run(*RUN)
+    assert refused.code == 2 and "made otherwise: settings" in refused.err
 
 
 def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:
@@ -136,8 +158,9 @@ def test_results_say_where_they_come_from(run: Run, folder: Path) -> None:
         path.unlink()
     assert run("table", "normalization", "--write").out.split() == [*map(str, written)]
     page = written[0].read_text()
-    assert f"| tanh(W) | 1,030 | 2 | {15 + len(TANH):.2f} ± 7.07 |" in page
-    assert "| softmax(W) | - | 0 | not run |" in page
+    sizes = "width 256, 4 heads, 4+3 layers, k=3,7,15,31, DropConnect"
+    assert f"| DynamicConv (tanh), {sizes} | 1,030 | 2 | {len(TANH) - 15:.2f} ± 7.07 |" in page
+    assert f"| DynamicConv, {sizes} | - | 0 | not run |" in page
     assert "sacrebleu|fake" in page and "an abacus" in page
     assert written[1].read_bytes().startswith(b"\x89PNG")
 
@@ -147,9 +170,9 @@ def test_what_diverges_is_a_row(run: Run, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FAKE", json.dumps(fates))
     answer = run(*RUN)
     assert answer.code == 0
-    row = find_row(answer.out, "W (no")
+    row = find_row(answer.out, "DynamicConv (not normalised)")
     assert " diverged " in row and "1,030" in row
-    assert "1 diverged" in find_row(answer.out, "tanh(W)")
+    assert "1 diverged" in find_row(answer.out, "DynamicConv (tanh)")
     assert "gradients were not finite at step 3" in answer.out
     done = calls(folder)
     assert run(*RUN).code == 0
@@ -182,7 +205,7 @@ def test_a_corpus_is_prepared_first_and_no_torch_is_loaded(folder: Path) -> None
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
         )
-        assert out in done.stdout and "\nLightConv, IWSLT" in done.stdout
+        assert out in done.stdout and "\nLightConv, width 256, 2 heads" in done.stdout
     assert (folder / "data" / "synthetic-copy").is_dir()
     assert [line.split()[0] for line in calls(folder)] == ["train", "measure"]
 
@@ -199,6 +222,27 @@ def test_what_cannot_be_used_and_a_limit_of_time_end_it(
     monkeypatch.setenv("FAKE", json.dumps({f"{TANH}.seed1": "wait"}))
     assert run(*RUN, "--max-time", "1s").code == 75
     assert list(statuses()) == [f"{NONE}.seed1"]
+
+
+def test_speed_is_measured_once_for_all_rows(run: Run, folder: Path) -> None:
+    words = ["table", "ablation", "--scale", "cpu", "--data", "data/copy", "--seeds", "2"]
+    words += ["--steps", "6", "--rows", "cnn", "--rows", "depthwise", "--limit", "4", "--run"]
+    assert run(*words).code == 0
+    (call,) = [line for line in calls(folder) if line.startswith("speed ")]
+    names = [f"wmt-en-de-ablation-{name}-small.seed1" for name in ("cnn", "depthwise")]
+    runs = [str(Path("runs/ablation/copy") / name) for name in names]
+    options = "--split test --beam 4 --batch-size 256 --limit 4 --device auto --out"
+    assert call.startswith(f"speed {' '.join(runs)} --data ") and options in call
+    page = Path("results/ablation/copy/table.md").read_text()
+    # 20 sentences in a tenth and two tenths of a second, half of that more and less.
+    assert "| 200.0 (133.3 to 400.0) |" in page and "| 100.0 (66.7 to 200.0) |" in page
+    assert "beam 4, batches of 256" in page and "machine quiet" in page
+    assert run(*words).code == 0
+    assert len([line for line in calls(folder) if line.startswith("speed ")]) == 1
+    # Another row: all are measured again, side by side.
+    assert run(*words[:-1], "--rows", "windowed", "--run").code == 0
+    again = [line for line in calls(folder) if line.startswith("speed ")][1]
+    assert again.count(".seed1") == 3
 
 
 # --- Stopped, killed, gone on with
@@ -269,8 +313,10 @@ def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> N
     assert answer.code == 0, answer.err
     assert [line.split()[0] for line in calls(folder)] == ["train", "tune", "measure"] * 2
     shown = run("table", "mt1").out
-    figures = ["29.7", f"{15 + len('wmt-en-de-dynamicconv'):.2f}", "±", "7.07"]
-    assert find_row(shown, "DynamicConv, En-De").split()[-4:] == figures
+    # On validation the first seed is the better one.
+    best, mean = (f"{each + len('wmt-en-de-dynamicconv'):.2f}" for each in (10, 15))
+    figures = ["29.7", best, f"({mean}", "±", "7.07)"]
+    assert find_row(shown, "DynamicConv, En-De").split()[-5:] == figures
     assert "not run" in find_row(shown, "DynamicConv, En-Fr")
 
 

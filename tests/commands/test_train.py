@@ -1,7 +1,9 @@
 """`lightconv train` as people call it: exit codes, one-line errors, signals."""
 
+import json
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from lightconv.commands.train import _warn, plan_rows, summary_rows
 from lightconv.data import Position
 from lightconv.models import DynamicConvConfig, LanguageModel
 from lightconv.models.folder import ModelFolder, build
-from lightconv.recipe import Recipe
+from lightconv.paper.recipes import RECIPES
+from lightconv.recipe import Recipe, find_recipe
+from lightconv.recipe import count_parameters as count
 from lightconv.train import CosineConfig, Outcome
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.loop import RunProgress
@@ -86,6 +90,56 @@ def test_a_language_model_is_trained_too(server: Server, tmp_path: Path) -> None
     assert isinstance(lightconv.load(tmp_path / "run" / "model").model, LanguageModel)
 
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "data"
+SHORT = (
+    "train.max_steps=1",
+    "train.save_every=1",
+    "train.validate_every=1",
+    "train.precision=fp32",
+)
+TINY = ("model.dim=16", "model.ffn_dim=16", "model.source_heads=2")
+
+
+@pytest.mark.parametrize("name", ["iwslt-de-en-lightconv", "debian-en-de-dynamicconv-small"])
+def test_a_model_is_of_its_data(name: str, server: Server, tmp_path: Path) -> None:
+    """Of any recipe, at full size or small: vocabulary, corpus, languages and measure."""
+    data, run = GOLDEN / "pairs", tmp_path / "run"
+    stacks = [f"model.{stack}.*.heads=2" for stack in ("encoder", "decoder")]
+    settings = [word for s in (*SHORT, *TINY, *stacks) for word in ("--set", s)]
+    answer = server.run("train", name, "--data", data, "--out", run, *settings)
+    assert answer["code"] == 0, answer["err"]
+    asked = find_recipe(name, settings[1::2], RECIPES).model
+    found = replace(asked, source_vocab=62, target_vocab=62)
+    sizes = "8,848 and 6,632" if name.startswith("iwslt") else "8,000"
+    row = (
+        f"62 from {data}: {count(found):,} parameters ({count(asked):,} with the recipe's {sizes})"
+    )
+    assert re.search(rf"^vocabulary +{re.escape(row)}$", answer["out"], re.MULTILINE)
+    task = json.loads((data / "prepared.json").read_text())["origin"]["task"]
+    assert (task["corpus"], task["target_lang"]) == ("own", "eo")
+    for folder in (run, run / "model"):
+        assert json.loads((folder / "config.json").read_text())["task"] == task
+    assert ModelFolder(run / "model").config == found
+    card = (run / "model" / "README.md").read_text()
+    assert "| corpus | own |" in card and "| target lang | eo |" in card and "debian" not in card
+    assert "| metric | sacrebleu |" in card
+    again = server.run("train", name, "--data", data, "--out", run, *settings)
+    assert again["code"] == 0 and "it has ended" in again["err"]
+
+
+def test_a_text_has_a_vocabulary_of_its_own(server: Server, tmp_path: Path) -> None:
+    sets = [*SHORT, *TINY[:2], "model.layers.*.heads=2"]
+    words = [word for s in sets for word in ("--set", s)]
+    ends = ("--data", GOLDEN / "text", "--out", tmp_path / "run")
+    answer = server.run("train", "billion-word-dynamicconv-small", *ends, *words)
+    assert answer["code"] == 0, answer["err"]
+    assert "; adaptive.cutoffs: [60000, 160000] -> [" in answer["out"]
+    config = ModelFolder(tmp_path / "run" / "model").config
+    size = json.loads((GOLDEN / "text" / "prepared.json").read_text())["vocabulary"]["text"]
+    assert config.vocab_sizes == (size, size)
+    assert config.adaptive.cutoffs == (60_000 * size // 793_471, 160_000 * size // 793_471)
+
+
 def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:
     answer = server.run(
         "train", "iwslt-de-en-dynamicconv", "--dry-run", "--set", "train.tokens_per_update=1000"
@@ -93,7 +147,7 @@ def test_dry_run_reads_nothing(server: Server, tmp_path: Path) -> None:
     assert answer["code"] == 0, answer["err"]
     out = answer["out"]
     assert "38,685,184" in out and "50,000" in out
-    assert "1,000 target tokens by accumulation; the recipe has 4,000 (0.25 times)" in out
+    assert "1,000 target tokens by accumulation; the recipe has 1 batch (0.25 times)" in out
     sizes = dict(re.findall(r"^memory: (\w+) +([\d,]+) MB$", out, re.MULTILINE))
     assert sizes["parameters"] == sizes["gradients"] == "155"  # four bytes each
     numbers = [int(size.replace(",", "")) for size in sizes.values()]
@@ -211,6 +265,11 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         (make_recipe(), (CPU, 3.7, 4), ""),
         (make_recipe(max_tokens=4000), (CPU, 1.0, 4), "an update has 1.0 batches for 4 processes"),
         (make_recipe(max_tokens=4000), (CPU, 1.0, 4), "--set train.max_tokens=1000 makes"),
+        (
+            make_recipe(max_tokens=4000, tokens_per_update=0, batches_per_update=1),
+            (CPU, 1.0, 4),
+            "--set train.max_tokens=1000 --set train.batches_per_update=4 makes",
+        ),
     ],
 )
 def test_what_takes_long_is_told(
@@ -229,7 +288,7 @@ BATCHES = "4,321 target tokens in 2.5 batches on average; the recipe has "
 
 def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "6144")
-    assert dict(plan_rows(PLAN, 4000, CPU, 2)) == {
+    assert dict(plan_rows(PLAN, PLAN.train, CPU, 2)) == {
         "parameters": f"{sum(p.numel() for p in build(PLAN.model).parameters()):,}",
         "device": "cpu, fp32",
         "steps": "40",
@@ -238,7 +297,7 @@ def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         "freed memory": "is kept up to 3,072 MB (LIGHTCONV_TRAIN_KEEP_MB)",
     }
     monkeypatch.setenv("LIGHTCONV_TRAIN_KEEP_MB", "0")
-    rows = dict(plan_rows(PLAN, 4000, CPU, 1))
+    rows = dict(plan_rows(PLAN, PLAN.train, CPU, 1))
     assert rows["batch"] == "at most 2,048 positions on 1 device" and "freed memory" not in rows
 
 
@@ -259,8 +318,39 @@ def test_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_effective_batch_is_compared(
     effective: tuple[float, float] | None, recipe_tokens: int, text: str
 ) -> None:
-    rows = dict(plan_rows(PLAN, recipe_tokens, CPU, 1, effective))
+    usual = replace(PLAN.train, tokens_per_update=recipe_tokens)
+    rows = dict(plan_rows(PLAN, usual, CPU, 1, effective))
     assert rows["effective batch"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    "name, processes, changes, mean, text",
+    [
+        ("wmt-en-de", 8, {}, None, "128 batches: 16 on each of 8 devices; the recipe has 128 batc"),
+        ("wmt-en-de", 1, {}, None, "128 batches: 128 on 1 device; the recipe has 128 batches"),
+        ("wmt-en-de", 3, {}, None, "128 batches: up to 43 on each of 3 devices; the recipe"),
+        (
+            *("wmt-en-de", 8, {}, (401234.4, 127.9)),
+            "128 batches: 16 on each of 8 devices, 401,234 target tokens on average; the recipe",
+        ),
+        ("iwslt-de-en", 1, {}, None, "1 batch: 1 on 1 device; the recipe has 1 batch"),
+        (
+            *("iwslt-de-en", 1, {"max_tokens": 1000}, None),
+            "1 batch: 1 on 1 device; the recipe has 1 batch (0.25 times): consider another learni",
+        ),
+        (
+            *("iwslt-de-en", 1, {"max_tokens": 1000, "batches_per_update": 4}, None),
+            "4 batches: 4 on 1 device; the recipe has 1 batch",
+        ),
+    ],
+)
+def test_batches_of_an_update_are_shared_out(
+    name: str, processes: int, changes: dict[str, int], mean: tuple[float, float] | None, text: str
+) -> None:
+    recipe = RECIPES[f"{name}-dynamicconv"]
+    changed = replace(recipe, train=replace(recipe.train, **changes))
+    row = dict(plan_rows(changed, recipe.train, CPU, processes, mean))["effective batch"]
+    assert row.startswith(text) and ("times" in row) == ("times" in text)
 
 
 def test_the_summary() -> None:

@@ -95,6 +95,29 @@ def test_train_and_valid_by_hand(tmp_path: Path) -> None:
     assert any("59 of 62 pairs" in message for message in messages)
 
 
+def test_lines_about_a_talk_anywhere_in_a_line(tmp_path: Path) -> None:
+    """As `grep -v` on each file by itself: what is left must be parallel."""
+    content = files()
+    about = {
+        "de": ["Mehr: <url>http://example.org</url>", "und <talkid>7</talkid>", "Ein <b> & url>"],
+        "en": ["a, <keywords>b", "An <b> & url>"],
+    }
+    for la in ("de", "en"):
+        content[f"de-en/train.tags.de-en.{la}"] += lines(*about[la])
+    found = [
+        pair
+        for split in ("train", "valid")
+        for pair in open_files(tmp_path, content).splits[split]()
+    ]
+    assert ("Ein <b> & url>", "An <b> & url>") in found
+    assert len(found) == 60
+    assert not any("http" in text or "keywords" in text for pair in found for text in pair)
+    content["de-en/train.tags.de-en.de"] += lines("Noch eine <url>")
+    content["de-en/train.tags.de-en.en"] += lines("One more")
+    with pytest.raises(ValueError, match=r"has 63 lines and .* has 64, expected the same"):
+        open_files(tmp_path, content)
+
+
 def test_the_test_set_is_five_in_order(tmp_path: Path) -> None:
     found = list(open_files(tmp_path, files()).splits["test"]())
     assert len(found) == 10

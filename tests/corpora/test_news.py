@@ -15,6 +15,7 @@ from lightconv.corpora import open_corpus
 from lightconv.corpora.news import parse_records, parse_story, summary_text
 from lightconv.data.config import BPEConfig, WordsConfig
 from lightconv.data.vocabulary import Vocabulary
+from lightconv.data.words import Steps
 from lightconv.models.config import LanguageModelConfig, Seq2SeqConfig
 from lightconv.paper.recipes import RECIPES
 from tests.corpora.packing import lines, pack, write_folder
@@ -161,6 +162,128 @@ def test_the_papers_preparation(tmp_path: Path) -> None:
     assert isinstance(recipe.model, Seq2SeqConfig)
     rows = recipe.model.source_vocab
     assert corpus.pipeline.subword == BPEConfig(merges=30_000, share_vocab=True, most=rows - 4)
+
+
+# --- The anonymised copy: markers for names, words in lower case
+
+MARKED = (
+    "@entity1 -- a cat sat on @entity2 's mat , said \u2018 @entity12 \u2019 of u.s. @entity0 ."
+)
+NAMES = lines("@entity0:Rome", "@entity1:Ada B.", "@entity2:Bo-Lin", "@entity12:Cy : D")
+
+
+def question(address: str, text: str, answer: str) -> str:
+    """As DeepMind's script writes it: five parts between empty lines, no newline at the end."""
+    return "\n\n".join([address, MARKED, text, answer, NAMES.rstrip("\n")])
+
+
+def summary_file(address: str, *highlights: str) -> str:
+    """As of Cheng and Lapata: a label after three tabs behind every sentence of the article."""
+    article = lines(*(f"{MARKED}\t\t\t{label}" for label in (1, 0))).rstrip("\n")
+    return "\n\n".join([address, article, lines(*highlights).rstrip("\n"), NAMES.rstrip("\n")])
+
+
+def anonymous(folder: Path, kind: str) -> Path:
+    """One article for each split, of CNN or of the Daily Mail, with `HIGHLIGHTS`."""
+    cnn: dict[str, str] = {}
+    mail: dict[str, str] = {}
+    told: dict[str, str] = {}
+    for number, split in enumerate(("training", "validation", "test")):
+        address = f"http://web.archive.org/web/{number}id_/http://example.org/{split}"
+        home = mail if number % 2 else cnn
+        root = "dailymail" if number % 2 else "cnn"
+        if kind == "summary":
+            text = summary_file(address, *HIGHLIGHTS)
+            home[f"neuralsum/{root}/{split}/{number}.summary"] = text
+            continue
+        asked = [
+            ("in @entity0 , bo-lin 's mat is @placeholder 's seat now", "@entity1"),
+            ("in @placeholder , bo-lin 's mat is @entity1 's seat now", "@entity0"),
+            ("NEW : @placeholder says : meow".lower(), "@entity12"),
+        ]
+        for place, (text, answer) in enumerate(asked):
+            content = question(address, text, answer)
+            home[f"{root}/questions/{split}/{9 - place}{number}.question"] = content
+        told[f"{root}/stories/{story_name(address)}"] = lines(
+            "Ada B. -- A cat sat.",
+            *("@highlight", "", "NEW: Cy : D says: meow", "@highlight", "", "Cats are everywhere"),
+            *("@highlight", "", "In Rome, Bo-Lin's mat is Ada's seat now"),
+        )
+    pack(folder / "cnn.tgz", cnn)
+    pack(folder / "dailymail.tgz", mail)
+    if told:
+        pack(folder / "cnn_stories.tgz", told)
+    return folder
+
+
+HIGHLIGHTS = (
+    "new : @entity12 says : meow",
+    "cats are everywhere",
+    "in @entity0 , bo-lin 's mat is @entity1 's seat now",
+)
+
+
+@pytest.mark.parametrize("kind", ["summary", "question"])
+def test_the_anonymised_copy(kind: str, tmp_path: Path) -> None:
+    corpus = open_corpus("cnn-dailymail", anonymous(tmp_path / "data", kind), tmp_path)
+    article = " ".join([MARKED] * (2 if kind == "summary" else 1))
+    for split in ("train", "valid", "test"):
+        assert list(corpus.splits[split]()) == [(article, " ¶ ".join(HIGHLIGHTS))]
+    assert next(pickle.loads(pickle.dumps(corpus.splits["test"]))())[0] == article
+    recipe = RECIPES["cnn-dailymail-dynamicconv"]
+    assert corpus.task == recipe.task
+    source, target = (Steps(side) for side in corpus.pipeline.sides)
+    assert source.apply(article) == article, "markers and words stay as they are"
+    assert target.undo(target.apply(HIGHLIGHTS[0])) == HIGHLIGHTS[0]
+    many = " ".join(f"@entity{n}" for n in range(500))
+    assert source.apply(many).split() == [f"@entity{n}" for n in range(400)], "400 words are 400"
+    assert isinstance(corpus.pipeline.subword, BPEConfig)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_markers_are_found_in_stories_and_json_lines(marked: bool, tmp_path: Path) -> None:
+    name = "@entity3" if marked else "Rome"
+    record = json.dumps({"article": f"the mayor of {name} .", "highlights": f"{name} votes"})
+    files = {f"{split}.jsonl": f"{record}\n" for split in ("train", "val", "test")}
+    told: list[str] = []
+    path = write_folder(tmp_path / "json", files)
+    corpus = open_corpus("cnn-dailymail", path, tmp_path, told.append)
+    assert {side.tokenize for side in corpus.pipeline.sides} == {"none" if marked else "moses"}
+    assert any("@entity1" in text for text in told) == marked
+    path = stories(archives=True, folder=tmp_path / "data")
+    if marked:
+        address = ADDRESSES["all_val.txt"][0]
+        text = lines("by @entity0 .", "@highlight", "@entity0 wins")
+        write_folder(path, {story_name(address): text})  # loose files come first
+    corpus = open_corpus("cnn-dailymail", path, tmp_path)
+    assert {side.tokenize for side in corpus.pipeline.sides} == {"none" if marked else "moses"}
+    if marked:
+        assert list(corpus.splits["valid"]()) == [("by @entity0 .", "@entity0 wins .")]
+
+
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [
+        ("cnn_stories.tgz", r"lacks 1 of the 1 stories of the questions, \w+\.story among"),
+        ("dailymail.tgz", r"lacks validation/\*\.question, expected a folder with"),
+    ],
+)
+def test_parts_of_the_anonymised_copy_are_missing(
+    removed: str, message: str, tmp_path: Path
+) -> None:
+    path = anonymous(tmp_path / "data", "question")
+    (path / removed).unlink()
+    with pytest.raises(ValueError, match=message):
+        open_corpus("cnn-dailymail", path, tmp_path)
+
+
+def test_a_broken_question_is_named(tmp_path: Path) -> None:
+    path = anonymous(tmp_path / "data", "question")
+    write_folder(path, {"cnn/questions/validation/x.question": "http://a\n\nonly an article\n"})
+    with pytest.raises(
+        ValueError, match=r"x\.question has 2 parts between empty lines, expected 5"
+    ):
+        open_corpus("cnn-dailymail", path, tmp_path)
 
 
 # --- JSON lines

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightconv.corpora.own import own_corpus
+from lightconv.corpora.own import looks_tokenized, own_corpus
 from lightconv.data.config import (
     BytesConfig,
     FilterConfig,
@@ -58,6 +58,21 @@ def test_what_is_not_said_is_chosen(folder: Path) -> None:
     assert corpus.pipeline.subword == BytesConfig(vocab=8000)
     assert [side.lang for side in corpus.pipeline.sides] == ["de", "en"]
     assert corpus.filters == FilterConfig(max_len=250, max_ratio=9.0)
+
+
+@pytest.mark.parametrize(
+    "text, tokenised",
+    [
+        (["A cat sat .", "Why ?", "Two cats ran ."], True),
+        (["it &apos;s late"] + ["so it is"] * 9, True),
+        (["a well @-@ known cat"] * 3, True),
+        (["A cat sat.", "Why?", "Two cats ran ."], False),
+        (["no marks at all"] * 50 + ["one ."], False),
+        ([""], False),
+    ],
+)
+def test_the_look_of_tokenised_text(text: list[str], tokenised: bool) -> None:
+    assert looks_tokenized(text) == tokenised
 
 
 def test_compressed_files(folder: Path) -> None:

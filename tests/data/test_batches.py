@@ -143,8 +143,12 @@ def test_bounds_of_updates_and_batches() -> None:
     epoch = BatchPlan([np.full(20, 10)], max_tokens=20).epoch(0, 0)  # 10 batches of 20
     assert epoch.updates(tokens=60) == epoch.updates(tokens=59) == [0, 3, 6, 9, 10]
     assert epoch.updates(tokens=61) == [0, 4, 8, 10]
-    with pytest.raises(ValueError, match="tokens=0"):
-        epoch.updates(tokens=0)
+    assert epoch.updates(batches=3) == [0, 3, 6, 9, 10]
+    assert epoch.updates(batches=5) == [0, 5, 10]
+    assert epoch.updates(batches=128) == [0, 10]
+    for wrong in ({}, {"tokens": 0}, {"tokens": 1, "batches": 1}, {"tokens": 1, "batches": -1}):
+        with pytest.raises(ValueError, match=r"tokens=.* and batches=.* one of them above 0"):
+            epoch.updates(**wrong)
     for index in (-1, 10):
         with pytest.raises(IndexError, match=f"batch {index} of 10"):
             epoch[index]

@@ -196,8 +196,8 @@ SIGNATURES = {
     "sacrebleu": f"case:mixed|eff:no|tok:13a|smooth:exp|{VERSION}",
     "sacrebleu_zh": f"case:mixed|eff:no|tok:zh|smooth:exp|{VERSION}",
     "chrf": f"case:mixed|eff:yes|nc:6|nw:0|space:no|{VERSION}|beta:2",
-    "rouge": "case:lc|tok:a-z0-9|stem:porter-martin|irregular:none|sentences:¶|L:union|"
-    f"mean:summaries|rouge-score:{version('rouge-score')}|nltk:{version('nltk')}",
+    "rouge": "case:lc|tok:a-z0-9|stem:rouge-1.5.5|irregular:wordnet-2.0-6f0d6873|sentences:¶|"
+    f"L:union|mean:summaries|rouge-score:{version('rouge-score')}",
 }
 
 

@@ -27,6 +27,7 @@ from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
 from tests.evaluate.examples import GOLDEN, make
+from tests.evaluate.plain import multi_bleu
 
 PAIRS, TEXT = GOLDEN / "end" / "pairs" / "model", GOLDEN / "end" / "text" / "model"
 EXAMPLES = [("Hallo, Welt!", "Hello, World!"), ("Ein kleines-Haus.", "A small-house isn't big.")]
@@ -110,6 +111,27 @@ def test_perfect_outputs_score_full_marks(metric: str, tmp_path: Path) -> None:
     assert names == [*([metric] if metric != "x" else []), "sacrebleu", "chrf"]
     assert [score.value for score in scores] == pytest.approx([100.0] * len(scores))
     assert all("|refs:lowered|split:valid|data:" in str(score.signature) for score in scores)
+
+
+def test_tokenised_text_is_scored_by_its_own_measure(tmp_path: Path) -> None:
+    """sacreBLEU's tokeniser makes an apostrophe of &apos; and joins it: other words, other BLEU."""
+    examples = [("das", "it &apos;s what we don &apos;t know &quot; yet &quot; .")] * 3
+    fields: dict[str, Any] = {"subword": BPEConfig(merges=50), "tokenized": True}
+    prepared = make(tmp_path, examples, metric="tokenized_bleu", **fields)
+    (metric,) = find_metrics(prepared)
+    assert metric.name == "tokenized_bleu"
+    noisy = ["it &apos;s why we don &apos;t know &quot; yet &quot; ."] * 3
+    forms = of_texts(prepared, noisy, tokenized=True)
+    references = Examples(prepared, "valid").references
+    (score,) = Examples(prepared, "valid").score(forms, [metric], {})
+    expected = [[text.encode() for text in each] for each in (noisy, references.words)]
+    assert references.words == [target for _, target in examples]
+    assert score.value == pytest.approx(multi_bleu(*expected))
+    other = METRICS["sacrebleu"].score(noisy, references.plain).value
+    assert other > score.value + 2.0
+    # The pipeline of this one gives plain text, which other measures read.
+    moses = make(tmp_path / "moses", WORDS, metric="tokenized_bleu", **MOSES, tokenized=True)
+    assert [each.name for each in find_metrics(moses)] == ["tokenized_bleu", "sacrebleu", "chrf"]
 
 
 # --- scores

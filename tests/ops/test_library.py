@@ -172,8 +172,7 @@ def test_two_processes_build_at_once(start: Start, stub: Path, tmp_path: Path) -
         check_right(started.result())
     assert links(tmp_path) == 1
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    name = build.library_name()
-    assert left - {".lock"} == {name, name.replace(".so", ".sha256")}
+    assert left - {".lock"} == {build.library_name()}
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
 
 
@@ -214,27 +213,25 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant(path: Path, kernels: ctypes.CDLL) -> None:
-    """Puts a good library there, with its record."""
+    """Puts a good library there."""
     path.parent.mkdir(exist_ok=True, mode=0o755)
     shutil.copy(kernels._name, path)
     path.chmod(0o755)
-    build.record(path).write_text(files.digest(path))
 
 
 def attack(path: Path, chance: random.Random) -> str:
     """One of the ways in which a library is damaged, or planted by somebody else."""
-    data, note = path.read_bytes(), build.record(path)
+    data = path.read_bytes()
     ways: dict[str, Callable[[], object]] = {
         "truncated": lambda: path.write_bytes(data[: chance.randrange(len(data))]),
         "zeros": lambda: path.write_bytes(data[:-4096] + bytes(4096)),
         "foreign": lambda: path.write_bytes(FOREIGN.read_bytes()),
-        "record cut": lambda: note.write_text(note.read_text()[: chance.randrange(64)]),
-        "record gone": note.unlink,
+        "empty": lambda: path.write_bytes(b""),
+        "without digest": lambda: path.write_bytes(data[:-32]),
         "gone": path.unlink,
         "link": lambda: (path.rename(path.with_name("x")), path.symlink_to("x")),
-        "linked record": lambda: (note.rename(note.with_name("y")), note.symlink_to("y")),
     }
-    for place in (path, note, path.parent):
+    for place in (path, path.parent):
         ways[f"{place} for all"] = partial(place.chmod, chance.choice([0o666, 0o777, 0o702]))
         if os.getuid() == 0:
             ways[f"{place} of another"] = partial(os.chown, place, 65534, 0)
@@ -253,6 +250,7 @@ def attack(path: Path, chance: random.Random) -> str:
 
 
 def test_damaged_and_planted_libraries_are_not_loaded(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    """R18."""
     chance = random.Random(18)
     for number in range(100):
         path = tmp_path / str(number) / build.library_name()
@@ -263,7 +261,7 @@ def test_damaged_and_planted_libraries_are_not_loaded(kernels: ctypes.CDLL, tmp_
         path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("damage", ["garbage", "unrecorded", "planted"])
+@pytest.mark.parametrize("damage", ["garbage", "gone", "planted"])
 def test_a_damaged_library_is_built_again(
     start: Start, stub: Path, kernels: ctypes.CDLL, tmp_path: Path, damage: str
 ) -> None:
@@ -272,13 +270,13 @@ def test_a_damaged_library_is_built_again(
     (path.parent / ".build-killed").mkdir()
     if damage == "garbage":
         path.write_bytes(b"garbage" * 1000)
-    elif damage == "unrecorded":
-        build.record(path).unlink()
+    elif damage == "gone":
+        path.unlink()
     else:
         path.chmod(0o777)
     outcome = start(CXX=str(stub)).result()
     check_right(outcome)
-    reasons = {"garbage": "is damaged", "unrecorded": "is missing", "planted": "by other users"}
+    reasons = {"garbage": "is damaged", "gone": "is missing", "planted": "by other users"}
     assert f"compiling the CPU kernels once (40 s): {path.parent}" in outcome.said
     assert reasons[damage] in outcome.said
     assert links(tmp_path) == 1

@@ -11,7 +11,6 @@ import pytest
 from lightconv import cli
 from lightconv.commands.parser import Parser
 from lightconv.paper.jobs import TableOptions, TablePlan, set_width, write_script
-from lightconv.paper.models import stacks
 from lightconv.paper.recipes import RECIPES
 from lightconv.paper.tables import TABLES
 from lightconv.train.config import CosineConfig
@@ -63,8 +62,18 @@ def test_scripts_have_every_row(name: str, nodes: int, monkeypatch: pytest.Monke
     counts = {kind: sum(each == kind for each, _ in seen) for kind, _ in seen}
     assert counts["train"] == len(rows)
     assert counts["evaluate"] == len(rows) * len(table.splits)
+    assert counts.get("speed", 0) == (name in ("ablation", "decoders"))
+    for _, options in (each for each in seen if each[0] == "speed"):
+        how = (options.beam, options.batch_size, options.split, options.limit)
+        assert how == ((4, 256) if name == "ablation" else (1, 1)) + ("test", 7)
+        assert [path.name for path in options.model] == [
+            f"{row.recipe}.seed1" for row in table.rows
+        ]
     assert counts.get("tune", 0) == (0 if name == "lm" else len(rows))
-    assert {options.limit for kind, options in seen if kind == "evaluate"} == {7}
+    scored = [options for kind, options in seen if kind == "evaluate"]
+    assert {options.limit for options in scored} == {7}
+    both = ["valid", "test"] if name in ("mt1", "mt2", "summarization", "lm") else None
+    assert both is None or [options.split for options in scored] == both * len(rows)
     trained = {options.recipe: options for kind, options in seen if kind == "train"}
     assert set(trained) == rows
     for recipe, options in trained.items():
@@ -93,7 +102,7 @@ def test_width_of_twins(name: str) -> None:
     for job in TablePlan(TABLES[name], replace(CPU, seeds=1, width=128)).jobs:
         wide, narrow = RECIPES[job.recipe].model, job.changed().model
         assert (narrow.dim, 2 * narrow.ffn_dim) == (128, wide.ffn_dim)
-        for stack, layers in stacks(wide).items():
+        for stack, layers in wide.stacks.items():
             for old, new in zip(layers, getattr(narrow, stack), strict=True):
                 sizes = {n: getattr(old, n) for n in ("heads", "ffn_dim") if hasattr(old, n)}
                 assert getattr(new, "heads", 0) == sizes.get("heads", 0) // 2
@@ -103,3 +112,25 @@ def test_width_of_twins(name: str) -> None:
 def test_width_that_heads_do_not_fit() -> None:
     with pytest.raises(ValueError, match="--width 100: expected a multiple of 64"):
         set_width("wmt-en-de-selfattention-small", 100)
+
+
+def test_rows_have_names_of_their_own() -> None:
+    """Mixer and sizes, different in each table; no citation, nothing of the paper's sizes."""
+    for name, table in TABLES.items():
+        jobs = TablePlan(table, replace(CPU, seeds=1, width=128)).jobs
+        names = [job.row for job in jobs]
+        assert len({*names}) == len(names), name
+        for job in jobs:
+            model = job.changed().model
+            heads = {getattr(layer, "heads", 0) for s in model.stacks.values() for layer in s} - {0}
+            assert "width 128" in job.row and "et al." not in job.row
+            assert all(f", {count} head" in job.row for count in heads)
+            assert "+".join(str(len(s)) for s in model.stacks.values()) + " layers" in job.row
+    plan = TablePlan(TABLES["mt1"], replace(CPU, seeds=1, width=128))
+    assert plan.jobs[0].row == "self-attention, width 128, 2 heads, 3+3 layers"
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_no_script_cites(scale: str) -> None:
+    options = TableOptions(scale=scale, corpus="debian-en-de")  # type: ignore[arg-type]
+    assert "et al." not in write_script(TABLES["mt1"], options)

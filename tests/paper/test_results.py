@@ -34,6 +34,7 @@ FINDINGS = re.findall(
 LINK = r"\((\w+/[\w.-]+)/table\.md\)"
 
 BLEU = Column(name="BLEU")
+BEST = replace(BLEU, best=True)
 SPEED = Column(name="Sent/sec", measured="sentences/s", digits=1)
 TOKENS = Column(name="Tok/sec", measured="tokens/s", digits=1)
 
@@ -47,12 +48,15 @@ def score(value: float, **parts: float) -> tuple[SplitScore, ...]:
     return (SplitScore(metric="bleu", value=value, parts=parts, signature="bleu|x"),)
 
 
-def result(seed: int, value: float | None, status: str = "done") -> Result:
+def result(
+    seed: int, value: float | None, status: str = "done", valid: float | None = None
+) -> Result:
     found = Measurement(
         machine={},
         parameters=7,
         training=Training(steps=3, tokens=100, seconds={"updates": 4.0, "loading": 1.0}),
-        scores={} if value is None else {"test": score(value, rouge1=2 * value)},
+        scores=({} if value is None else {"test": score(value, rouge1=2 * value)})
+        | ({} if valid is None else {"valid": score(valid)}),
         speed=Speed(split="test", lines=30, seconds=4.0, tokens=90, engine="torch", sentences=64),
     )
     return Result(
@@ -85,6 +89,17 @@ def test_mean_and_deviation() -> None:
         ([result(1, None, "failed")], SPEED, "-"),
         ([result(1, 20.0), result(2, 22.0)], SPEED, "7.5 ± 0.0"),
         ([result(1, 20.0)], TOKENS, "22.5"),
+        # Of the seed that is best on validation, not of the one that is best on the test.
+        ([result(1, 20.0, valid=8.0), result(2, 22.0, valid=7.0)], BEST, "20.00 (21.00 ± 1.41)"),
+        ([result(1, 20.0, valid=8.0)], BEST, "20.00"),
+        (
+            [result(1, 20.0, valid=8.0), result(2, 22.0, valid=9.0), result(3, None, "diverged")],
+            replace(BEST, part="rouge1"),
+            "44.00 (42.00 ± 2.83), 1 diverged",
+        ),
+        # Results of 0.1.0 have no validation scores.
+        ([result(1, 20.0), result(2, 22.0)], BEST, "21.00 ± 1.41"),
+        ([result(1, 20.0, valid=8.0), result(2, 22.0)], BEST, "21.00 ± 1.41"),
         ([result(1, 20.0)], Column(name="Rouge-1", part="rouge1"), "40.00"),
         ([result(1, 20.0)], Column(name="Rouge-9", part="rouge9"), "-"),
         ([result(1, 20.0)], replace(BLEU, split="valid"), "-"),
@@ -92,6 +107,38 @@ def test_mean_and_deviation() -> None:
 )
 def test_cells(results: list[Result], column: Column, shown: str) -> None:
     assert show_results(results, column) == shown
+
+
+def test_cells_of_speed() -> None:
+    """The median of the rounds, not the mean; the slowest and the fastest; a loud machine."""
+    found = result(1, 20.0)
+    assert found.measured is not None and found.measured.speed is not None
+    rounds = replace(found.measured.speed, rounds=(4.0, 3.0, 30.0, 5.0, 2.0), beam=4, threads=1)
+    for noise, said in ((0.01, ""), (0.3, ", noisy")):
+        speed = replace(rounds, noise=noise)
+        timed = replace(found, measured=replace(found.measured, speed=speed))
+        assert show_results([timed, result(2, 21.0)], SPEED) == f"7.5 (1.0 to 15.0{said})"
+        assert show_results([timed], TOKENS) == f"22.5 (3.0 to 45.0{said})"
+        assert ("machine noisy (the time of a product varied by 30.0%)" in speed.origin()) == bool(
+            said
+        )
+    assert "lightconv 0.1" in found.measured.speed.origin()
+
+
+@pytest.mark.parametrize("valid", [3.0, None])
+def test_the_choice_of_a_seed_is_said(valid: float | None, tmp_path: Path) -> None:
+    data = dict.fromkeys(("train", "valid", "test"), "digest")
+    folder = ResultsFolder.create(tmp_path, experiment(table="mt1", data=data))
+    recipe = "wmt-en-de-selfattention-small"
+    for seed in (1, 2):
+        folder.save(replace(result(seed, 10.0 * seed, valid=valid), recipe=recipe))
+    report = TableReport(folder)
+    notes, (rows,) = " ".join(report.notes()), report.show()[0].values()
+    assert ("best on validation (mean" in notes) == (valid is not None)
+    assert ("validation was not scored" in notes) == (valid is None)
+    assert rows[0][0] == "self-attention, width 256, 4 heads, 3+3 layers"
+    assert rows[0][3] == ("10.00 (15.00 ± 7.07)" if valid else "15.00 ± 7.07")
+    assert not any("et al." in cell for row in rows for cell in row)
 
 
 def test_results_come_back(tmp_path: Path) -> None:

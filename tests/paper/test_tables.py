@@ -107,9 +107,12 @@ def test_figures_and_rows(name: str) -> None:
     assert len({row.text for row in table.rows}) == len(table.rows)
     assert all(row.recipe in RECIPES for row in table.rows)
     # Ablations are scored on validation data, everything else on a test set.
-    splits = {"ablation": {"valid"}, "normalization": {"valid"}, "lm": {"valid", "test"}}
-    assert set(table.splits) == splits.get(name, {"test"})
-    assert table.one_by_one == (name == "decoders")
+    # Validation chooses the seed of translations and summaries.
+    splits = {"ablation": {"valid"}, "normalization": {"valid"}, "decoders": {"test"}}
+    assert set(table.splits) == splits.get(name, {"valid", "test"})
+    best = name in ("mt1", "mt2", "summarization")
+    assert {column.best for column in table.columns} == {best}
+    assert table.speed == {"ablation": (4, 256), "decoders": (1, 1)}.get(name)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightconv.data import EOS, PAD, Batch, Position, StoreWriter
+from lightconv.paper.recipes import RECIPES
 from lightconv.train import Group, PreparedData
 from tests.harness.examples import DATA, prepare, train_config
 
@@ -64,6 +65,40 @@ def test_updates_have_as_many_batches_as_the_recipe_means(batches: int, tmp_path
     tokens, mean = data.tokens_per_update(config)
     assert tokens == pytest.approx(60 * batches, rel=0.2)
     assert mean == pytest.approx(60 * batches / 51, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    "name, ranks, rounds",
+    [("iwslt-de-en", 1, 1), ("billion-word", 32, 1), ("wmt-en-de", 8, 16), ("wmt-en-de", 1, 128)],
+)
+def test_an_update_has_the_batches_of_the_paper(
+    name: str, ranks: int, rounds: int, tmp_path: Path
+) -> None:
+    """On each device so many rounds, and together the same examples in the same order."""
+    data = PreparedData(prepare(tmp_path, batches=200))  # 3,200 examples, two or three a batch
+    train = RECIPES[f"{name}-dynamicconv"].train
+    config = replace(train, max_tokens=14)
+    one = replace(config, batches_per_update=1)
+    with data.updates(Position(1), one, Group()) as updates:
+        batches: list[list[int]] = []
+        while updates.position.epoch == 0:
+            (batch,) = next(updates)
+            batches.append(batch.rows.tolist())
+    size = ranks * rounds
+    assert len(batches) > 2 * size
+    assert data.tokens_per_update(config)[1] == pytest.approx(
+        len(batches) / -(-len(batches) // size)
+    )
+    for rank in range(ranks):
+        group = Group()
+        group.rank, group.size = rank, ranks
+        with data.updates(Position(1), config, group) as updates:
+            for begin in range(0, len(batches), size):
+                found = [batch.rows.tolist() for batch in next(updates)]
+                wanted = batches[begin : begin + size][rank::ranks]
+                assert found == wanted
+                assert len(found) == rounds or begin + size > len(batches)
+            assert updates.position == Position(1, 1)
 
 
 def test_validation_has_everything_however_long(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run: what is done when, what is kept, and that nothing of it depends on interruptions."""
 
 import errno
+import math
 import os
 import time
 from collections.abc import Callable
@@ -9,10 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import lightconv
+from lightconv.data import Position
 from lightconv.models.tensors import parameters
-from lightconv.train import DivergenceError, NesterovConfig, Outcome, PreparedData, RunMetric, run
+from lightconv.train import (
+    DivergenceError,
+    Group,
+    NesterovConfig,
+    Outcome,
+    PreparedData,
+    RunMetric,
+    run,
+)
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.launch import Stop
 from lightconv.train.log import Log, read_log
@@ -267,11 +278,44 @@ def test_skips_and_the_loss_scale_are_remembered(train: Runs) -> None:
     overflow = Overflow(2, 3)
     changes = {"precision": "fp16", "max_steps": 8, "validate_every": 100}
     train(group=overflow, stop=Asked(lambda: overflow.seen >= 5), **changes)
-    assert 5 <= train.checkpoints().steps()[-1] < 8
+    # Two of the five updates were left out and are no steps.
+    assert 3 <= train.checkpoints().steps()[-1] < 8
     train(**changes)
     values = train.checkpoints().load(8).values["trainer"]
-    assert (values["skipped"], values["scale"], values["good"]) == (2, FIRST_SCALE / 4, 5)
+    assert (values["skipped"], values["scale"], values["good"]) == (2, FIRST_SCALE / 4, 7)
     assert train.entries("train")[8]["skipped"] == 2
+    with train.data.updates(Position(1), train_config(), Group()) as updates:
+        for _ in range(8 + 2):
+            next(updates)
+    assert train.checkpoints().load(8).values["progress"]["position"] == [*updates.position]
+
+
+class Narrow(Group):
+    """Gradients above a bound overflow, as in fp16: it depends on the scale and on nothing else."""
+
+    def norm(self, model: nn.Module) -> torch.Tensor:
+        size = super().norm(model)
+        return size if size < 4000.0 else size * math.inf
+
+
+def test_stops_between_updates_that_are_left_out_change_nothing(
+    train: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps, rates and the data come back as if nothing had been stopped."""
+    monkeypatch.setattr("lightconv.train.optim.GROW_AFTER", 6)  # three updates of two batches
+    changes = {"precision": "fp16", "max_steps": 9, "log_every": 1, "validate_every": 3}
+    whole = train("whole", group=Narrow(), **changes)
+    assert whole.skipped > 2 and list(train.entries("train", "whole")) == [*range(1, 10)]
+    updates: list[int] = []
+    observe(monkeypatch, Trainer, "update", after=lambda trainer: updates.append(trainer.step))
+    # Two updates at a time: one alone that is left out at a saved step would never end.
+    asked = Asked(lambda: len(updates) >= 2 and updates[-1] > updates[0])
+    while train(group=Narrow(), stop=asked, **changes).code:
+        updates.clear()
+    one, two = train.fingerprints()
+    assert one["log"] == two["log"]
+    ends = {key for key in two if key.startswith(("9", "model"))}
+    assert {key: one[key] for key in ends} == {key: two[key] for key in ends}
 
 
 @pytest.mark.parametrize("step, last", [(4, "There is no checkpoint yet"), (8, "step-00000005")])

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from lightconv.data import PAD, Batch
 from lightconv.models import AdaptiveConfig, LanguageModel, Seq2Seq
-from lightconv.train import AdamConfig, NesterovConfig, Trainer, batch_loss
-from lightconv.train.config import OptimizerConfig, Precision
+from lightconv.train import AdamConfig, Group, NesterovConfig, Trainer, batch_loss
+from lightconv.train.config import OptimizerConfig, Precision, find_rate
 from lightconv.train.optim import (
     EMA,
     FIRST_SCALE,
-    GROW_EVERY,
     LARGEST_SCALE,
     MOST_IN_A_ROW,
     Guard,
@@ -184,15 +183,15 @@ def build(**changes: object) -> Trainer:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_only_fp16_has_a_scale(precision: Precision) -> None:
-    guard = Guard(precision)
-    for finite in (False, *[True] * GROW_EVERY):
+    guard = Guard(precision, 8)
+    for finite in (False, *[True] * 2048):
         guard.count(finite=finite)
     assert (guard.scale, guard.good) == (1.0, 0)
 
 
 def test_the_scale_falls_at_once_and_rises_slowly() -> None:
-    guard = Guard("fp16")
-    for _ in range(GROW_EVERY - 1):
+    guard = Guard("fp16", 8)
+    for _ in range(2047):
         guard.count(finite=True)
     assert guard.scale == FIRST_SCALE
     guard.count(finite=True)
@@ -200,9 +199,30 @@ def test_the_scale_falls_at_once_and_rises_slowly() -> None:
     guard.count(finite=True)
     guard.count(finite=False)
     assert (guard.scale, guard.good) == (FIRST_SCALE, 0)
-    guard.scale, guard.good = LARGEST_SCALE, GROW_EVERY - 1
+    guard.scale, guard.good = LARGEST_SCALE, 2047
     guard.count(finite=True)
     assert guard.scale == LARGEST_SCALE
+
+
+@pytest.mark.parametrize(
+    "ranks, changes, window",
+    [
+        (8, {"batches_per_update": 16 * 8}, 128),  # the original's 2^14 / (8 x 16)
+        (1, {"batches_per_update": 16 * 8}, 128),
+        (32, {"batches_per_update": 32}, 512),
+        (1, {"batches_per_update": 1}, 2**14),
+        (3, {"batches_per_update": 4}, 2**14 // 6),
+        (1, {"batches_per_update": 2**15}, 1),
+        (1, {"tokens_per_update": 8000, "max_tokens": 4000}, 2**13),
+    ],
+)
+def test_the_scale_rises_after_as_many_batches_as_the_original(
+    ranks: int, changes: dict[str, int], window: int
+) -> None:
+    group = Group()
+    group.size = ranks
+    config = train_config(**{"tokens_per_update": 0, **changes})
+    assert Trainer(Seq2Seq(model_config()), config, group=group).guard.window == window
 
 
 def test_only_those_in_a_row_count() -> None:
@@ -217,6 +237,7 @@ def test_only_those_in_a_row_count() -> None:
 def test_an_overflow_changes_the_scale_and_nothing_else() -> None:
     trainer = build(precision="fp16", ema=0.9)
     trainer.group = Overflow(2, 3)
+    rates = [find_rate(step, trainer.config.schedule) for step in (1, 1, 1, 2)]
     trainer.update([DATA.batch(0)])
     moments = trainer.optimizer.state[next(trainer.model.parameters())]["exp_avg"]
     state = [*trainer.model.parameters(), *trainer.ema.tensors.values(), moments]
@@ -225,10 +246,13 @@ def test_an_overflow_changes_the_scale_and_nothing_else() -> None:
     assert record.skipped and math.isinf(record.norm)
     assert trainer.guard.scale == FIRST_SCALE / 2
     assert all(map(torch.equal, before, state))
-    assert trainer.update([DATA.batch(2)]).skipped
-    assert not trainer.update([DATA.batch(3)]).skipped
+    others = [record, *(trainer.update([DATA.batch(i)]) for i in (2, 3, 4))]
+    assert [each.skipped for each in others] == [True, True, False, False]
+    # The schedule waits for an update that is made.
+    assert [each.step for each in others] == [2, 2, 2, 3]
+    assert [each.lr for each in others] == rates
     assert trainer.guard.scale == FIRST_SCALE / 4
-    assert (trainer.guard.skipped, trainer.guard.in_a_row, trainer.step) == (2, 0, 4)
+    assert (trainer.guard.skipped, trainer.guard.in_a_row, trainer.step) == (2, 0, 3)
 
 
 def test_the_scale_is_not_in_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

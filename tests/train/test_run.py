@@ -1,7 +1,10 @@
 """The run folder: begun, found again, changed, removed; its model is made of its own files."""
 
+import json
 import shutil
+import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import lightconv
 from lightconv.config import read, to_json
 from lightconv.data import load_vocabularies
 from lightconv.models.folder import ModelFolder
-from lightconv.recipe import Recipe
+from lightconv.recipe import CHANGED, Recipe
 from lightconv.train import Group, PreparedData, Run, Trainer
 from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.launch import Stop
 from lightconv.train.loop import Loop, RunMetric
 from lightconv.train.run import _find_checkpoint, is_run
 from tests.harness.examples import model_config, prepare, recipe, small_config
@@ -72,6 +76,73 @@ def test_what_may_change_if_one_insists(tmp_path: Path) -> None:
             begin(tmp_path, insist=True, max_steps=60, **{name: value})
         assert "max_steps" not in str(caught.value)
     assert read(tmp_path / "config.json", Recipe).train.max_steps == 50
+
+
+def old_recipe(folder: Path, new: Recipe, **tables: Any) -> None:
+    """What 0.1.0 wrote into config.json: tokens instead of batches."""
+    data = json.loads(to_json(new))
+    del data["train"]["batches_per_update"]
+    data["train"]["tokens_per_update"] = 120
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(data | tables))
+
+
+def test_a_run_of_old_defaults_keeps_them(tmp_path: Path) -> None:
+    """The same command, whose recipe has batches now, and the task of the data."""
+    new = recipe(tokens_per_update=0, batches_per_update=2)
+    task = {"kind": "translation", "corpus": "debian-en-de", "metric": "none"}
+    apart = replace(new, model=replace(new.model, share_embeddings="decoder"))
+    for each in (new, apart):
+        old_recipe(tmp_path, new, task=task)
+        before = (tmp_path / "config.json").read_bytes()
+        run = Run.start(tmp_path, each)
+        assert (tmp_path / "config.json").read_bytes() == before
+        assert run.train_config == replace(new.train, batches_per_update=0, tokens_per_update=120)
+        assert run.model_config == new.model
+        assert run.recipe_tables["task"]["corpus"] == "debian-en-de"
+    # After a change too.
+    longer = replace(new, train=replace(new.train, max_steps=50))
+    for allow_changes in (True, False):
+        run = Run.start(tmp_path, longer, allow_changes=allow_changes)
+        assert (run.train_config.max_steps, run.train_config.tokens_per_update) == (50, 120)
+
+
+@pytest.mark.parametrize(
+    "path, changes",
+    [
+        ("train.tokens_per_update", {"tokens_per_update": 100}),
+        ("train.batches_per_update", {"tokens_per_update": 0, "batches_per_update": 2}),
+    ],
+)
+def test_what_somebody_changes_is_not_a_default(
+    path: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    old_recipe(tmp_path, recipe())
+    new = replace(recipe(**changes), sources={path: CHANGED})
+    with pytest.raises(ValueError, match=rf"{path}: "):
+        Run.start(tmp_path, new)
+    other = replace(recipe(), sources={"task.metric": CHANGED})
+    with pytest.raises(ValueError, match=r"task\.metric: "):
+        Run.start(tmp_path, replace(other, task=replace(other.task, metric="bleu")))
+    with pytest.raises(ValueError, match=r"train\.tokens_per_update: 120 -> 121"):
+        begin(tmp_path, tokens_per_update=121)
+
+
+def test_a_run_of_old_defaults_ends_as_it_would_have(tmp_path: Path) -> None:
+    data = PreparedData(prepare(tmp_path / "data"))
+    old, new = recipe(small_config(), **WHOLE), tmp_path / "new"
+    Run.start(tmp_path / "whole", old).train(data)
+    changed = {**WHOLE, "tokens_per_update": 0, "batches_per_update": 1}
+    old_recipe(new, old)
+    stop = Stop()
+    with pytest.MonkeyPatch.context() as patch:
+        kill = partial(signal.raise_signal, signal.SIGTERM)
+        observe(patch, Trainer, "update", after=lambda trainer: trainer.step == 6 and kill())
+        with stop:
+            assert Run.open(new).train(data, stop=stop).code == 75
+    assert Run.start(new, recipe(small_config(), **changed)).train(data).code == 0
+    files = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "new")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
 from lightconv.train import CosineConfig, DivergenceError, Group, Trainer
-from lightconv.train.optim import MOST_IN_A_ROW, halve, is_out_of_memory, positions
+from lightconv.train.optim import MOST_IN_A_ROW, is_out_of_memory
 from tests.harness.examples import DATA, model_config, train_config
 from tests.train.formula import fit, smoothed
 
@@ -288,8 +288,14 @@ def test_values_come_back(precision: str) -> None:
     guard = trainer.guard
     trainer.step, trainer.largest, guard.skipped, guard.in_a_row = 7, 99, 3, 2
     guard.scale, guard.good = scale
+    own = guard.steps, guard.window
     other.set_values(trainer.values())
-    assert list(other.values().values()) == [7, 3, 2, *scale, 99]
+    assert list(other.values().values()) == [7, 3, 2, *scale, *own, 99]
+    # Checkpoints of 0.1.0 do not have these: there every update was a step.
+    old = {k: v for k, v in trainer.values().items() if k not in ("steps", "window")}
+    other.set_values(old)
+    wanted = (True, 2000) if precision == "fp16" else own
+    assert (other.guard.steps, other.guard.window) == wanted
     # Another precision has a scale of its own.
     plain = Trainer(Seq2Seq(model_config()), train_config())
     plain.set_values(trainer.values())
@@ -429,14 +435,15 @@ def test_what_torch_says_on_a_processor() -> None:
 
 def test_halves_have_all_rows_and_no_empty_columns() -> None:
     batch = DATA.batch(0)._replace(rows=torch.arange(16))
-    first, second = halve(batch)
+    middle = len(batch.target) // 2
+    first, second = batch.cut(slice(middle)), batch.cut(slice(middle, None))
     assert first.rows.tolist() + second.rows.tolist() == list(range(16))
     for whole, *parts in zip((*batch.inputs, batch.target), *_parts(first, second), strict=True):
         rows = [[t for t in row if t != PAD] for part in parts for row in part.tolist()]
         assert rows == [[t for t in row if t != PAD] for row in whole.tolist()]
         assert all(bool((part[:, -1] != PAD).any()) for part in parts)
     assert first.tokens + second.tokens == batch.tokens
-    assert positions(batch) == max(batch.inputs[0].numel(), batch.target.numel())
+    assert batch.positions == max(batch.inputs[0].numel(), batch.target.numel())
 
 
 def _parts(*halves: Batch) -> list[tuple[Tensor, ...]]:
@@ -448,7 +455,7 @@ def test_the_update_is_the_same_in_parts(share: int) -> None:
     """R9."""
     whole, cut = still(), still()
     batches = [DATA.batch(0), DATA.batch(1)]
-    small = SmallDevice(cut, room=positions(batches[0]) // share)
+    small = SmallDevice(cut, room=batches[0].positions // share)
     for _ in range(3):
         a, b = whole.update(batches), cut.update(batches)
         assert (b.tokens, b.skipped) == (a.tokens, False)
@@ -466,7 +473,7 @@ def test_the_update_is_the_same_in_parts(share: int) -> None:
 def test_a_backward_pass_that_fails_halfway_leaves_nothing() -> None:
     whole, cut = still(), still()
     batch = DATA.batch(0)
-    size = positions(batch)
+    size = batch.positions
     # This parameter's gradient comes last of all; some have been added by then.
     last = cut.model.get_parameter("encoder.0.mixer.in_proj.weight")
     current = [0]
@@ -491,10 +498,10 @@ def test_halves_have_randomness_of_their_own_and_it_is_repeated() -> None:
     losses = []
     for _ in range(2):
         trainer = still(noise)
-        trainer.largest = positions(DATA.batch(0)) - 1
+        trainer.largest = DATA.batch(0).positions - 1
         losses.append(trainer.update([DATA.batch(0)]).loss)
     assert losses[0] == losses[1]
-    half, _ = halve(DATA.batch(0))
+    half = DATA.batch(0).cut(slice(DATA.sentences // 2))
     trainer = still(noise)
     trainer.largest = 1
     rows = [Batch(tuple(p[:1] for p in half.inputs), half.target[:1])] * 2

@@ -1,14 +1,19 @@
 """`lightconv evaluate` and `lightconv tune`: signed scores of a model or of texts; search tuned."""
 
 import json
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups, print_rows, tell
+from lightconv.config import to_json
+from lightconv.console import Display, print_groups, print_rows, tell
+from lightconv.data.prepared import Prepared
 from lightconv.data.text import Notes, read_lines, side_by_side
+from lightconv.decode.speed import ROUNDS
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -31,7 +36,10 @@ if TYPE_CHECKING:
 DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
 OUTPUT_OPTIONS = ("metric", "against", "compare", "ensemble", "quantize", "engine", "out")
-MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", *OUTPUT_OPTIONS[2:])
+MODEL_OPTIONS = (
+    *("data", "split", "beam", "batch_size", "set", "floor", "limit", "overwrite"),
+    *OUTPUT_OPTIONS[2:],
+)
 UNSET: tuple[object, ...] = (None, False, [])
 
 
@@ -48,7 +56,7 @@ def evaluate(argv: Sequence[str]) -> int:
         )
     for name in MODEL_OPTIONS:
         if getattr(options, name) not in UNSET:
-            raise ValueError(f"--{name} is for a model, expected MODEL before it")
+            raise ValueError(f"--{name.replace('_', '-')} is for a model, expected MODEL before it")
     metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
     for metric in metrics if options.against and options.metric else ():
         if not isinstance(metric, Summed):
@@ -69,6 +77,9 @@ def _evaluate_model(options: Namespace) -> int:
     from lightconv.device import choose_device
     from lightconv.evaluate.comparison import Evaluation
 
+    text = TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none")
+    if options.batch_size is not None:  # whatever the lengths of the sentences are
+        text = replace(text, max_sentences=options.batch_size, max_tokens=sys.maxsize)
     same = ("model", "data", "against", "ensemble", "compare", "limit", "samples", "seed")
     evaluation = Evaluation(
         **{name: getattr(options, name) for name in same},
@@ -76,7 +87,7 @@ def _evaluate_model(options: Namespace) -> int:
         settings=[*options.set, *([] if options.beam is None else [f"beam={options.beam}"])],
         metrics=options.metric,
         baselines=options.floor,
-        text=TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none"),
+        text=text,
     )
     report = evaluation.run(choose_device(options.device))
     if options.out is not None:
@@ -203,6 +214,7 @@ def _parser() -> Parser:
     parser.add_search("[MODEL]")
     parser.add_data()
     add("--split NAME", "default: test")
+    add("--batch-size N", "sentences of a batch (default: at most 64, and 4,096 tokens)")
     add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
     add("--limit N", "only the first N lines")
     add("--out FILE", "write the outputs there")
@@ -264,6 +276,51 @@ def tune(argv: Sequence[str]) -> int:
     print_groups({"": rows}, header, header[1:])
     if not options.dry_run:
         tuner.write(best)
+    return 0
+
+
+def speed(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "speed",
+        "Measures the decoding speed of models of one vocabulary: the same sentences, engine and "
+        "threads, outputs as long as their sources, in interleaved rounds; their median counts.",
+        "lightconv speed runs/first runs/second --data data/mine --beam 4 --batch-size 256",
+        "lightconv speed my-model other-model --data data/mine --beam 1 --batch-size 1 --limit 100",
+    )
+    add = parser.add
+    add("MODEL ...", "model folders, or runs")
+    parser.add_data(required=True)
+    add("--split NAME", "default: test", default="test")
+    add("--beam N", "default: 4", default=4)
+    add("--batch-size N", "sentences of a batch (default: 256)", default=256)
+    add("--rounds N", f"default: {ROUNDS}", default=ROUNDS)
+    add("--limit N", "only the first N lines")
+    parser.add_device()
+    add("--out FILE", "also write the seconds of all rounds there, as JSON")
+    options = parser.parse(argv)
+
+    from lightconv.decode.speed import measure_speed
+    from lightconv.device import choose_device
+    from lightconv.evaluate.system import Examples, open_model
+
+    prepared, device = Prepared.open(options.data), choose_device(options.device)
+    models = [open_model(path, prepared)[0].load(device) for path in options.model]
+    sources = list(Examples(prepared, options.split, options.limit).sources())
+    how = {name: getattr(options, name) for name in ("split", "beam", "batch_size", "rounds")}
+    with Display() as display:
+        show = partial(display.show, "rounds", total=options.rounds)
+        found = measure_speed(models, sources, **how, show=show, tell=tell)
+    print_rows(list(found.speeds[0].facts().items()))
+    print()
+    header = ("model", "sentences/s (lowest to highest)", "tokens/s", "ratio to the first")
+    rows = []
+    for path, each in zip(options.model, found.speeds, strict=True):
+        ratio = f"{found.speeds[0].seconds / each.seconds:.3f}"
+        rates = each.show("sentences/s", 1), f"{each.rates('tokens/s')[0]:,.1f}"
+        rows.append([str(path), *rates, ratio])
+    print_groups({"": rows}, header, header[1:])
+    if options.out is not None:
+        write_file(options.out, to_json(found).encode())
     return 0
 
 

@@ -2,45 +2,15 @@
 
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightconv import __version__
 from lightconv.commands.parser import Parser
 from lightconv.console import tell
-from lightconv.device import processor_name
 from lightconv.processes import EXIT_FAILURE
-
-
-def examine() -> dict[str, Any]:
-    """The report as plain values."""
-    import torch
-
-    from lightconv.ops.functional import explain_all
-    from lightconv.ops.library import POOL, native
-    from lightconv.train.memory import most_kept
-
-    library = native()
-    gpus = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    settings = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LIGHTCONV_")}
-    return {
-        "lightconv": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "processor": processor_name(),
-        "threads": torch.get_num_threads(),
-        "devices": ["cpu", *gpus],
-        "instruction_set": library.isa or None,
-        "cpu_kernels": library.reason,
-        "kept_memory_mb": POOL.most_idle >> 20,
-        "kept_in_training_mb": most_kept() >> 20,
-        "settings": settings,
-        "operators": explain_all(),
-    }
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -54,6 +24,9 @@ def doctor(argv: Sequence[str]) -> int:
     )
     parser.add("--json", "print one JSON object")
     options = parser.parse(argv)
+
+    from lightconv.selftest import examine
+
     try:
         found = examine()
     except (RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""`lightconv prepare`: from text to a prepared folder."""
+"""`lightconv prepare` and `verify-data`: from text to a prepared folder; is it the paper's data?"""
 
 import argparse
 import textwrap
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lightconv.commands.parser import Parser, warnings_told
 from lightconv.config import override
 from lightconv.console import Display, aligned, print_groups, print_rows
-from lightconv.corpora import CORPORA, find_entry, open_corpus
+from lightconv.corpora import CORPORA, PUBLISHED, find_entry, open_corpus
 from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
+from lightconv.processes import EXIT_DIFFERS
 
 if TYPE_CHECKING:
     from lightconv.data.prepared import Prepared
@@ -23,7 +24,7 @@ OWN: dict[tuple[str, ...], TaskKind] = {
     ("jsonl",): "summarization",
     ("articles", "summaries"): "summarization",
 }
-BESIDE_OWN = ("valid", "test", "source_lang", "target_lang")
+BESIDE_OWN = ("valid", "test", "source_lang", "target_lang", "tokenized", "lowercase")
 SUBWORDS = {"bytes": "byte pairs", "bpe": "pieces of words", "words": "words"}
 # Width of the lines about what a corpus needs, and of the longest bar of a histogram.
 WIDTH = 74
@@ -84,6 +85,7 @@ def report(prepared: "Prepared") -> None:
         ["task", task.kind.replace("_", " ")],
         ["vocabulary", f"{sizes} {SUBWORDS[config.subword.kind]}"],
         ["folder", str(prepared.folder)],
+        *(["figures", verdict] for rows, verdict in [_compare(prepared)] if rows),
     ]
     splits = prepared.statistics()["splits"]
     print_rows(rows)
@@ -95,6 +97,30 @@ def report(prepared: "Prepared") -> None:
     print(f"\nlengths of train, in tokens\n\n{draw_histogram(splits['train'])}")
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
+
+
+def verify_data(argv: Sequence[str]) -> int:
+    about = (
+        "Compares prepared data with the published figures of its corpus; exit 3 if they differ."
+    )
+    parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
+    parser.add("DIR", "a folder of `lightconv prepare`")
+    from lightconv.data.prepared import Prepared
+
+    rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
+    if (corpus := prepared.task.corpus) not in PUBLISHED:
+        raise ValueError(f"{prepared.folder}: {corpus}, expected one of {', '.join(PUBLISHED)}")
+    print_groups({"": rows}, ("", "published", "here", "agree"), ("published", "here"))
+    print(f"\n{verdict} (source: {PUBLISHED[corpus][0]})")
+    return EXIT_DIFFERS if "NO" in (row[3] for row in rows) else 0
+
+
+def _compare(prepared: "Prepared") -> tuple[list[list[str]], str]:
+    from lightconv.paper.tables import compare
+
+    rows = compare(PUBLISHED.get(prepared.task.corpus, ("", {}))[1], prepared.counts())
+    other = [f"{row[0]} {row[2]}, {row[1]} published" for row in rows if row[3] == "NO"]
+    return rows, f"not the paper's data: {'; '.join(other)}" if other else "as published"
 
 
 def count_rows(splits: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -166,7 +192,7 @@ def _recipe(corpus: str) -> str | None:
 def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
     """The options for training files of one's own; none if a corpus is named."""
     names = [*(name for group in OWN for name in group), *BESIDE_OWN]
-    given = [name for name in names if getattr(options, name) is not None]
+    given = [name for name in names if getattr(options, name) not in (None, False)]
     if options.name is not None:
         if given:
             option = given[0].replace("_", "-")
@@ -207,6 +233,8 @@ def _open(training: tuple[str, ...], options: argparse.Namespace, display: Displ
         **files,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
+        tokenized=options.tokenized,
+        lowercase=options.lowercase,
         progress=display.note,
     )
 
@@ -244,6 +272,8 @@ def _parser() -> Parser:
     add("--summaries FILE", "summarisation: their summaries, line by line", group=own)
     add("--valid FILE", "validation: as for training", **parts)
     add("--test FILE", "test: as for training", **parts)
+    add("--tokenized", "the text is tokenised: leave it alone, score tokenised BLEU", group=own)
+    add("--lowercase", "lower-case the text", group=own)
     add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
     add("--processes N", "default: one per core")
     add("--overwrite", "replace a prepared folder")

@@ -1,6 +1,7 @@
 """`lightconv table`: the paper's tables, the results of running them, and how to run them."""
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -60,7 +61,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         if given:
             parser.error(f"--{given[0].replace('_', '-')} needs --scale paper or --scale cpu")
     if options.scale == "paper":
-        for name in ("corpus", "steps", "width"):
+        for name in ("corpus", "steps"):
             if getattr(options, name) is not None:
                 parser.error(f"--{name} is for --scale cpu; the paper has its own")
     if options.corpus is not None and options.data is not None:
@@ -172,7 +173,7 @@ def _parser() -> Parser:
     add("--data DIR", "twins: a folder of `prepare`; full size: the folder of such folders")
     add("--seeds N", f"1 to N (default: {SEEDS})")
     add("--steps N", "updates of a twin (default: 3,000)")
-    add("--width N", "of a twin (default: 256)")
+    add("--width N", "of every model (default: 256 for a twin, the paper's at full size)")
     add("--rows PATTERN ...", "only rows whose recipe has this in its name; may be repeated")
     add("--set PATH=VALUE ...", "change a value of every row's recipe, as often as you like")
     add("--limit N", "score the first N lines only")
@@ -190,29 +191,11 @@ def _parser() -> Parser:
 
 
 def measure(argv: Sequence[str]) -> int:
-    """Internal command that `table` starts: writes size, scores and speed of a run as JSON."""
-    parser = Parser("measure", "Measures a run for `lightconv table`.")
-    parser.add("RUN", "a folder of `lightconv train`")
-    parser.add_data(required=True)
-    parser.add("--split NAME ...", "splits to score")
-    parser.add("--limit N", "score the first N lines only")
-    parser.add("--one-by-one", "decode sentences alone, not in batches")
-    parser.add("--diverged", "training did not end")
-    parser.add_device()
-    parser.add("--out FILE", "the JSON file to write", required=True)
-    options = parser.parse(argv)
-
+    """Internal command that `table` starts: measures a run; the argument is JSON."""
     from lightconv.device import choose_device
     from lightconv.paper.experiment import measure as measure_run
 
-    found = measure_run(
-        options.run,
-        options.data,
-        options.split,
-        device=choose_device(options.device),
-        limit=options.limit,
-        one_by_one=options.one_by_one,
-        ended=not options.diverged,
-    )
-    options.out.write_text(to_json(found), encoding="utf-8")
+    asked = json.loads(argv[0])
+    out, device = Path(asked.pop("out")), choose_device(asked.pop("device"))
+    out.write_text(to_json(measure_run(**asked, device=device)), encoding="utf-8")
     return 0

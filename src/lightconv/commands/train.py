@@ -3,15 +3,19 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
+from lightconv.config import differences
 from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
 from lightconv.device import choose_device
+from lightconv.models.config import ModelConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.processes import exit_code
-from lightconv.recipe import Recipe, count_parameters, find_recipe
+from lightconv.recipe import Recipe, count_parameters, find_recipe, fit_recipe
+from lightconv.train.config import TrainConfig
 from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
 from lightconv.train.memory import SETTING, estimate, most_kept
 from lightconv.train.run import Outcome, Run
@@ -28,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     recipe = find_recipe(options.recipe, settings, RECIPES)
-    options.tokens = find_recipe(options.recipe, [], RECIPES).train.tokens_per_update
+    options.usual = find_recipe(options.recipe, [], RECIPES).train
     options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -49,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    print_rows([*plan_rows(recipe, options.tokens, device, processes), *rows])
+    print_rows([*plan_rows(recipe, options.usual, device, processes), *rows])
     return 0
 
 
@@ -57,7 +61,7 @@ def _train(
     options: Namespace, recipe: Recipe, device: "torch.device", place: RankPlace | None
 ) -> int:
     """Trains as this rank, alone or with others; the first one prints."""
-    from lightconv.train.data import PreparedData, check_vocabulary
+    from lightconv.train.data import PreparedData
     from lightconv.train.distributed import Replicas, join
     from lightconv.train.launch import Stop
     from lightconv.train.loop import RunMetric
@@ -74,10 +78,10 @@ def _train(
         join(place, device, env, kind=kind, stop=lambda: stop.code, exit_code=exit_code) as group,
     ):
         data = PreparedData(options.data)
-        check_vocabulary(recipe.model, data, options.data)
+        fitted = fit_recipe(recipe, data)
+        mean = data.tokens_per_update(fitted.train)  # ValueError before anything is written
         if place is None or place.local_rank == 0:
             data.verify()
-        effective = data.tokens_per_update(recipe.train)
         metric = None
         if options.metric is not None:
             from lightconv.evaluate.system import validation_metric
@@ -86,9 +90,13 @@ def _train(
         if first:
             overwrite = options.overwrite and not is_restarted(env)
             changes = options.allow_changes
-            Run.start(options.out, recipe, overwrite=overwrite, allow_changes=changes)
-            print_rows(plan_rows(recipe, options.tokens, device, group.size, effective))
-            _warn(recipe, device, effective[1], group.size)
+            run = Run.start(options.out, fitted, overwrite=overwrite, allow_changes=changes)
+            if run.train_config != fitted.train:  # a run of 0.1.0, which keeps its own
+                mean = data.tokens_per_update(run.train_config)
+            fitted = replace(fitted, model=run.model_config, train=run.train_config)
+            rows = plan_rows(fitted, options.usual, device, group.size, mean)
+            print_rows([*describe_fit(recipe.model, fitted.model, options.data), *rows])
+            _warn(fitted, device, mean[1], group.size)
         group.agree(0)  # the folder is there
         run = Run.open(options.out)
         board = options.tensorboard
@@ -105,17 +113,28 @@ def _train(
     return outcome.code
 
 
+def describe_fit(asked: ModelConfig, found: ModelConfig, where: Path) -> Rows:
+    """A row about what the data has changed in a model, if anything."""
+    if asked == found:
+        return []
+    sizes = [" and ".join(f"{n:,}" for n in dict.fromkeys(m.vocab_sizes)) for m in (found, asked)]
+    ours, paper = (f"{count_parameters(model):,}" for model in (found, asked))
+    text = f"{sizes[0]} from {where}: {ours} parameters ({paper} with the recipe's {sizes[1]})"
+    others = [line for line in differences(asked, found) if "vocab:" not in line]
+    return [("vocabulary", "; ".join([text, *others]))]
+
+
 def plan_rows(
     recipe: Recipe,
-    recipe_tokens: int,
+    usual: TrainConfig,
     device: "torch.device",
     processes: int,
-    effective: tuple[float, float] | None = None,
+    mean: tuple[float, float] | None = None,
 ) -> Rows:
     """The table before a run.
 
-    recipe_tokens  tokens per update of the recipe before --set
-    effective      mean target tokens and batches of an update with this data
+    usual  training of the recipe before --set
+    mean   target tokens and batches of an update with this data
     """
     config = recipe.train
     devices = "device" if processes == 1 else "devices"
@@ -125,25 +144,31 @@ def plan_rows(
         ("steps", f"{config.max_steps:,}"),
         ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
     ]
-    asked = config.tokens_per_update
-    tokens, batches = effective or (asked, None)
-    if batches is None:
-        text = f"{tokens:,} target tokens by accumulation"
+    n, asked = config.batches_per_update, config.tokens_per_update
+    if n:
+        rounds = f"up to {n // processes + 1:,}" if n % processes else f"{n // processes:,}"
+        text = f"{_count(config)}: {rounds} on {'each of ' * (processes > 1)}{processes} {devices}"
+        text += f", {mean[0]:,.0f} target tokens on average" if mean else ""
+    elif mean is None:
+        text = f"{_count(config)} target tokens by accumulation"
     else:
-        text = f"{tokens:,.0f} target tokens in {batches:,.1f} batches on average"
-        if tokens > 1.25 * asked and batches < 1.5:
-            text += (
-                f", as one batch has more than train.tokens_per_update={asked}: lower "
-                f"train.max_tokens={config.max_tokens}"
-            )
-    text += f"; the recipe has {recipe_tokens:,}"
-    share = tokens / recipe_tokens
-    if not 0.8 <= share <= 1.25:
+        text = f"{mean[0]:,.0f} target tokens in {mean[1]:,.1f} batches on average"
+        if mean[0] > 1.25 * asked and mean[1] < 1.5:
+            most = f"train.tokens_per_update={asked}: lower train.max_tokens={config.max_tokens}"
+            text += f", as one batch has more than {most}"
+    text += f"; the recipe has {_count(usual)}"
+    sizes = [c.tokens_per_update or c.batches_per_update * c.max_tokens for c in (config, usual)]
+    if not 0.8 <= (share := (mean[0] if asked and mean else sizes[0]) / sizes[1]) <= 1.25:
         text += f" ({share:.2g} times): consider another learning rate"
     rows.append(("effective batch", text))
     if kept := most_kept(device.type, processes):
         rows.append(("freed memory", f"is kept up to {kept >> 20:,} MB ({SETTING})"))
     return rows
+
+
+def _count(config: TrainConfig) -> str:
+    n = config.batches_per_update
+    return f"{n:,} batch{'es' * (n > 1)}" if n else f"{config.tokens_per_update:,}"
 
 
 def summary_rows(outcome: Outcome, model: Path) -> Rows:
@@ -241,8 +266,9 @@ def _warn(recipe: Recipe, device: "torch.device", batches: float = 1.0, processe
         tell("note: torch.compile works during the first updates, which take minutes")
     if processes > 1 and batches < 0.9 * processes:
         fitting = max(1, int(recipe.train.max_tokens * batches / processes))
+        more = f" --set train.batches_per_update={processes}"
         tell(
             f"note: an update has {batches:.1f} batches for {processes} processes, of which some "
-            f"have nothing to do; in a new run --set train.max_tokens={fitting} makes smaller "
-            "batches"
+            f"have nothing to do; in a new run --set train.max_tokens={fitting}"
+            f"{more if recipe.train.batches_per_update else ''} makes smaller batches"
         )

@@ -66,7 +66,8 @@ CORPORA: dict[str, CorpusEntry] = {
         "news articles to their highlights",
         "news:articles",
         "a folder with cnn_stories.tgz, dailymail_stories.tgz (DeepMind Q&A dataset) and the "
-        "lists all_train.txt, all_val.txt, all_test.txt (See et al., 2017), or with JSON lines",
+        "lists all_train.txt, all_val.txt, all_test.txt (See et al., 2017), or with JSON lines; "
+        "anonymised: with cnn.tgz, dailymail.tgz (its questions), or with .summary files",
     ),
     # --- Texts that a Debian or Ubuntu machine fetches with its own package client
     **{
@@ -96,6 +97,16 @@ CORPORA: dict[str, CorpusEntry] = {
             "summary": "long documents to their key sentences",
         }.items()
     },
+}
+
+# Numbers of examples, tokens and types of the paper's data, and their sources; "M" is rounded.
+PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
+    "iwslt14-de-en": ("fairseq", {"train": "160,239", "valid": "7,283", "test": "6,750"}),
+    "wmt16-en-de": ("paper, newstest", {"train": "4.5M", "valid": "3,000", "test": "3,003"}),
+    "wmt14-en-fr": ("paper, newstest", {"train": "36M", "valid": "6,003", "test": "3,003"}),
+    "wmt17-zh-en": ("paper, newstest", {"train": "20M", "valid": "2,002", "test": "2,001"}),
+    "billion-word": ("paper, Chelba et al. 2013", {"tokens": "768M", "types": "793,471"}),
+    "cnn-dailymail": ("Nallapati 2016", {"train": "286,817", "valid": "13,368", "test": "11,487"}),
 }
 
 

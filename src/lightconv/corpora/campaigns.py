@@ -35,8 +35,9 @@ _USUAL = FilterConfig(unit="words", max_len=175, max_ratio=1.5)
 EVERY = 23
 TALK_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
-# Lines about a talk; its title and description are training text.
-_ABOUT = re.compile(r"\s*</?(?:url|keywords|talkid|speaker|reviewer|translator|doc)\b")
+# Lines about a talk, anywhere in a line or, in later releases, at its beginning; its title and
+# description are training text.
+_ABOUT = re.compile(r".*<(?:url|talkid|keywords)>|\s*</?(?:speaker|reviewer|translator|doc)\b")
 _TAGS = re.compile(r"</?(?:title|description)>")
 
 
@@ -46,7 +47,8 @@ def talks(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     files = [stem.format(lang) for stem in stems for lang in ("de", "en")]
     members = source.require({file: [file] for file in files}, CORPORA[name].needs)
     read = partial(read_pairs, partial(_talk_lines, source), members[:2])
-    mark = sha256("".join(source.digests.values()).encode()).hexdigest()[:16]
+    # The counts also depend on the lines that are left out.
+    mark = sha256("".join([_ABOUT.pattern, *source.digests.values()]).encode()).hexdigest()[:16]
     kept = _kept(read, cache / f"iwslt14-de-en.{mark}.kept", progress)
     return Corpus(
         task=translation_task(name, "tokenized_bleu_lowercase"),

@@ -6,16 +6,23 @@ occurs at least three times in training, <S>, </S> and <UNK>. The vocabulary her
 so it drops the rarest word.
 
 CNN-DailyMail comes as story files or as JSON lines. Three lists of addresses assign the stories to
-splits; the SHA-1 of an address names its story. JSON lines come as one file for each split. In the
-paper's copy, markers (@entity1) replace names of people and places; the owners' stories have the
-names. The sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and
-the end of a line for metrics and readers.
+splits; the SHA-1 of an address names its story. JSON lines come as one file for each split. The
+sentences of a summary are joined by a pilcrow, ` ¶ `: one word for every tokeniser, and the end of
+a line for metrics and readers.
+
+In the paper's copy, markers (@entity1) replace names, and the text is words already. It comes as
+summary files (Cheng and Lapata, 2016), as DeepMind's questions with the stories beside them, or as
+stories or JSON lines that have markers.
 """
 
+import io
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from hashlib import sha1
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +75,10 @@ PIPELINE = PipelineConfig(
 # Article and summary in JSON lines.
 FIELDS = (("article", "highlights"), ("document", "summary"), ("text", "summary"))
 _EXPECTED = " or ".join(f'{{"{source}": ..., "{target}": ...}}' for source, target in FIELDS)
-_STORY = ".story"
+_STORY, _SUMMARY, _QUESTION = ".story", ".summary", ".question"
+# Folders of the splits in archives of summary and question files.
+FOLDERS = {"train": "training", "valid": "validation", "test": "test"}
+MARKER = re.compile(r"@entity\d+")
 # Ends of sentences; captions and headings have none.
 _ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 
@@ -76,7 +86,12 @@ _ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
     source = SourceFiles(path, progress)
     needs = CORPORA[name].needs
-    if any(member.base.endswith(_STORY) for member in source):
+    ends = {Path(member.base).suffix for member in source}
+    splits: dict[str, Reader]
+    if end := next((end for end in _ANONYMOUS if end in ends), None):
+        files = {split: _in_folder(source, folder, end, needs) for split, folder in FOLDERS.items()}
+        splits = {split: partial(_ANONYMOUS[end], source, names) for split, names in files.items()}
+    elif _STORY in ends:
         splits = _stories(source, needs, progress)
     else:
         wanted = {
@@ -85,12 +100,76 @@ def articles(name: str, path: Path, cache: Path, progress: Progress) -> Corpus:
         }
         members = zip(RECORDS, source.require(wanted, needs), strict=True)
         splits = {split: partial(_records, source, member) for split, member in members}
+    pipeline = PIPELINE
+    if any(MARKER.search(article) for article, _ in islice(splits["valid"](), 20)):
+        progress("names are markers such as @entity1: the text is words already")
+        sides = tuple(replace(side, tokenize="none") for side in PIPELINE.sides)
+        pipeline = replace(PIPELINE, sides=sides)
     return Corpus(
         task=TaskConfig(kind="summarization", corpus=name, metric="rouge"),
         splits=splits,
-        pipeline=PIPELINE,
+        pipeline=pipeline,
         digests=source.digests,
     )
+
+
+def _in_folder(source: SourceFiles, folder: str, end: str, needs: str) -> frozenset[str]:
+    inside = (each.base for each in source if f"/{folder}/" in f"/{each.name}")
+    if found := frozenset(base for base in inside if base.endswith(end)):
+        return found
+    raise ValueError(f"{source.path} lacks {folder}/*{end}, expected {needs}")
+
+
+def _parts(member: Member, stream: io.BufferedReader, least: int) -> list[str]:
+    """The parts of a file between empty lines: address, article, summary or question, ..."""
+    parts = "\n".join(lines_of(stream.readline, str(member))).strip().split("\n\n")
+    if len(parts) < least:
+        raise ValueError(f"{member} has {len(parts)} parts between empty lines, expected {least}")
+    return parts
+
+
+def _summaries(source: SourceFiles, names: frozenset[str]) -> Iterator[Example]:
+    for member, stream in source.walk(names):
+        _, article, summary, *_ = _parts(member, stream, 3)
+        # A label for extraction follows each sentence after three tabs.
+        sentences = (line.partition("\t\t\t")[0] for line in article.split("\n"))
+        yield article_text(sentences), summary_text(summary.split("\n"))
+
+
+def _questions(source: SourceFiles, names: frozenset[str]) -> Iterator[Example]:
+    """Articles of question files, with the highlights of their stories."""
+    asked: dict[str, tuple[str, list[str]]] = {}
+    for member, stream in source.walk(names):
+        address, _, question, answer, *_ = _parts(member, stream, 5)
+        _, marked = asked.setdefault(_story_name(address), (member.base, []))
+        marked.append(question.replace("@placeholder", answer))
+    _check_stories(source, asked, "the questions")
+    found = {
+        story.base: parse_story(lines_of(stream.readline, str(story)))[1].split(SENTENCE_BREAK)
+        for story, stream in source.walk(asked)
+    }
+    homes = {base: (found[story], marked) for story, (base, marked) in asked.items()}
+    for member, stream in source.walk(homes):
+        _, article, _, _, table, *_ = _parts(member, stream, 5)
+        entities = dict(line.split(":", 1) for line in table.split("\n") if ":" in line)
+        yield article_text([article]), summary_text(mark(*homes[member.base], entities))
+
+
+def mark(plain: list[str], marked: Iterable[str], entities: Mapping[str, str]) -> list[str]:
+    """Highlights as the questions about them have them; others mention nobody of the article."""
+    found = [_words(text.strip().removesuffix(" .")) for text in plain]  # added when it was read
+    bags = [set(text.split()) for text in found]
+    for text in marked:
+        bag = set(_words(MARKER.sub(lambda match: entities.get(match[0], ""), text)).split())
+        found[max(range(len(bags)), key=lambda i: len(bag & bags[i]) - len(bag ^ bags[i]))] = text
+    return found
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"\w+|[^\w\s]", text.lower()))
+
+
+_ANONYMOUS = {_SUMMARY: _summaries, _QUESTION: _questions}
 
 
 def _stories(source: SourceFiles, needs: str, progress: Progress) -> dict[str, Reader]:
@@ -98,20 +177,26 @@ def _stories(source: SourceFiles, needs: str, progress: Progress) -> dict[str, R
     lists = dict(zip(LISTS, members, strict=True))
     for split, member in lists.items():
         names = _listed(source, member)
-        missing = [name for name in names if not source.find(name)]
-        if missing:
-            raise ValueError(
-                f"{source.path} lacks {len(missing):,} of the {len(names):,} stories of "
-                f"{member.base}, {missing[0]} among them, expected those of CNN and of the Daily "
-                f"Mail: {needs}"
-            )
+        _check_stories(source, names, member.base)
         progress(f"{split}: {len(names):,} stories")
     return {split: partial(_told, source, member) for split, member in lists.items()}
 
 
+def _check_stories(source: SourceFiles, names: Collection[str], of: str) -> None:
+    if missing := [name for name in names if not source.find(name)]:
+        raise ValueError(
+            f"{source.path} lacks {len(missing):,} of the {len(names):,} stories of {of}, "
+            f"{missing[0]} among them, expected {CORPORA['cnn-dailymail'].needs}"
+        )
+
+
 def _listed(source: SourceFiles, member: Member) -> list[str]:
     addresses = (line.strip() for line in source.lines(member))
-    return [f"{sha1(address.encode()).hexdigest()}{_STORY}" for address in addresses if address]
+    return [_story_name(address) for address in addresses if address]
+
+
+def _story_name(address: str) -> str:
+    return f"{sha1(address.encode()).hexdigest()}{_STORY}"
 
 
 def _told(source: SourceFiles, member: Member) -> Iterator[Example]:

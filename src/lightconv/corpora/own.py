@@ -4,13 +4,17 @@ Translation reads PREFIX.de and PREFIX.en, summarisation PREFIX.source and PREFI
 lines, language modelling one text file; each plain or with .gz, .bz2 or .xz. Without a validation
 set, about two thousand training examples are held out, by a hash of their text, so that equal
 lines stay together.
+
+Text that is tokenised already is left alone: words end at spaces, their subwords are those of
+subword-nmt, and the measure is tokenised BLEU.
 """
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from lightconv.corpora import Progress
@@ -18,6 +22,7 @@ from lightconv.corpora.news import parse_records
 from lightconv.corpora.splits import position
 from lightconv.data import text
 from lightconv.data.config import (
+    BPEConfig,
     BytesConfig,
     FilterConfig,
     PipelineConfig,
@@ -38,6 +43,11 @@ FILTERS: dict[TaskKind, FilterConfig] = {
     "language_model": FilterConfig(min_len=0),
     "summarization": FilterConfig(),
 }
+# As in the paper's IWSLT set-up.
+TOKENIZED = BPEConfig(merges=10_000)
+# Signs of a tokeniser, which are rare in plain text; lines that are looked at.
+SIGNS = ("&apos;", "&quot;", "&amp;", " @-@ ", " n't ")
+LOOKED_AT = 1000
 # Undetermined language.
 UNKNOWN = "und"
 
@@ -53,11 +63,15 @@ def own_corpus(
     test: Given | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    tokenized: bool = False,
+    lowercase: bool = False,
     progress: Progress = lambda _: None,
 ) -> Corpus:
     """The corpus of these files; parallel files must have the same number of lines.
 
     train, valid, test  prefixes of two files, two files, or one file
+    tokenized           a space stands between any two words: the text is left alone
+    lowercase           the text is lower-cased
     """
     languages = _languages(kind, source_lang, target_lang)
     given = {"train": train, "valid": valid, "test": test}
@@ -72,23 +86,43 @@ def own_corpus(
         lines["valid"] = round(share * lines["train"])
         lines["train"] -= lines["valid"]
         progress(f"no --valid: held out {share:.1%} of the training text for validation")
-    first, *others = [SideConfig(lang=lang) for lang in languages]
+    first, *others = [SideConfig(lang=lang, lowercase=lowercase) for lang in languages]
     if kind == "summarization":
         first = replace(first, truncate=400)
+    metric = METRICS[kind]
+    if kind == "translation" and tokenized:
+        metric = "tokenized_bleu_lowercase" if lowercase else "tokenized_bleu"
+    elif kind == "translation" and looks_tokenized(text.read_lines(files["train"][-1])):
+        progress(
+            f"note: {files['train'][-1]} looks tokenised already, and {metric} expects plain text. "
+            "--tokenized leaves the text alone and chooses tokenised BLEU"
+        )
     return Corpus(
         task=TaskConfig(
             kind=kind,
             corpus="own",
             source_lang=source_lang,
             target_lang=target_lang,
-            metric=METRICS[kind],
+            metric=metric,
         ),
         splits={split: splits[split] for split in given if split in splits},
-        pipeline=PipelineConfig(sides=(first, *others), subword=BytesConfig()),
+        pipeline=PipelineConfig(
+            sides=(first, *others), subword=TOKENIZED if tokenized else BytesConfig()
+        ),
         filters=FILTERS[kind],
+        tokenized=tokenized,
         examples=lines,
         digests=digests,
     )
+
+
+def looks_tokenized(lines: Iterable[str]) -> bool:
+    """True if most full stops of the first lines stand apart, or a twentieth of them has a sign."""
+    begin = list(islice(lines, LOOKED_AT))
+    stops = [line for line in begin if line.endswith(".")]
+    apart = sum(line.endswith(" .") for line in stops)
+    signed = sum(any(sign in line for sign in SIGNS) for line in begin)
+    return apart > max(len(stops) / 2, len(begin) / 20) or signed > len(begin) / 20
 
 
 def _languages(kind: TaskKind, source: str | None, target: str | None) -> tuple[str, ...]:

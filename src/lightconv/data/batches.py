@@ -39,6 +39,18 @@ class Batch(NamedTuple):
         """Number of target tokens, without padding."""
         return int((self.target != PAD).sum())
 
+    @property
+    def positions(self) -> int:
+        """Positions of the largest part, padding included."""
+        return max(part.numel() for part in (*self.inputs, self.target))
+
+    def cut(self, rows: slice) -> "Batch":
+        """Some of the rows, without columns of padding only."""
+        numbers = None if self.rows is None else self.rows[rows]
+        parts = [part[rows] for part in (*self.inputs, self.target)]
+        *inputs, target = (part[:, : int((part != PAD).sum(1).max())] for part in parts)
+        return Batch(tuple(inputs), target, numbers)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device; `rows` stay where they are."""
         inputs = tuple(part.to(device, non_blocking=non_blocking) for part in self.inputs)
@@ -112,14 +124,16 @@ class Epoch:
         batch = int(self._sequence[index])
         return self._order[self._bounds[batch] : self._bounds[batch + 1]]
 
-    def updates(self, *, tokens: int) -> list[int]:
+    def updates(self, *, tokens: int = 0, batches: int = 0) -> list[int]:
         """Bounds of updates: update i has the batches bounds[i] to bounds[i + 1].
 
-        An update ends with the batch that reaches `tokens` target tokens; the last one of the epoch
-        may have fewer.
+        An update has so many `batches`, or ends with the batch that reaches `tokens` target tokens;
+        the last one of the epoch may have fewer.
         """
-        if tokens < 1:
-            raise ValueError(f"an update of {tokens=} must have at least 1")
+        if min(tokens, batches) < 0 or (tokens > 0) == (batches > 0):
+            raise ValueError(f"an update of {tokens=} and {batches=}, expected one of them above 0")
+        if batches:
+            return [*range(0, len(self), batches), len(self)]
         ends = np.cumsum(self.tokens).tolist()
         bounds = [0]
         while bounds[-1] < len(self):

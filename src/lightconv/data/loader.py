@@ -24,7 +24,7 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
 
     position           where to begin; `loader.position` is where to resume after the lists handed
                        out so far, regardless of those made ahead
-    tokens_per_update  see `Epoch.updates`
+    tokens_per_update  or batches_per_update: see `Epoch.updates`
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
         batches: Batches,
         position: Position,
         *,
-        tokens_per_update: int,
+        tokens_per_update: int = 0,
+        batches_per_update: int = 0,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -45,7 +46,7 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
             )
         self.position = position
         self._batches = batches
-        self._tokens = tokens_per_update
+        self._update = {"tokens": tokens_per_update, "batches": batches_per_update}
         self._rank, self._ranks = rank, ranks
         self._pending: deque[tuple[Position, list[Future[Batch]]]] = deque()
         # One thread can plan the next epoch while another makes batches.
@@ -104,7 +105,7 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
 
     def _plan(self, seed: int, number: int) -> tuple[Epoch, list[int]]:
         epoch = self._batches.plan.epoch(seed, number)
-        return epoch, epoch.updates(tokens=self._tokens)
+        return epoch, epoch.updates(**self._update)
 
 
 TASKS: dict[str, Callable[[list[int]], list[int]]] = {

@@ -201,6 +201,12 @@ class Prepared:
         found: dict[str, Any] = read_plain(inside(self.folder, STATISTICS_FILE))
         return found
 
+    def counts(self) -> dict[str, int]:
+        """Examples of each split; tokens of the training text, and types, of the last side."""
+        sides = self.statistics()["splits"]["train"]["sides"]
+        examples = {name: split.examples for name, split in self.contents.splits.items()}
+        return examples | {"tokens": sides[self.sides[-1]]["tokens"], "types": self.vocab_sizes[-1]}
+
     def files(self) -> dict[str, Path]:
         """Files that belong into a model folder: steps, codes and vocabularies."""
         present = [name for name in PIPELINE_FILES if (self.folder / name).exists()]

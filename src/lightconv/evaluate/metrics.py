@@ -6,22 +6,21 @@ Tokenised BLEU is that of Moses's multi-bleu.perl, which reads bytes: words end 
 space only, and -lc lowers ASCII letters only. Lines are therefore given to sacrebleu as words it
 cannot split further: their bytes in hexadecimal.
 
-ROUGE follows the script ROUGE-1.5.5 with -m -a -n 2, except for step 4 of Porter's stemmer and the
-script's list of irregular forms ("went" is "go"), which no library has; see docs/evaluation.md.
+ROUGE is that of the script ROUGE-1.5.5 with -m -a -n 2; see docs/evaluation.md.
 """
 
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lightconv import __version__
 from lightconv.console import suggest
 from lightconv.data.text import SENTENCE_BREAK
+from lightconv.evaluate.stems import irregular_digest, split_words
 
 if TYPE_CHECKING:
     import numpy
@@ -252,13 +251,12 @@ class Rouge(Summed):
             "nrefs": references,
             "case": "lc",
             "tok": "a-z0-9",
-            "stem": "porter-martin",
-            "irregular": "none",
+            "stem": "rouge-1.5.5",
+            "irregular": f"wordnet-2.0-{irregular_digest()}",
             "sentences": SENTENCE_BREAK,
             "L": "union",
             "mean": "summaries",
             "rouge-score": version("rouge-score"),
-            "nltk": version("nltk"),
             "lines": lines,
         }
         return Signature(self.name, fields)
@@ -288,19 +286,7 @@ class Rouge(Summed):
 
 
 class _Words:
-    """Tokeniser of the ROUGE script: ASCII letters and digits, long words stemmed."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-        from rouge_score.tokenize import tokenize
-
-        self._tokenize: Callable[[str, _Words], list[str]] = tokenize
-        # The script uses Porter's later version of the stemmer, which is not nltk's default.
-        stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
-        self.stem: Callable[[str], str] = lru_cache(1 << 16)(stemmer.stem)
-
-    def tokenize(self, text: str) -> list[str]:
-        return self._tokenize(text, self)
+    tokenize = staticmethod(split_words)
 
 
 def _rouge_scorer() -> "RougeScorer":

@@ -239,12 +239,13 @@ class Examples:
 
 
 def find_metrics(prepared: Prepared, names: Iterable[str] = ()) -> list[Metric]:
-    """The measures of those names, else that of the task and the usual ones."""
+    """The measures of those names, else that of the task and, of plain text, the usual ones."""
     task = prepared.task
     wanted = list(names)
     if not wanted:
         known = [task.metric] if task.metric in METRICS else []
-        wanted = [*known, *(("sacrebleu", "chrf") if task.kind == "translation" else ())]
+        plain = not prepared.tokenized or prepared.pipeline.config.sides[-1].tokenize != "none"
+        wanted = [*known, *(("sacrebleu", "chrf") if task.kind == "translation" and plain else ())]
     found = [find_metric(name, task.target_lang) for name in wanted]
     return list({metric.name: metric for metric in found}.values())
 

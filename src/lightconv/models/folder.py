@@ -147,7 +147,9 @@ class ModelFolder:
         if CARD_FILE not in extra:
             count = sum(tensor.numel() for tensor in named.values())
             listed = sorted([WEIGHTS_FILE, *extra])
-            extra[CARD_FILE] = _card(path.absolute().name, model.config, count, listed).encode()
+            task = (tables or {}).get("task", {})
+            card = _card(path.absolute().name, model.config, count, listed, task)
+            extra[CARD_FILE] = card.encode()
         try:
             with new_folder(path, replace=overwrite) as fresh:
                 for name, data in extra.items():
@@ -293,9 +295,12 @@ def _extra_files(
     return extra
 
 
-def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:
+def _card(
+    name: str, config: ModelConfig, parameters: int, files: Sequence[str], task: Mapping[str, Any]
+) -> str:
     """README.md of a model folder; it begins with the tags that a hub reads."""
-    rows = {"parameters": f"{parameters:,}", "width": str(config.dim)}
+    rows = {key.replace("_", " "): str(task[key]) for key in task if task[key] is not None}
+    rows |= {"parameters": f"{parameters:,}", "width": str(config.dim)}
     rows |= {stack: describe_layers(layers) for stack, layers in config.stacks.items()}
     if isinstance(config, LanguageModelConfig):
         title = "Language model"

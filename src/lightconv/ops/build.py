@@ -54,6 +54,7 @@ def library_name() -> str:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(
         repr((FLAGS, GCC_FLAGS, instruction_sets(), sys.platform, platform.machine())).encode()
+        + b"sealed"  # ends with its SHA-256
     )
     return f"_kernels-{digest.hexdigest()[:16]}.so"
 
@@ -97,16 +98,9 @@ def build(target: Path) -> None:
         linked = Path(folder, "linked.so")
         _run([*cxx, "-shared", *commands, "-o", str(linked)])
         linked.chmod(0o755)
-        # The record first: a library without the right one is never loaded.
-        noted = Path(folder, "record")
-        noted.write_text(hashlib.sha256(linked.read_bytes()).hexdigest())
-        noted.replace(record(target))
+        with linked.open("r+b") as file:  # the loader ignores what follows the sections
+            file.write(hashlib.sha256(file.read()).digest())
         linked.replace(target)
-
-
-def record(path: Path) -> Path:
-    """The file beside a library that holds its SHA-256."""
-    return path.with_suffix(".sha256")
 
 
 def find_fault(path: Path) -> str:
@@ -115,16 +109,17 @@ def find_fault(path: Path) -> str:
     Empty if it may be loaded. Loading a truncated library kills the process.
     """
     own = (0, os.getuid())
-    for place in (path.parent.resolve(), path, record(path)):
+    for place in (path.parent.resolve(), path):
         found = place.lstat()
-        if place != path.parent.resolve() and not stat.S_ISREG(found.st_mode):
+        if place == path and not stat.S_ISREG(found.st_mode):
             return f"{place} is not a regular file"
         if found.st_uid not in own:
             return f"{place} belongs to user {found.st_uid}, expected root or user {own[1]}"
         if found.st_mode & (stat.S_IWOTH | (0 if _is_private(found) else stat.S_IWGRP)):
             return f"{place} can be written by other users (mode {found.st_mode & 0o7777:o})"
-    if hashlib.sha256(path.read_bytes()).hexdigest() != record(path).read_text():
-        return f"{path} is damaged: its SHA-256 is not the one in {record(path).name}"
+    data = path.read_bytes()
+    if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+        return f"{path} is damaged: its SHA-256 is not the one that its last 32 bytes hold"
     return ""
 
 

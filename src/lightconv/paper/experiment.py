@@ -4,6 +4,7 @@ A training that diverges is a result; one that fails is tried again by the next 
 written as soon as it is measured, so that a stopped or killed run resumes from there.
 """
 
+import json
 import math
 import os
 import platform
@@ -22,6 +23,7 @@ import lightconv
 from lightconv.config import read
 from lightconv.console import Display, tell
 from lightconv.data.prepared import Prepared, is_prepared
+from lightconv.decode.speed import Speeds
 from lightconv.device import count_cores, processor_name
 from lightconv.files import lock
 from lightconv.paper.jobs import DATA, Job, TableOptions, TablePlan
@@ -30,7 +32,6 @@ from lightconv.paper.results import (
     Measurement,
     Result,
     ResultsFolder,
-    Speed,
     SplitScore,
     Status,
     TableReport,
@@ -105,6 +106,8 @@ class Series(TablePlan):
             limit=options.limit,
         )
         self.results = ResultsFolder.create(options.results, experiment)
+        first = [s for s in self.results.experiment.settings if s not in self.settings]
+        self.jobs = [replace(job, settings=(*first, *job.settings)) for job in self.jobs]
 
     def run(self) -> int:
         """Runs the jobs that have no result yet; returns the exit code."""
@@ -128,7 +131,7 @@ class Series(TablePlan):
                     self._display.note(f"{what}: {result.status}: {result.why}")
                 if result.status == "failed":
                     code = EXIT_FAILURE
-        return code
+            return code or (self._measure_speed() if self.table.speed else 0)
 
     def _run(self, job: Job, what: str) -> Result | None:
         """The result of a job; None if it was stopped."""
@@ -167,14 +170,38 @@ class Series(TablePlan):
         )
 
     def _measure(self, job: Job, out: Path, status: Status) -> list[str]:
-        words = ["measure", str(job.run), "--data", str(self.folder), "--out", str(out)]
-        words += ["--device", self.options.device]
-        for split in self.splits:
-            words += ["--split", split]
-        if self.options.limit is not None:
-            words += ["--limit", str(self.options.limit)]
-        words += ["--one-by-one"] if self.table.one_by_one else []
-        return words + (["--diverged"] if status == "diverged" else [])
+        asked = {
+            **{"path": str(job.run), "data": str(self.folder), "splits": self.splits},
+            **{"limit": self.options.limit, "ended": status != "diverged"},
+            **{"device": self.options.device, "out": str(out)},
+        }
+        return ["measure", json.dumps(asked)]
+
+    def _measure_speed(self) -> int:
+        """Measures the speed of all rows together, if one has none; returns the exit code."""
+        rows: dict[str, tuple[Result, Measurement]] = {}
+        for result in (each for seeds in self.results.all().values() for each in seeds):
+            if result.status == "done" and result.measured and self._run_folder(result).exists():
+                rows.setdefault(result.recipe, (result, result.measured))
+        if all(measured.speed and measured.speed.rounds for _, measured in rows.values()):
+            return 0
+        job, path = self.jobs[-1], self.runs / "speed.json"
+        words = self.speed([self._run_folder(result) for result, _ in rows.values()], self.folder)
+        words += ["--device", self.options.device, "--out", str(path)]
+        what = f"{self.table.name}: speed of {len(rows)} rows"
+        code = self._start(job, words, what, "measuring")
+        if code is None:
+            return self._stop.code
+        if code:
+            self._display.note(f"{what}: exit code {code}: {job.last_line()}")
+            return EXIT_FAILURE
+        for (result, measured), speed in zip(rows.values(), read(path, Speeds).speeds, strict=True):
+            self.results.save(replace(result, measured=replace(measured, speed=speed)))
+        path.unlink()
+        return 0
+
+    def _run_folder(self, result: Result) -> Path:
+        return self.runs / f"{result.recipe}.seed{result.seed}"
 
     def _start(self, job: Job, words: Sequence[str], what: str, activity: str = "") -> int | None:
         """Runs a worker and returns its exit code; None if this process was asked to stop.
@@ -235,29 +262,26 @@ def _wait_for_lock(stack: ExitStack, folder: Path, display: Display) -> int:
 
 
 def measure(
-    path: Path,
-    data: Path,
+    path: Path | str,
+    data: Path | str,
     splits: Sequence[str],
     *,
     device: "torch.device",
     limit: int | None = None,
-    one_by_one: bool = False,
     ended: bool = True,
 ) -> Measurement:
     """Decodes and scores splits with the model of a run.
 
-    one_by_one  decode sentences alone, not in batches
-    ended       False for a training that diverged, which has no model to score
+    ended  False for a training that diverged, which has no model to score
     """
     # The process that starts this one needs none of these, and no torch.
-    from lightconv.decode.options import TextOptions
     from lightconv.evaluate.system import Examples, find_metrics, open_model
     from lightconv.models import LanguageModel
     from lightconv.train.distributed import Group
     from lightconv.train.loop import describe_machine
     from lightconv.train.run import Run
 
-    run = Run.open(path)
+    run = Run.open(Path(path))
     machine = {
         **{"processor": processor_name(), "processors": count_cores()},
         **{"python": platform.python_version(), **describe_machine(device, Group())},
@@ -272,26 +296,15 @@ def measure(
     if not ended:
         return found
     prepared = Prepared.open(data)
-    folder, decode = open_model(path, prepared)
+    folder, decode = open_model(Path(path), prepared)
     model = folder.load(device)
-    options = TextOptions(max_sentences=1) if one_by_one else TextOptions()
     for split in splits:
         examples = Examples(prepared, split, limit)
         if isinstance(model, LanguageModel):
-            scores, speed = [examples.evaluate_texts(model)], None
+            scores = [examples.evaluate_texts(model)]
         else:
-            metrics = find_metrics(prepared)
-            outputs, _, scores = examples.evaluate(model, decode, metrics, options=options)
-            speed = Speed(
-                split=split,
-                lines=len(outputs.hypotheses),
-                seconds=outputs.seconds,
-                tokens=outputs.tokens,
-                engine=outputs.engine,
-                sentences=options.max_sentences,
-            )
-        kept = {**found.scores, split: tuple(map(keep, scores))}
-        found = replace(found, scores=kept, speed=speed)
+            *_, scores = examples.evaluate(model, decode, find_metrics(prepared))
+        found = replace(found, scores={**found.scores, split: tuple(map(keep, scores))})
     return found
 
 

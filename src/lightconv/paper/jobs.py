@@ -9,9 +9,8 @@ from pathlib import Path
 
 from lightconv.corpora import find_entry
 from lightconv.data.prepared import Prepared, is_prepared
-from lightconv.data.vocabulary import SHARED_FILE
-from lightconv.models.config import Seq2SeqConfig
-from lightconv.paper.recipes import RECIPES
+from lightconv.paper.models import describe
+from lightconv.paper.recipes import RECIPES, set_width
 from lightconv.paper.results import Scale
 from lightconv.paper.tables import Table
 from lightconv.recipe import Recipe, find_recipe
@@ -85,7 +84,6 @@ class Job:
     tune      choose length penalty and averaged checkpoints on validation data
     """
 
-    row: str
     recipe: str
     seed: int
     settings: tuple[str, ...]
@@ -95,6 +93,11 @@ class Job:
     @property
     def corpus(self) -> str:
         return RECIPES[self.recipe].task.corpus
+
+    @property
+    def row(self) -> str:
+        """Mixers and sizes as they are trained."""
+        return describe(self.changed().model)
 
     @property
     def output(self) -> Path:
@@ -115,17 +118,19 @@ class Job:
             words += ["--grid", "max_len_plus=100,120,140"]
         return words
 
-    def score(self, data: Path, splits: Sequence[str], limit: int | None) -> list[str]:
+    def score(self, data: Path, splits: Sequence[str], limited: Sequence[str]) -> list[str]:
         """Commands that tune and score it."""
         commands = [self.choose(data)] if self.tune else []
         evaluate = ["evaluate", str(self.run), "--data", str(data), "--split"]
-        most = [] if limit is None else ["--limit", str(limit)]
-        commands += [[*evaluate, split, *most] for split in splits]
+        commands += [[*evaluate, split, *limited] for split in splits]
         return [f"lightconv {shlex.join(words)}" for words in commands]
 
     def loop(self, commands: Sequence[str], seeds: int) -> str:
         """Commands of this seed as a loop of the shell over all seeds."""
-        lines = [f"# {self.row}", f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do"]
+        lines = [
+            f"# {self.recipe}: {self.row}",
+            f"for seed in {' '.join(map(str, range(1, seeds + 1)))}; do",
+        ]
         seed = re.compile(rf"(\.seed|train\.seed=){self.seed}\b")
         lines += ["  " + seed.sub(r"\1$seed", command) for command in commands]
         return "\n".join([*lines, "done"])
@@ -143,34 +148,45 @@ class Job:
 class TablePlan:
     """Rows of a table as jobs, with one seed before any with the next.
 
-    data  prepared corpus; without it twins keep the vocabulary of their recipes
+    data  prepared corpus, if there is one yet
     """
 
     def __init__(self, table: Table, options: TableOptions, data: Prepared | None = None) -> None:
         self.table, self.options, self.data = table, options, data
         self.small = options.scale == "cpu"
+        self.limited = [] if options.limit is None else ["--limit", str(options.limit)]
         known = table.splits if data is None else data.splits
         # Validation is scored in the place of a missing test.
         self.splits = list(dict.fromkeys(s if s in known else "valid" for s in table.splits))
-        self.settings = [*self._fit_vocabulary(), *set_steps(options.steps), *options.set]
+        self._check_task()
+        self.settings = [*set_steps(options.steps), *options.set]
         rows = self._choose_rows()
         folder = str(options.corpus) if data is None else data.folder.absolute().name
         self.runs = options.out / table.name / (options.name or folder if self.small else "paper")
         self.jobs = []
         for seed in range(1, options.seeds + 1):
-            for recipe, text in rows.items():
+            for recipe in rows:
                 width = set_width(recipe, options.width)
                 settings = (*width, *self.settings, f"train.seed={seed}")
                 # The paper tunes length penalty and averages for translation and summaries.
                 tune = not self.small and table.name != "lm"
                 run = self.runs / f"{recipe}.seed{seed}"
-                self.jobs.append(Job(text, recipe, seed, settings, run, tune))
+                self.jobs.append(Job(recipe, seed, settings, run, tune))
         for job in self.jobs[: len(rows)]:
             job.changed()  # ValueError for a wrong setting
 
-    def _choose_rows(self) -> dict[str, str]:
-        """Rows by recipe that match a pattern: a part of the recipe's name, or one with *."""
-        rows = {name: row.text for name, row in self.table.rows_at(self.options.scale).items()}
+    def speed(self, runs: Sequence[Path], data: Path) -> list[str]:
+        """Arguments that measure the speed of all rows as the paper did, one run of each."""
+        assert self.table.speed is not None
+        known = {"test"} if self.data is None else self.data.splits
+        words = ["speed", *map(str, runs), "--data", str(data)]
+        words += ["--split", "test" if "test" in known else "valid"]
+        words += ["--beam", str(self.table.speed[0]), "--batch-size", str(self.table.speed[1])]
+        return [*words, *self.limited]
+
+    def _choose_rows(self) -> list[str]:
+        """Recipes that match a pattern: a part of the recipe's name, or one with *."""
+        rows = self.table.rows_at(self.options.scale)
         chosen: set[str] = set()
         for pattern in self.options.rows or ("*",):
             wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
@@ -179,26 +195,16 @@ class TablePlan:
                 names = f"expected one of {', '.join(rows)}"
                 raise ValueError(f"--rows {pattern}: no such row, {names}")
             chosen |= found
-        return {name: text for name, text in rows.items() if name in chosen}
+        return [name for name in rows if name in chosen]
 
-    def _fit_vocabulary(self) -> list[str]:
-        """Settings for the vocabulary of the data; ValueError if its task is another."""
-        if self.data is None or not self.small:
-            return []
+    def _check_task(self) -> None:
         wanted = RECIPES[next(iter(self.table.rows_at("cpu")))].task.kind
-        found = self.data.task.kind
-        if wanted != found:
+        if self.small and self.data is not None and self.data.task.kind != wanted:
             raise ValueError(
-                f"data ({self.data.folder}): {found.replace('_', ' ')}, expected "
+                f"data ({self.data.folder}): {self.data.task.kind.replace('_', ' ')}, expected "
                 f"{wanted.replace('_', ' ')} for the table {self.table.name}. `lightconv prepare "
                 "--list` shows corpora"
             )
-        source, target = self.data.vocab_sizes
-        if wanted == "language_model":
-            return [f"model.vocab={source}"]
-        share = "all" if SHARED_FILE in self.data.files() else "none"
-        sizes = [f"model.source_vocab={source}", f"model.target_vocab={target}"]
-        return [f"model.share_embeddings={share}", *sizes]
 
 
 def set_steps(steps: int | None) -> list[str]:
@@ -214,25 +220,6 @@ def set_steps(steps: int | None) -> list[str]:
         f"train.save_every={sixth}",
         f"train.log_every={max(1, steps // 30)}",
     ]
-
-
-def set_width(recipe: str, width: int | None) -> list[str]:
-    """Settings for another width of the model: heads keep theirs, inner layers the proportion."""
-    if width is None:
-        return []
-    model = RECIPES[recipe].model
-    sizes = {"model.dim": model.dim, "model.ffn_dim": model.ffn_dim}
-    for name in ("heads", "ffn_dim"):
-        for stack in ("encoder", "decoder", "layers"):
-            for place, layer in enumerate(getattr(model, stack, ())):
-                if name in vars(layer):
-                    sizes[f"model.{stack}.{place}.{name}"] = vars(layer)[name]
-        if name == "heads" and isinstance(model, Seq2SeqConfig):
-            sizes["model.source_heads"] = model.source_heads
-    head = max(model.dim // size for path, size in sizes.items() if path.endswith("heads"))
-    if width % head:
-        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
-    return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
 
 
 def write_script(table: Table, options: TableOptions) -> str:
@@ -261,10 +248,14 @@ def write_script(table: Table, options: TableOptions) -> str:
         if nodes > 1:
             launch = f"torchrun --nnodes {nodes} --nproc-per-node {gpus} {MEET} -m "
         train = [f"{launch}lightconv {shlex.join(job.train(where))}"]
-        score = job.score(where, plan.splits, options.limit)
+        score = job.score(where, plan.splits, plan.limited)
         trained.append(job.loop(train if nodes > 1 else train + score, options.seeds))
         scored.append(job.loop(score, options.seeds))
+    timed = []
+    if table.speed is not None:  # its rows have one corpus
+        words = plan.speed([job.run for job in plan.jobs], folder or root / plan.jobs[0].corpus)
+        timed = [f"# The speed of all rows.\nlightconv {shlex.join(words)}"]
     if nodes == 1:
-        return "\n\n".join(["\n".join(head), *trained])
+        return "\n\n".join(["\n".join(head), *trained, *timed])
     each = f"# On each of {nodes} machines that share these folders; HEAD is the name of one."
-    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored])
+    return "\n\n".join(["\n".join(head), each, *trained, "# Then on one of them.", *scored, *timed])

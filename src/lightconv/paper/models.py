@@ -22,22 +22,50 @@ from lightconv.models.config import (
 KERNELS = ((3, 7, 15, 31, 31, 31, 31), (3, 7, 15, 31, 31, 31))
 LM_KERNELS = (15,) * 2 + (31,) * 4 + (63,) * 11
 
+NAMES = {"attention": "self-attention", "average": "averaged attention", "conv": "CNN"}
+NAMES |= {"selfattention": "self-attention", "lightconv": "LightConv"}
+NAMES["dynamicconv"] = "DynamicConv"
 Convolution = ConvConfig | LightConvConfig | DynamicConvConfig
 Model = TypeVar("Model", Seq2SeqConfig, LanguageModelConfig)
 Models = dict[str, ModelConfig]
 
 
-def stacks(model: ModelConfig) -> dict[str, tuple[MixerConfig, ...]]:
-    """The mixers of a model by the field that holds them."""
-    names = ("encoder", "decoder") if isinstance(model, Seq2SeqConfig) else ("layers",)
-    return {name: getattr(model, name) for name in names}
+def count_layers(model: ModelConfig) -> str:
+    """`4+3 layers`."""
+    return "+".join(str(len(layers)) for layers in model.stacks.values()) + " layers"
+
+
+def describe(model: ModelConfig) -> str:
+    """Mixers and sizes: `self-attention, width 128, 2 heads, 3+3 layers`."""
+    layers = [vars(layer) for stack in model.stacks.values() for layer in stack]
+
+    def found(*names: str) -> list[str]:
+        values = sorted({layer[name] for layer in layers for name in names if layer.get(name)})
+        return [",".join(map(str, values))] if values else []
+
+    kinds = {name: _kind(stack[0], model.dim) for name, stack in model.stacks.items()}
+    parts = [f"{kind} {name}" for name, kind in kinds.items()]
+    parts = parts if len({*kinds.values()}) > 1 else [kinds.popitem()[1]]
+    parts += [f"width {model.dim}", *(f"{n} head{'s' * (n != '1')}" for n in found("heads"))]
+    parts += [count_layers(model), *(f"k={widths}" for widths in found("kernel", "window"))]
+    names = {"glu": "GLU", "dropconnect": "DropConnect"}
+    return ", ".join([*parts, *(text for name, text in names.items() if found(name))])
+
+
+def _kind(layer: MixerConfig, dim: int) -> str:
+    name, values = NAMES[layer.kind], vars(layer)
+    if values.get("normalize", "softmax") != "softmax":
+        depthwise = isinstance(layer, LightConvConfig) and layer.heads == dim
+        about = values["normalize"].replace("none", "not normalised")
+        return "depthwise CNN" if depthwise else f"{name} ({about})"
+    return name + " in windows" * bool(values.get("window"))
 
 
 def put(model: Model, layer: Convolution, *kernels: Sequence[int]) -> Model:
     """`model` with convolutions of these widths, stack by stack, in place of its mixers."""
     made: dict[str, Any] = {
         name: tuple(replace(layer, kernel=width) for width in widths)
-        for name, widths in zip(stacks(model), kernels, strict=True)
+        for name, widths in zip(model.stacks, kernels, strict=True)
     }
     return replace(model, **made)
 
@@ -46,7 +74,7 @@ def change(model: Model, *names: str, **changes: Any) -> Model:
     """`model` with changes of the mixers in these stacks; without names, in all."""
     made: dict[str, Any] = {
         name: tuple(replace(layer, **changes) for layer in layers)
-        for name, layers in stacks(model).items()
+        for name, layers in model.stacks.items()
         if not names or name in names
     }
     return replace(model, **made)
@@ -65,7 +93,7 @@ def family(
     glu  gates DynamicConv on both sides and LightConv in the encoder, as the paper's counts imply;
          of language models, both
     """
-    (first, *_), *_ = stacks(attention).values()
+    (first, *_), *_ = attention.stacks.values()
     assert isinstance(first, AttentionConfig)
     both: dict[str, Any] = {"kernel": 3, "heads": first.heads, "dropconnect": dropconnect}
     frame = replace(attention, input_dropout=input_dropout)
@@ -149,6 +177,9 @@ SOFTMAX = change(SHARING, normalize="softmax")  # LightConv
 DYNAMIC_LAYER = DynamicConvConfig(kernel=3, heads=16, dropconnect=0.1)
 DYNAMIC = put(SOFTMAX, DYNAMIC_LAYER, *KERNELS)
 AAN_DECODER = replace(EN_DE, decoder=(_AVERAGE,) * 6)
+# Section 6.2 names it for its speed.
+_BASE = replace(change(EN_DE, heads=8), dim=512, ffn_dim=2048, source_heads=8, dropout=0.1)
+AAN_BASE = replace(_BASE, decoder=(replace(_AVERAGE, ffn_dim=2048),) * 6)
 
 # --- Small twins
 
@@ -177,7 +208,7 @@ def shrink(model: ModelConfig, decoder: int = 3) -> Seq2SeqConfig:
     return replace(scale(model), dim=WIDTH, encoder=layers, decoder=last, input_dropout=0.0)
 
 
-def _shrink_all(models: Models) -> Models:
+def shrink_all(models: Models) -> Models:
     return {mixer: shrink(model) for mixer, model in models.items()}
 
 
@@ -188,10 +219,10 @@ _DEBIAN = replace(EN_DE, source_vocab=8000, target_vocab=8000)
 _DEBIAN_LM = replace(_SMALL_LM, vocab=8000, adaptive=None)
 
 SMALL_MODELS: dict[str, Models] = {
-    **{task: _shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
+    **{task: shrink_all(MODELS[task]) for task in MODELS if task.startswith(("iwslt", "wmt"))},
     "billion-word": family(_SMALL_LM, _LM_KERNELS, glu=True),
-    "cnn-dailymail": _shrink_all(MODELS["cnn-dailymail"]),
-    "debian-en-de": _shrink_all(family(_DEBIAN, KERNELS, glu=True)),
+    "cnn-dailymail": shrink_all(MODELS["cnn-dailymail"]),
+    "debian-en-de": shrink_all(family(_DEBIAN, KERNELS, glu=True)),
     "debian-lm": family(_DEBIAN_LM, _LM_KERNELS, glu=True),
-    "debian-summary": _shrink_all(family(_DEBIAN, KERNELS, glu=False)),
+    "debian-summary": shrink_all(family(_DEBIAN, KERNELS, glu=False)),
 }

@@ -12,13 +12,20 @@ from typing import Any
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
 from lightconv.models.config import ModelConfig
-from lightconv.paper.models import MODELS, SMALL_MODELS, WIDTH, shrink, stacks
-from lightconv.paper.tables import NO_INPUT_DROPOUT, TABLES
-from lightconv.paper.tasks import FITTED, TASKS, PaperTask, ours, translation
-from lightconv.recipe import Recipe
+from lightconv.paper.models import (
+    AAN_BASE,
+    MODELS,
+    NAMES,
+    SMALL_MODELS,
+    WIDTH,
+    count_layers,
+    describe,
+    shrink,
+)
+from lightconv.paper.tables import AVERAGES, DECODERS, NO_INPUT_DROPOUT, TABLES
+from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours, translation
+from lightconv.recipe import Recipe, find_recipe
 from lightconv.train.config import CosineConfig, TrainConfig
-
-NAMES = {"selfattention": "self-attention", "lightconv": "LightConv", "dynamicconv": "DynamicConv"}
 
 # --- Small twins
 
@@ -85,6 +92,8 @@ _ENCODER_GLU = {
     "model.encoder.*.glu": FITTED,
     "model.decoder.*.glu": f"{FITTED}: gating the decoder too would give 208.9M for WMT En-De",
 }
+_BASE_SIZES = "model.dim model.ffn_dim model.source_heads model.dropout model.encoder.*.heads"
+_AAN_BASE = all_from("Vaswani et al. (2017): their base model, which the paper names", _BASE_SIZES)
 _AS_DYNAMICCONV = dict.fromkeys(("model.layers", "model.layers.*.glu"), ours("as for DynamicConv"))
 
 
@@ -104,10 +113,6 @@ def _has_field(config: Any, path: Sequence[str]) -> bool:
     return hasattr(config, path[0]) and _has_field(getattr(config, path[0]), path[1:])
 
 
-def _layers(model: ModelConfig) -> str:
-    return "+".join(str(len(layers)) for layers in stacks(model).values()) + " layers"
-
-
 def _all() -> Iterator[tuple[str, Recipe]]:
     for task, models in MODELS.items():
         for mixer, model in models.items():
@@ -118,24 +123,26 @@ def _all() -> Iterator[tuple[str, Recipe]]:
                 sources = _AS_DYNAMICCONV
             elif mixer == "lightconv" and "model.encoder.*.glu" not in TASKS[task].sources:
                 sources = _ENCODER_GLU
-            about = f"{NAMES[mixer]}, {_layers(model)}{_UNREPORTED.get(name, '')}"
+            about = f"{NAMES[mixer]}, {count_layers(model)}{_UNREPORTED.get(name, '')}"
             yield name, _recipe(about, TASKS[task], model, sources)
     every = [(table, row) for table in TABLES.values() for row in table.rows]
     own = [(table, row, row.model) for table, row in every if row.model is not None]
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
     greedy = replace(full.decode, beam=1)
     for table, row, model in own:
-        changed = replace(full, decode=greedy if table.one_by_one else full.decode)
+        changed = replace(full, decode=greedy if table is DECODERS else full.decode)
         yield row.recipe, _recipe(row.about, changed, model, row.sources)
+    about = "base Transformer, averaged attention in the decoder; section 6.2: 129 sentences/s"
+    yield "wmt-en-de-aan-base", _recipe(about, full, AAN_BASE, {**AVERAGES, **_AAN_BASE})
     for task, models in SMALL_MODELS.items():
         for mixer, model in models.items():
-            about = f"small {NAMES[mixer]}, {_layers(model)}, width {model.dim}"
+            about = f"small {NAMES[mixer]}, {count_layers(model)}, width {model.dim}"
             yield f"{task}-{mixer}-small", _recipe(about, SMALL_TASKS[task], model, {})
     for table, row, model in own:
         # Rows of table 7 differ in the depth of their decoders, so all of their layers stay.
-        twin = shrink(model, 6 if table.one_by_one else 3)
-        about = f"small twin of {row.recipe}, {_layers(twin)}, width {twin.dim}"
-        changed = replace(small, decode=greedy if table.one_by_one else small.decode)
+        twin = shrink(model, 6 if table is DECODERS else 3)
+        about = f"small twin of {row.recipe}, {count_layers(twin)}, width {twin.dim}"
+        changed = replace(small, decode=greedy if table is DECODERS else small.decode)
         yield f"{row.recipe}-small", _recipe(about, changed, twin, {})
 
 
@@ -146,3 +153,26 @@ TITLES: dict[str, str] = {name: task.title for name, task in (TASKS | SMALL_TASK
 def task_of(name: str) -> str:
     """The task that a recipe's name begins with."""
     return next(task for task in TITLES if name.startswith(f"{task}-"))
+
+
+def set_width(recipe: str, width: int | None) -> list[str]:
+    """Settings for another width of the model: heads keep theirs, inner layers the proportion."""
+    if width is None:
+        return []
+    model = RECIPES[recipe].model
+    wide = ("dim", "ffn_dim", "source_heads", "heads")
+    sizes = {f"model.{name}": vars(model)[name] for name in wide if name in vars(model)}
+    for stack, layers in model.stacks.items():
+        for place, layer in enumerate(layers):
+            found = {name: size for name, size in vars(layer).items() if name in wide}
+            sizes |= {f"model.{stack}.{place}.{name}": size for name, size in found.items()}
+    head = max(model.dim // size for path, size in sizes.items() if path.endswith("heads"))
+    if width % head:
+        raise ValueError(f"--width {width}: expected a multiple of {head}, the width of a head")
+    return [f"{path}={size * width // model.dim}" for path, size in sizes.items()]
+
+
+def describe_row(recipe: str, width: int | None, settings: Sequence[str]) -> str:
+    """Name of a row of ours: mixers and sizes of its model, as they were trained."""
+    sizes = [setting for setting in settings if setting.startswith("model.")]
+    return describe(find_recipe(recipe, [*set_width(recipe, width), *sizes], RECIPES).model)

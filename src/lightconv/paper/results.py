@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightconv.config import ConfigError, differences, from_dict, read_plain, to_json
 from lightconv.console import Rows, markdown
+from lightconv.decode.speed import Speed
 from lightconv.files import replace_file
-from lightconv.paper.models import WIDTH
-from lightconv.paper.recipes import RECIPES
+from lightconv.paper.recipes import RECIPES, describe_row
 from lightconv.paper.tables import NONE, TABLES, Column, Table
 from lightconv.recipe import count_parameters
 from lightconv.train.log import open_figure
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXPERIMENT_FILE = "experiment.json"
+VOCABULARY = tuple(
+    f"model.{n}=" for n in ("share_embeddings", "vocab", "source_vocab", "target_vocab")
+)
 Scale = Literal["paper", "cpu"]
 Status = Literal["done", "diverged", "failed"]
 
@@ -57,18 +60,6 @@ class SplitScore:
     value: float
     parts: dict[str, float]
     signature: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Decoding speed on a split, with at most `sentences` in a batch."""
-
-    split: str
-    lines: int
-    seconds: float
-    tokens: int
-    engine: str
-    sentences: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +112,7 @@ class Result:
             for score in found.scores.get(column.split, ())[:1]:
                 return score.value if column.part is None else score.parts.get(column.part)
         elif found and found.speed:
-            lines = column.measured == "sentences/s"
-            count = found.speed.lines if lines else found.speed.tokens
-            return count / max(found.speed.seconds, 1e-9)
+            return found.speed.rates(column.measured)[0]
         return None
 
 
@@ -149,12 +138,16 @@ class ResultsFolder:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, to_json(experiment).encode())
-        elif changed := differences(_read(path, Experiment), experiment):
+            return cls(folder, experiment)
+        old = _read(path, Experiment)
+        # In 0.1.0 these came from the data, unless somebody had set them.
+        same = [s for s in old.settings if s in experiment.settings or not s.startswith(VOCABULARY)]
+        if changed := differences(replace(old, settings=tuple(same)), experiment):
             raise ValueError(
                 f"{folder} holds results that were made otherwise: {'; '.join(changed)}. Give "
                 "the same options, or another --name"
             )
-        return cls(folder, experiment)
+        return cls(folder, old)
 
     @classmethod
     def open(cls, folder: Path) -> "ResultsFolder":
@@ -189,12 +182,28 @@ def figures(results: Sequence[Result], column: Column) -> list[float]:
     return [value for each in results if (value := each.figure(column)) is not None]
 
 
+def choose_seed(results: Sequence[Result], column: Column) -> Result | None:
+    """The result with the best validation score; None if one that has a figure has no such."""
+    scored = [each for each in results if each.figure(column) is not None]
+    values = figures(scored, Column(name="", split="valid"))
+    return scored[values.index(max(values))] if values and len(values) == len(scored) else None
+
+
 def show_results(results: Sequence[Result], column: Column) -> str:
-    """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`."""
+    """The cell of a row over its seeds: `26.90 ± 0.20, 1 diverged`.
+
+    A column of the best seed has its figure first, `29.70 (29.40 ± 0.30)`; one of speed, measured
+    in rounds, the median, the lowest and the highest, `63.3 (62.9 to 63.5)`.
+    """
     if not results:
         return "not run"
+    speeds = [each.measured.speed for each in results if each.measured and each.measured.speed]
+    if column.measured != "score" and (timed := [speed for speed in speeds if speed.rounds]):
+        return timed[0].show(column.measured, column.digits)
     found = figures(results, column)
     shown = [show_mean(found, column.digits)] if found else []
+    if column.best and len(found) > 1 and (best := choose_seed(results, column)):
+        shown = [f"{best.figure(column):,.{column.digits}f} ({shown[0]})"]
     if column.measured == "score":  # the column of the score explains a missing speed
         counts = {s: sum(each.status == s for each in results) for s in ("diverged", "failed")}
         shown += [s if n == len(results) else f"{n} {s}" for s, n in counts.items() if n]
@@ -212,6 +221,8 @@ def _read(path: Path, cls: type[T]) -> T:
 
 
 BLUE = "#0072b2"
+BEST = "of several seeds: the test score of the best on validation (mean and deviation of all)"
+NOT_BEST = "validation was not scored: of several seeds the mean, not the best on validation"
 # Arguments of `print_groups` and `markdown`: rows by title, header, columns set to the right.
 Section = tuple[dict[str, Rows], Sequence[str], Sequence[str]]
 
@@ -251,6 +262,8 @@ class TableReport:
         small, corpus = self.experiment.scale == "cpu", self.experiment.corpus
         rows = self.table.rows_at(self.experiment.scale)
         self.rows = {n: r for n, r in rows.items() if small or RECIPES[n].task.corpus == corpus}
+        width, settings = self.experiment.width, self.experiment.settings
+        self.names = {recipe: describe_row(recipe, width, settings) for recipe in self.rows}
 
     @property
     def columns(self) -> list[Column]:
@@ -263,7 +276,9 @@ class TableReport:
         columns = [c for c in columns if c.measured != "score" or c.split not in absent]
         if not any(column.measured == "score" for column in columns):
             columns = [
-                replace(c, name=f"{c.name}, validation", split="valid") if c.split in absent else c
+                replace(c, name=f"{c.name}, validation", split="valid", best=False)
+                if c.split in absent
+                else c
                 for c in self.table.columns
             ]
         decoded = any(each.speed for each in self.measured)
@@ -288,7 +303,7 @@ class TableReport:
         ours = [f"{column.name} (ours)" for column in self.columns]
         papers = [f"{column.name} (paper, full size)" for column in self.table.columns]
         spent = ["training (ours)", "tokens/s (ours)"]
-        header = ["row", "params (ours)", "seeds", *ours, *spent, *papers]
+        header = ["row", "params (ours)", "seeds", *ours, *spent, "row (paper)", *papers]
         rows = []
         for recipe, row in self.rows.items():
             mine = self.found.get(recipe, [])
@@ -296,22 +311,23 @@ class TableReport:
             trained = [each.training for each in measured if each.training and each.scores]
             minutes = show_mean([sum(each.seconds.values()) / 60 for each in trained], 1)
             rates = [t.tokens / max(t.seconds.get("updates", 0.0), 1e-9) for t in trained]
-            cells = [row.text, f"{measured[0].parameters:,}" if measured else NONE, str(len(mine))]
+            count = f"{measured[0].parameters:,}" if measured else NONE
+            cells = [self.names[recipe], count, str(len(mine))]
             cells += [show_results(mine, column) for column in self.columns]
             cells += [f"{minutes} min" if minutes else NONE, show_mean(rates, 0) or NONE]
-            rows.append([*cells, *row.figures])
-        return {self.title: rows}, header, header[1:]
+            rows.append([*cells, row.recipe, *row.figures])
+        return {self.title: rows}, header, [name for name in header[1:] if name != "row (paper)"]
 
     def notes(self) -> list[str]:
         """Origin of the figures: commands, dates, commits, machines, signatures, failures."""
         dates, settings = sorted(result.date for result in self.every), self.experiment.settings
         lines = []
         if self.experiment.scale == "cpu":
-            lines.append(
-                "rows have the names of the paper; their twins have width "
-                f"{self.experiment.width or WIDTH} and about half of its layers (`lightconv show "
-                "RECIPE`), and are changed by the settings below"
-            )
+            lines.append("rows have the mixers and sizes of the models that were trained here")
+        if any(column.best for column in self.columns):
+            scored = [each.scores for each in self.measured if each.scores]
+            lines.append(BEST if all("valid" in each for each in scored) else NOT_BEST)
+        lines += [each.speed.origin() for each in self.measured if each.speed]
         no_split = "the data has no split {}: validation is scored in its place"
         lines += map(no_split.format, self.absent)
         lines += [f"command: {result.command}" for result in self.every]
@@ -347,7 +363,7 @@ class TableReport:
         axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
         for axis, column in zip(axes, columns, strict=True):
             self._draw_column(axis, column)
-        names = [row.text for row in self.rows.values()]
+        names = [name.replace(", ", ",\n", 1) for name in self.names.values()]
         axes[0].set_yticks(range(len(names)), names, fontsize="small")
         axes[0].set_ylim(len(names) - 0.5, -0.5)  # the first row above
         figure.suptitle(f"{self.title} (ours)", fontsize="medium")

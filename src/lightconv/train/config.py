@@ -84,8 +84,9 @@ class TrainConfig:
     """One training run; a batch on a device holds at most `max_tokens`."""
 
     max_steps: int
-    # Target tokens of one update over all devices; reached by accumulation.
-    tokens_per_update: int
+    # Batches of one update over all devices, or target tokens to reach; accumulated if need be.
+    batches_per_update: int = 0
+    tokens_per_update: int = 0
     max_tokens: int = 4096
     optimizer: OptimizerConfig = field(default_factory=AdamConfig)
     schedule: ScheduleConfig
@@ -110,10 +111,17 @@ class TrainConfig:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_steps", "tokens_per_update", "max_tokens")
+        check_counts(self, "max_steps", "max_tokens")
         check_counts(self, "validate_every", "save_every", "log_every")
-        check_from_zero(self, "clip_norm", "patience", "keep_best", "average_last", "seed")
+        check_from_zero(self, "batches_per_update", "tokens_per_update", "clip_norm")
+        check_from_zero(self, "patience", "keep_best", "average_last", "seed")
         check_shares(self, "label_smoothing", "ema")
+        batches, tokens = self.batches_per_update, self.tokens_per_update
+        if (batches > 0) == (tokens > 0):
+            raise ValueError(
+                f"batches_per_update={batches} and tokens_per_update={tokens}: exactly one of them "
+                "must be above 0"
+            )
         if self.keep_last < 2:
             # A damaged checkpoint falls back to the one before.
             raise ValueError(f"keep_last={self.keep_last} must be at least 2")

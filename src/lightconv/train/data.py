@@ -9,7 +9,6 @@ from lightconv.data.pipeline import PIPELINE_FILES
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.data.store import PAIR
 from lightconv.files import digest, inside
-from lightconv.models.config import ModelConfig, Seq2SeqConfig
 from lightconv.train.config import TrainConfig
 from lightconv.train.distributed import Group
 
@@ -40,12 +39,15 @@ class TrainingData(Protocol):
 
 
 class PreparedData:
-    """A folder of `lightconv prepare`: splits `train` and `valid`, vocabulary, tokeniser."""
+    """A folder of `lightconv prepare`: splits `train` and `valid`, vocabulary, tokeniser.
+
+    task  what it was prepared for; None if the folder has nothing but splits
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if is_prepared(self.folder):
-            Prepared.open(self.folder)  # that all files are of one preparation, and none is cut
+        # Opening it checks that all files are of one preparation, and that none is cut.
+        self.task = Prepared.open(self.folder).task if is_prepared(self.folder) else None
         self._train, self._valid = (Store(self.folder, name) for name in ("train", "valid"))
         for store in (self._train, self._valid):
             if not len(store):
@@ -69,14 +71,15 @@ class PreparedData:
             self._batches(config),
             position,
             tokens_per_update=self._enough(config),
+            batches_per_update=config.batches_per_update,
             rank=group.rank,
             ranks=group.size,
         )
 
     def tokens_per_update(self, config: TrainConfig) -> tuple[float, float]:
         epoch = self._batches(config).plan.epoch(config.seed, 0)
-        updates = len(epoch.updates(tokens=self._enough(config))) - 1
-        return float(epoch.tokens.sum()) / updates, len(epoch) / updates
+        bounds = epoch.updates(tokens=self._enough(config), batches=config.batches_per_update)
+        return float(epoch.tokens.sum()) / (len(bounds) - 1), len(epoch) / (len(bounds) - 1)
 
     def validation(self, config: TrainConfig, group: Group) -> Iterator[Batch]:
         examples = self._examples(self._valid)
@@ -93,11 +96,13 @@ class PreparedData:
         return {name: inside(self.folder, name) for name in present}
 
     def _enough(self, config: TrainConfig) -> int:
-        """Target tokens that end an update.
+        """Target tokens that end an update; 0 if it has a number of batches.
 
         The batch that reaches a number goes beyond it by half a batch on average, so half a batch
         less is asked for.
         """
+        if config.batches_per_update:
+            return 0
         tokens = self._batches(config).plan.by_length().tokens
         return max(1, config.tokens_per_update - int(tokens.sum()) // len(tokens) // 2)
 
@@ -112,24 +117,3 @@ class PreparedData:
 
     def _examples(self, store: Store) -> Pairs | Sentences:
         return Pairs(store) if self.pairs else Sentences(store)
-
-
-def check_vocabulary(model: ModelConfig, data: TrainingData, where: Path) -> None:
-    """Raises ValueError unless the model has exactly the ids of the data."""
-    pairs = isinstance(model, Seq2SeqConfig)
-    if pairs != data.pairs:
-        kinds = ("texts", "pairs of source and target")
-        raise ValueError(
-            f"{where} holds {kinds[data.pairs]}, expected {kinds[pairs]} by the recipe. Give the "
-            "data that it was made for"
-        )
-    names = ("source_vocab", "target_vocab") if pairs else ("vocab",)
-    wanted = {name: getattr(model, name) for name in names}
-    found = dict(zip(wanted, data.sizes, strict=False))
-    if found != wanted:
-        remedy = " ".join(f"--set model.{name}={size}" for name, size in found.items())
-        raise ValueError(
-            f"vocabulary ({where}): {' and '.join(map(str, found.values()))} ids, expected "
-            f"{' and '.join(map(str, wanted.values()))} by the recipe. Give the data that it was "
-            f"made for, or {remedy}"
-        )

@@ -205,7 +205,8 @@ class Loop:
         progress.position = updates.position
         progress.tokens += record.tokens
         progress.window.add(record)
-        logged = record.step % config.log_every == 0 or record.step == config.max_steps
+        due = record.step % config.log_every == 0 or record.step == config.max_steps
+        logged = due and record.step == self.trainer.step  # not if it is tried again
         with self._timed("logging"):
             progress.window.seconds += time.perf_counter() - began
             if record.skipped:

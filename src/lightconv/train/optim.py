@@ -20,7 +20,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The loss is a sum over tokens, so its gradients are large to begin with.
 FIRST_SCALE = 128.0
 LARGEST_SCALE = 2.0**24
-GROW_EVERY = 2000
+# Batches without an overflow after which the loss scale is doubled, as in fairseq.
+GROW_AFTER = 2**14
 MOST_IN_A_ROW = 10
 # Number of examples of a batch that an error lists.
 LISTED = 8
@@ -93,12 +94,15 @@ class Guard:
     """Counts the updates whose gradient was not finite, and adapts the loss scale to them.
 
     scale  factor of the loss before its backward pass; 1 except for fp16: halved when a gradient is
-           not finite, doubled after `GROW_EVERY` updates without that
+           not finite, doubled after `window` updates without that
+    steps  True if an update that is left out counts as a step all the same: not in fp16, where
+           searching for the scale is no progress
     """
 
-    def __init__(self, precision: Precision) -> None:
-        self.fixed = precision != "fp16"
+    def __init__(self, precision: Precision, batches: int = 1) -> None:
+        self.fixed = self.steps = precision != "fp16"
         self.scale = 1.0 if self.fixed else FIRST_SCALE
+        self.window = max(1, GROW_AFTER // batches)
         self.skipped = self.in_a_row = self.good = 0
 
     def count(self, *, finite: bool) -> bool:
@@ -109,7 +113,7 @@ class Guard:
             self.good = self.good + 1 if finite else 0
             if not finite:
                 self.scale /= 2.0
-            elif self.good == GROW_EVERY:
+            elif self.good >= self.window:
                 self.scale, self.good = min(self.scale * 2.0, LARGEST_SCALE), 0
         return self.in_a_row >= MOST_IN_A_ROW
 
@@ -242,23 +246,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
-
-
-def positions(batch: Batch) -> int:
-    """Positions of the largest part of a batch, padding included."""
-    return max(part.numel() for part in (*batch.inputs, batch.target))
-
-
-def halve(batch: Batch) -> tuple[Batch, Batch]:
-    """The first and the second half of the rows, each without columns of padding only."""
-
-    def cut(rows: slice) -> Batch:
-        inputs = tuple(trim(part[rows]) for part in batch.inputs)
-        numbers = None if batch.rows is None else batch.rows[rows]
-        return Batch(inputs, trim(batch.target[rows]), numbers)
-
-    def trim(part: Tensor) -> Tensor:
-        return part[:, : int((part != PAD).sum(1).max())]
-
-    middle = len(batch.target) // 2
-    return cut(slice(middle)), cut(slice(middle, None))

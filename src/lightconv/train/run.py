@@ -7,7 +7,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -107,17 +107,16 @@ class Run:
         overwrite      removes an existing run first
         allow_changes  permits changes of `train` and `decode` that a run survives
         """
-        path, new = Path(path), to_json(recipe).encode()
+        path = Path(path)
         if overwrite and path.exists():
             _remove(path)
         if (path / CONFIG_FILE).exists():
-            if _check_same(path, recipe, allow_changes=allow_changes):
-                replace_file(path / CONFIG_FILE, new)
+            _resume(path / CONFIG_FILE, recipe, allow_changes=allow_changes)
         elif path.exists() and _strange(path, {*PIPELINE_FILES}):
             raise ValueError(f"{path} exists and is not a run folder. Choose another name")
         else:
             path.mkdir(parents=True, exist_ok=True)
-            replace_file(path / CONFIG_FILE, new)
+            replace_file(path / CONFIG_FILE, to_json(recipe).encode())
         return cls.open(path)
 
     @property
@@ -374,18 +373,39 @@ def _find_checkpoint(checkpoints: "Checkpoints", group: "Group") -> "Checkpoint 
     return found if chosen is None or found is not None else checkpoints.load(int(chosen))
 
 
-def _check_same(path: Path, recipe: Any, *, allow_changes: bool) -> bool:
-    """True if something changed that may change; ValueError if something else did."""
-    old = read(path / CONFIG_FILE, type(recipe))
+def _resume(path: Path, recipe: Any, *, allow_changes: bool) -> None:
+    """Changes config.json where it may change; ValueError if something else did."""
+    old = read(path, type(recipe))
+    recipe = _keep_defaults(old, recipe)
     changed = [line for line in differences(old, recipe) if not line.startswith(WORDS)]
     fixed = [line for line in changed if not allow_changes or line.startswith(FIXED)]
     if fixed:
         hint = "" if allow_changes else ". --allow-changes permits some changes of train and decode"
         raise ValueError(
-            f"{path} was begun with another configuration: {'; '.join(fixed)}. Set these back, "
-            f"or choose another folder{hint}"
+            f"{path.parent} was begun with another configuration: {'; '.join(fixed)}. Set these "
+            f"back, or choose another folder{hint}"
         )
-    return bool(changed)
+    if changed:
+        replace_file(path, to_json(recipe).encode())
+
+
+def _keep_defaults(old: Any, new: Any) -> Any:
+    """The new recipe with defaults of the old one that are others since 0.1.0.
+
+    Then an update was a number of tokens, and neither task nor sharing came from the data.
+    """
+
+    def stays(*paths: str) -> bool:
+        return not any(recipe.is_set(path) for recipe in (old, new) for path in paths)
+
+    kept = {"task": old.task} if stays("task") else {}
+    tokens, batches = old.train.tokens_per_update, new.train.batches_per_update
+    if tokens and batches and stays("train.tokens_per_update", "train.batches_per_update"):
+        kept["train"] = replace(new.train, batches_per_update=0, tokens_per_update=tokens)
+    apart = {**vars(old.model), "share_embeddings": "decoder"}
+    if vars(new.model) == apart and stays("model.share_embeddings"):
+        kept["model"] = old.model
+    return replace(new, **kept)
 
 
 def _remove(path: Path) -> None:

@@ -25,9 +25,7 @@ from lightconv.train.optim import (
     describe,
     empty_batch,
     find_culprit,
-    halve,
     is_out_of_memory,
-    positions,
     set_seed,
 )
 
@@ -37,7 +35,8 @@ class Record(NamedTuple):
 
     nll      loss per token without label smoothing
     norm     norm of the gradient before clipping
-    skipped  the gradient was not finite, so nothing was changed
+    skipped  the gradient was not finite, so nothing was changed; in fp16 the next update has the
+             same number
     stop     a rank wants to stop
     done     False if the update was given up for that, and nothing has changed
     """
@@ -81,7 +80,10 @@ class Trainer:
         self.group = group or Group()
         self.device = next(model.parameters()).device
         self.step = 0
-        self.guard = Guard(config.precision)
+        # An estimate where tokens are counted.
+        batches = config.batches_per_update or -(-config.tokens_per_update // config.max_tokens)
+        ranks = self.group.size
+        self.guard = Guard(config.precision, ranks * -(-batches // ranks))
         # Batches of more positions did not fit into memory.
         self.largest: int | None = None
         self.ema = EMA(model, config.ema) if config.ema > 0.0 else None
@@ -120,7 +122,6 @@ class Trainer:
             return Record(self.step, math.nan, 0, lr, stop=True, done=False)
         if tokens == 0.0:
             raise ValueError("an update needs at least one target token, got none")
-        self.step += 1
         scale = self.guard.scale
         size /= tokens * scale
         finite = math.isfinite(size)
@@ -128,8 +129,10 @@ class Trainer:
             self._apply(lr, tokens, size)
         if self.guard.count(finite=finite):
             raise DivergenceError(self._explain(parts, scale))
+        number = self.step + 1
+        self.step += finite or self.guard.steps
         return Record(
-            self.step, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
+            number, loss / tokens, int(tokens), lr, nll / tokens, size, not finite, stops > 0.0
         )
 
     @torch.no_grad()
@@ -160,21 +163,17 @@ class Trainer:
         self.largest = None if least == unknown else least
 
     def values(self) -> dict[str, Any]:
-        guard = self.guard
-        return {
-            "step": self.step,
-            "skipped": guard.skipped,
-            "in_a_row": guard.in_a_row,
-            "scale": guard.scale,
-            "good": guard.good,
-            "largest": self.largest,
-        }
+        kept = ("skipped", "in_a_row", "scale", "good", "steps", "window")
+        guard = {name: getattr(self.guard, name) for name in kept}
+        return {"step": self.step, **guard, "largest": self.largest}
 
     def set_values(self, values: dict[str, Any]) -> None:
         self.step, self.largest, guard = values["step"], values["largest"], self.guard
         guard.skipped, guard.in_a_row = values["skipped"], values["in_a_row"]
         if not guard.fixed:
             guard.scale, guard.good = values["scale"], values["good"]
+            # 0.1.0 counted every update as a step and waited for 2,000 good ones.
+            guard.steps, guard.window = values.get("steps", True), values.get("window", 2000)
 
     def _apply(self, lr: float, tokens: float, norm: float) -> None:
         """One optimiser step; gradients are sums, `norm` is the norm of their mean."""
@@ -187,7 +186,7 @@ class Trainer:
             group["lr"] = lr
         self.optimizer.step()
         if self.ema is not None:
-            self.ema.update(self.step)
+            self.ema.update(self.step + 1)
 
     def _accumulate(
         self, parts: list[_Part], stop: Callable[[], bool]
@@ -230,10 +229,10 @@ class Trainer:
 
     def _remember(self, batch: Batch) -> None:
         """Batches of this size will be halved."""
-        self.largest = positions(batch) - 1
+        self.largest = batch.positions - 1
         if len(batch.target) == 1:
             raise RuntimeError(
-                f"out of memory at step {self.step + 1} with one example of {positions(batch)} "
+                f"out of memory at step {self.step + 1} with one example of {batch.positions} "
                 "positions alone. Leave out longer examples, or train a smaller model"
             )
         if self.device.type == "cuda":
@@ -242,11 +241,12 @@ class Trainer:
     def _split(self, parts: Iterable[_Part]) -> Iterator[_Part]:
         """The parts, halved until each fits or has one row."""
         for part in parts:
-            fits = self.largest is None or positions(part.batch) <= self.largest
+            fits = self.largest is None or part.batch.positions <= self.largest
             if fits or len(part.batch.target) == 1:
                 yield part
             else:
-                halves = halve(part.batch)
+                middle = len(part.batch.target) // 2
+                halves = map(part.batch.cut, (slice(middle), slice(middle, None)))
                 yield from self._split(_Part((*part.key, i), half) for i, half in enumerate(halves))
 
     def _run(self, part: _Part) -> Loss:
@@ -266,12 +266,10 @@ class Trainer:
     def _explain(self, parts: Sequence[_Part], scale: float) -> str:
         """The message of a divergence; computes the update once more to find its source."""
         if self.group.lockstep:  # one rank cannot look for itself
-            return describe(self.step, None, [])
+            return describe(self.step + 1, None, [])
         self.features = self.model.features
-        self.step -= 1  # for the same randomness
         runs = [partial(self._run, part) for part in parts]
         culprit = find_culprit(self.model, runs, scale)
-        self.step += 1
-        text = describe(self.step, culprit, [part.batch for part in parts])
+        text = describe(self.step + 1, culprit, [part.batch for part in parts])
         # It may be the batch of another rank.
         return self.group.tell(None if culprit is None else text) or text
