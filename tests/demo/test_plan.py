@@ -19,7 +19,6 @@ from lightconv.data.text import Corpus
 from lightconv.demo import run
 from lightconv.demo.plan import PLANS, headline, make_recipe, quick
 from lightconv.models.config import Seq2SeqConfig
-from lightconv.paper.models import stacks
 from lightconv.recipe import Recipe
 
 TASK = TaskConfig(kind="translation", corpus="x", metric="sacrebleu")
@@ -33,7 +32,7 @@ def test_a_plan_is_a_recipe(name: str) -> None:
     for each in (plan, quick(plan)):
         recipe = make_recipe(each, TASK, (4000, 4000), shared=True)
         assert from_dict(Recipe, tomllib.loads(to_toml(recipe))) == recipe
-        kinds = {layer.kind for layer in next(iter(stacks(recipe.model).values()))}
+        kinds = {layer.kind for layer in next(iter(recipe.model.stacks.values()))}
         assert kinds == {"lightconv", "dynamicconv"}  # both have kernels to show
         train = recipe.train
         assert train.schedule.warmup + train.schedule.period == train.max_steps  # type: ignore[union-attr]

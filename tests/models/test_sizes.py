@@ -33,6 +33,7 @@ SIZES = {
     "wmt-en-de-decoder-6 " + " ".join(name for name in RECIPES if "normalize" in name),
     260_261_888: "wmt-en-de-ablation-aan-decoder",
     310_611_968: "wmt-en-de-ablation-aan-both",
+    73_507_840: "wmt-en-de-aan-base",
     124_680_192: "wmt-en-de-decoder-1",
     153_976_832: "wmt-en-de-decoder-3",
 }

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.text import Notes, lines_of, read_lines
-from lightconv.data.vocabulary import EOS
+from lightconv.data.vocabulary import BOS, EOS, PAD
 from lightconv.decode.answer import Alignment, Answer, Output, cut, join_outputs
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import TextOptions
@@ -196,7 +196,9 @@ class Translator:
     def _output(self, source: Ids, found: Hypothesis, alignment: Alignment | None) -> Output:
         ids = [*source, *found.tokens] if self.continues else found.tokens
         if self.options.subwords:
-            text = " ".join(self._tokens.decode([token for token in ids if token != EOS]))
+            text = " ".join(
+                self._tokens.decode([token for token in ids if token not in (BOS, PAD, EOS)])
+            )
         else:
             text = self.pipeline.decode(self._target, ids)
         return Output(
