@@ -18,7 +18,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from lightconv.data.config import (
 )
 from lightconv.data.pipeline import PIPELINE_FILE, Pipeline
 from lightconv.data.subword import learn
-from lightconv.data.vocabulary import SPECIAL_TOKENS
 from lightconv.files import MANIFEST_FILE, write_manifest
 from lightconv.models import (
     AdaptiveConfig,
@@ -58,6 +56,7 @@ SECONDS = 10  # of the processor
 WALL_SECONDS = 60  # for one that waits
 MEMORY = 512 << 20  # besides twice the weights
 CASES_OF_A_PROCESS = 20
+MOST_WEIGHTS = 4 << 20
 TEXT = "the quick brown fox said: don't"
 # Errors about the text or about an option that the user chose, and about what all weights give.
 NAMELESS = re.compile(r"line 1: |quantize='int8' cannot|sentence 0 has no output|\[\] is a model")
@@ -195,12 +194,7 @@ def change_plain(data: Any, chance: Chance) -> None:
 
 
 def write_plain(path: Path, data: Any) -> None:
-    text = json.dumps(data, indent=chance_indent(data), ensure_ascii=True)
-    path.write_bytes(text.encode(errors="surrogatepass"))
-
-
-def chance_indent(data: Any) -> int | None:
-    return 1 if isinstance(data, dict) and len(data) < 100 else None
+    path.write_text(json.dumps(data, indent=1))
 
 
 def change_json(folder: Path, chance: Chance) -> None:
@@ -225,6 +219,11 @@ def change_decode(folder: Path, chance: Chance) -> None:
     }
     for name in chance.sample(list(fields), chance.randint(1, 5)):
         data.setdefault("decode", {})[name] = chance.choice(fields[name])
+    if chance.random() < 0.5:  # almost too much
+        beam = chance.choice([1, 5, 40, 100, 200])
+        length = min(4096, (1 << 23) // beam**2)
+        data["decode"] = {"beam": beam, "max_len_plus": length, "min_len": length}
+        data["decode"]["block_ngrams"] = chance.choice([0, 0, 3, 100])
     write_plain(folder / CONFIG_FILE, data)
 
 
@@ -233,38 +232,52 @@ def change_model(folder: Path, chance: Chance) -> None:
     data = json.loads((folder / CONFIG_FILE).read_bytes())
     model = data["model"]
     for _ in range(chance.randint(1, 3)):
-        stacks = [model[name] for name in ("encoder", "decoder", "layers") if name in model]
-        layers = chance.choice(stacks)
-        what = chance.random()
-        if what < 0.5 and layers:
-            layer = chance.choice(layers)
-            names = [name for name in layer if name != "kind"]
-            if "window" in layer and chance.random() < 0.5:
-                names = ["window"]
-            name = chance.choice(names)
+        layers = chance.choice([value for value in model.values() if isinstance(value, list)])
+        what, layer = chance.random(), chance.choice(layers)
+        if what < 0.2:
+            kind = chance.choice(list(LARGE))
+            layers[:] = [{"kind": kind, **LARGE[kind]}] * chance.choice([1, 2, 6, 30])
+        elif what < 0.6:
+            name = chance.choice([name for name in layer if name != "kind"])
             layer[name] = near(layer[name] or 1, chance)
-        elif what < 0.6 and layers:
-            layers.append(chance.choice(layers))
+        elif what < 0.7:
+            layers.append(dict(layer))
+        elif what < 0.8:
+            model["dim"] = chance.choice([1, 2, 3, 4, 12, 16, 64, 256])
         else:
             name = chance.choice([name for name in model if not isinstance(model[name], list)])
             model[name] = near(model[name], chance)
     write_plain(folder / CONFIG_FILE, data)
+    fit_files(folder, model, chance)
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "attention": {"heads": 1, "window": 2**20},
+    "conv": {"kernel": 4096},
+    "lightconv": {"heads": 1, "kernel": 4096, "normalize": "none"},
+    "dynamicconv": {"heads": 1, "kernel": 4096, "glu": True},
+    "average": {"ffn_dim": 10**5},
+}
+
+
+def fit_files(folder: Path, model: Any, chance: Chance) -> None:
+    """Weights and vocabularies of that size, unless it is large."""
     try:
         config: ModelConfig = from_dict(ModelConfig, model)
         empty = parameters(build_empty(config))
     except (ValueError, RuntimeError, OverflowError):
         return
-    if sum(tensor.numel() for tensor in empty.values()) > 2 << 20:
+    if sum(tensor.numel() for tensor in empty.values()) > MOST_WEIGHTS:
         return
-    chance_of = torch.Generator().manual_seed(chance.randrange(1 << 30))
-    tensors = {
-        name: torch.randn(tensor.shape, generator=chance_of) * 0.3 for name, tensor in empty.items()
-    }
-    write_weights(folder, tensors)
+    generator = torch.Generator().manual_seed(chance.randrange(1 << 30))
+    shapes = {name: tensor.shape for name, tensor in empty.items()}
+    write_weights(
+        folder, {name: 0.3 * torch.randn(shapes[name], generator=generator) for name in shapes}
+    )
     source, target = config.vocab_sizes
     sizes = {"vocab.txt": target, "vocab.source.txt": source, "vocab.target.txt": target}
     for name, size in sizes.items():
-        if (folder / name).exists() and 4 < size < 50_000:
+        if (folder / name).exists():
             lines = (folder / name).read_text().split("\n")[:-1]
             lines = [*lines, *(f"more{n}" for n in range(size))][:size]
             (folder / name).write_text("".join(f"{line}\n" for line in lines))
@@ -341,7 +354,15 @@ def change_names(folder: Path, chance: Chance) -> None:
 
 LINES = [
     *(b"", b" ", b"@@", b"</w>", b"a</w> b", b"<s>", b"<unk>", b"x y z", b"a b 3", b"\r", b"a\tb"),
-    *(b"\x1b[31m", b"\xff\xfe", b"\0", b"\xed\xa0\x80", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xae"),
+    *(
+        b"\x1b[31m",
+        b"\xff\xfe",
+        b"\0",
+        b"\xed\xa0\x80",
+        b"\xc2\x85",
+        b"\xe2\x80\xa8",
+        b"\xe2\x80\xae",
+    ),
     *(b"x" * 100_000, b"x " * 50_000, b"#version: 0.2", b"#version: 9", "\U0010ffff".encode()),
     *(b"t h", b"th e</w>", b"e </w>", b"\xc2\xad", "é".encode()),
 ]
@@ -404,8 +425,8 @@ def change_file(folder: Path, chance: Chance) -> None:
 
 CHANGES: dict[Change, int] = {
     change_json: 5,
-    change_model: 6,
-    change_decode: 3,
+    change_model: 10,
+    change_decode: 4,
     change_header: 4,
     change_values: 3,
     change_types: 1,
@@ -491,7 +512,7 @@ def run_cases(numbers: range, folder: Path, pipe: int) -> None:
     """In a process of its own: a line for each case, before the next begins."""
     warnings.simplefilter("ignore")
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = pages + MEMORY + 2 * (8 << 20)
+    most = pages + MEMORY + 2 * 4 * MOST_WEIGHTS
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for number in numbers:
         case = folder / f"case{number}"
@@ -525,13 +546,15 @@ def run(first: int, last: int, folder: Path) -> Iterator[dict[str, Any]]:
             finally:
                 os._exit(0)
         os.close(writer)
-        with open(reader) as lines:
+        with os.fdopen(reader) as lines:
             for line in lines:
                 row = json.loads(line)
                 ending = next(lines, None)
                 _, status = (0, 0) if ending else os.waitpid(child, 0)
                 code = os.waitstatus_to_exitcode(status)
-                end = json.loads(ending or json.dumps({"outcome": "ended", "fault": f"exit {code}"}))
+                end = json.loads(
+                    ending or json.dumps({"outcome": "ended", "fault": f"exit {code}"})
+                )
                 first = row["case"] + 1
                 yield row | end
                 if not ending:

@@ -50,7 +50,7 @@ def _make_check(fits: Callable[[Any], bool], text: str) -> Callable[..., None]:
             value = getattr(config, name)
             if not fits(value):
                 raise ValueError(f"{name}={value!r} must be {text}")
-            if isinstance(value, int | float) and value > most:
+            if not isinstance(value, str | None) and value > most:
                 raise ValueError(f"{name}={value!r} must be at most {most}")
 
     check.__doc__ = f"Raises ValueError unless each field is {text}, and a number at most `most`."

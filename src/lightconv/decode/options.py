@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
+from lightconv.models.config import ModelConfig
 
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
 
-
-# Words that the search of a model folder may look at for one text: a beam of 64 and 4,096 words.
-MOST_SEARCHED = 1 << 18
 LONGEST = 1 << 20  # tokens of an output
+# Bounds of the search that a folder asks for: it decides about time and memory of its reader.
+# Tokens of a text, of its longest output, numbers to be sorted, and numbers that states hold.
+SOURCE, OUTPUT, SORTED, HELD = 128, 1 << 12, 1 << 23, 1 << 27
 
 
 def _check_literals(config: object) -> None:
@@ -45,8 +46,11 @@ class DecodeConfig:
         _check_literals(self)
         check_counts(self, "beam", most=1000)
         check_counts(self, "min_len", most=LONGEST)
-        check_from_zero(self, "max_len_plus", "block_ngrams", most=LONGEST)
-        check_from_zero(self, "alpha", "coverage", "min_len_ratio", "max_len_ratio", most=100)
+        check_from_zero(self, "max_len_plus", most=LONGEST)
+        check_from_zero(
+            self, "coverage", "min_len_ratio", "max_len_ratio", "block_ngrams", most=100
+        )
+        check_from_zero(self, "alpha", most=10)
         # With a ratio the limit depends on the source, so only the search can check it.
         if self.max_len_ratio == 0.0 and self.min_len > self.max_len_plus:
             raise ValueError(
@@ -91,8 +95,7 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         _check_literals(self)
-        check_counts(self, "n_best", most=1000)
-        check_counts(self, "max_tokens", "max_sentences", "max_source", "window", most=1 << 24)
+        check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
         if self.quantize != "none" and self.engine == "torch":
             raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
 
@@ -149,16 +152,31 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(config) if each.name in values}
 
 
-def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
-    """The search of a model folder or a run: the `decode` table of its configuration."""
+def read_decode(
+    folder: Path, tables: Mapping[str, Any], model: ModelConfig | None = None
+) -> DecodeConfig:
+    """The search of a run, or of the folder of a model: the `decode` table of its configuration."""
     try:
         found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
-        words = found.beam * (found.max_len_ratio * TextOptions.max_source + found.max_len_plus)
-        if words > MOST_SEARCHED:
+        length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
+        held = 0.0
+        if model is not None:
+            *_, layers = model.stacks.values()
+            # Of each layer keys and values of its window, or the width of its kernel.
+            spans = (
+                max(
+                    2 * min(getattr(each, "window", 2) or length, length),
+                    getattr(each, "kernel", 0),
+                )
+                for each in layers
+            )
+            held = beam * model.dim * sum(spans)
+        if length > OUTPUT or beam * beam * length > SORTED or held > HELD:
             raise ValueError(
-                f"decode: beam={found.beam}, max_len_ratio={found.max_len_ratio:g} and "
-                f"max_len_plus={found.max_len_plus} may search {words:,.0f} words for one text, "
-                f"expected at most {MOST_SEARCHED:,}. Change the file, or ask for more yourself"
+                f"decode: beam={beam}, max_len_ratio={found.max_len_ratio:g} and max_len_plus="
+                f"{found.max_len_plus} take too much time or memory: {length:,.0f} tokens for a text "
+                f"of {SOURCE}, {held / (1 << 18):,.0f} MB, expected at most {OUTPUT:,}, "
+                f"{HELD >> 18} MB, and fewer of them with a larger beam. Edit the file if you trust it"
             )
         return found
     except ValueError as error:

@@ -14,9 +14,8 @@ Normalize = Literal[
     "none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"
 ]
 
-
 # Far above any model: numbers of a stranger's file become shapes and memory.
-WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS = 1 << 20, 1000, 1 << 31, 16
+WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS, LONGEST_KERNEL = 1 << 20, 1000, 1 << 31, 16, 1 << 12
 
 
 class _Checked:
@@ -24,8 +23,9 @@ class _Checked:
 
     def __post_init__(self) -> None:
         present = [name for name, value in vars(self).items() if value is not None]
-        counts = ("kernel", "heads", "window", "ffn_dim")
+        counts = ("heads", "window", "ffn_dim")
         check_counts(self, *(name for name in present if name in counts), most=WIDEST)
+        check_counts(self, *(name for name in present if name == "kernel"), most=LONGEST_KERNEL)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
 
 
@@ -102,10 +102,10 @@ class AdaptiveConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.cutoffs or any(a >= b for a, b in pairwise((0, *self.cutoffs))):
-            raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
-        if len(self.cutoffs) > MOST_BANDS:
-            raise ValueError(f"{len(self.cutoffs)} cutoffs must be at most {MOST_BANDS}")
+        rising = all(a < b for a, b in pairwise((0, *self.cutoffs)))
+        if not rising or not 1 <= len(self.cutoffs) <= MOST_BANDS:
+            some = f"1 to {MOST_BANDS} numbers that rise from above 0"
+            raise ValueError(f"cutoffs must be {some}, got {list(self.cutoffs)}")
         check_counts(self, "factor", most=WIDEST)
         if self.tie_projections and not self.tie_words:
             raise ValueError("tie_projections=true needs tie_words=true")
@@ -205,9 +205,7 @@ def _check_model(config: ModelConfig) -> None:
     check_shares(config, "dropout", "input_dropout", "activation_dropout")
     for name, layers in config.stacks.items():
         if not 1 <= len(layers) <= DEEPEST:
-            raise ValueError(
-                f"{name} must have at least one layer and at most {DEEPEST}, got {len(layers)}"
-            )
+            raise ValueError(f"{name} must have 1 to {DEEPEST} layers, got {len(layers)}")
         for place, layer in enumerate(layers):
             heads = getattr(layer, "heads", 1)
             if config.dim % heads != 0:
