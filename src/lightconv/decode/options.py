@@ -15,9 +15,9 @@ EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
 
 LONGEST = 1 << 20  # tokens of an output
-# Bounds of the search that a folder asks for: it decides about time and memory of its reader.
-# Tokens of a text, of its longest output, numbers to be sorted, and numbers that states hold.
-SOURCE, OUTPUT, SORTED, HELD = 128, 1 << 12, 1 << 23, 1 << 27
+# Bounds of the search of a folder, which decides about the time and memory of its reader: steps of
+# layers for a text of `SOURCE` tokens, candidates that are sorted, numbers that states hold.
+SOURCE, STEPS, SORTED, HELD = 128, 1 << 15, 1 << 22, 1 << 26
 
 
 def _check_literals(config: object) -> None:
@@ -152,31 +152,21 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(config) if each.name in values}
 
 
-def read_decode(
-    folder: Path, tables: Mapping[str, Any], model: ModelConfig | None = None
-) -> DecodeConfig:
-    """The search of a run, or of the folder of a model: the `decode` table of its configuration."""
+def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> DecodeConfig:
+    """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
         found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        *_, layers = model.stacks.values()
         length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
-        held = 0.0
-        if model is not None:
-            *_, layers = model.stacks.values()
-            # Of each layer keys and values of its window, or the width of its kernel.
-            spans = (
-                max(
-                    2 * min(getattr(each, "window", 2) or length, length),
-                    getattr(each, "kernel", 0),
-                )
-                for each in layers
-            )
-            held = beam * model.dim * sum(spans)
-        if length > OUTPUT or beam * beam * length > SORTED or held > HELD:
+        # Positions of the past: keys and values, or the input of a kernel.
+        spans = (getattr(each, "kernel", 0) or getattr(each, "window", 1) for each in layers)
+        held = beam * model.dim * 2 * sum(span or length for span in spans)
+        if (len(layers) + 4) * length > STEPS or beam**2 * length > SORTED or held > HELD:
             raise ValueError(
                 f"decode: beam={beam}, max_len_ratio={found.max_len_ratio:g} and max_len_plus="
-                f"{found.max_len_plus} take too much time or memory: {length:,.0f} tokens for a text "
-                f"of {SOURCE}, {held / (1 << 18):,.0f} MB, expected at most {OUTPUT:,}, "
-                f"{HELD >> 18} MB, and fewer of them with a larger beam. Edit the file if you trust it"
+                f"{found.max_len_plus} would take minutes or gigabytes for a text of {SOURCE} "
+                f"tokens and {len(layers)} layers of {model.dim}, expected a smaller beam or "
+                "shorter outputs. Edit the file if you trust it"
             )
         return found
     except ValueError as error:

@@ -23,9 +23,8 @@ class _Checked:
 
     def __post_init__(self) -> None:
         present = [name for name, value in vars(self).items() if value is not None]
-        counts = ("heads", "window", "ffn_dim")
-        check_counts(self, *(name for name in present if name in counts), most=WIDEST)
-        check_counts(self, *(name for name in present if name == "kernel"), most=LONGEST_KERNEL)
+        for names, most in ((("heads", "ffn_dim"), WIDEST), (("kernel", "window"), LONGEST_KERNEL)):
+            check_counts(self, *(name for name in present if name in names), most=most)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
 
 
