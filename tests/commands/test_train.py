@@ -161,6 +161,8 @@ def test_mistakes_are_one_line(server: Server, data: Path, tmp_path: Path) -> No
     for options, *words in (
         (("iwslt-de-en-dynamicconf", *ends), "did you mean"),
         ((path,), "--data DIR and --out RUN are needed"),
+        ((path, "--data", "x"), "--data DIR and --out RUN are needed"),
+        ((path, "--out", "x"), "--data DIR and --out RUN are needed"),
         ((path, *ends, "--set", "train.max_step=1"), "max_steps"),
         ((path, *ends, "--max-time", "soon"), "--max-time 'soon'"),
         ((path, "--data", tmp_path / "x", "--out", run), "no folder"),

@@ -113,7 +113,7 @@ def score(argv: Sequence[str]) -> int:
     parser.add_device()
     arguments = parser.parse(argv)
     folder = ModelFolder(arguments.model)
-    decode = override(read_decode(folder.path, folder.tables), arguments.set)
+    decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)
     _check_texts(arguments, folder)
 
     # These load torch, which takes its time: mistakes above are answered at once.
@@ -124,7 +124,7 @@ def score(argv: Sequence[str]) -> int:
 
     notes = Notes()
     model = folder.load(choose_device(arguments.device))
-    scorer = Scorer(model, load_pipeline(folder.path, pairs=folder.pairs), decode)
+    scorer = Scorer(model, load_pipeline(folder.path, folder.config), decode)
     as_json = arguments.format == "jsonl"
     lines = subwords = words = 0
     total = 0.0
@@ -267,7 +267,7 @@ def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) 
         if folder.pairs:
             kind, use = "translates or summarises", "translate` or `lightconv summarize"
         raise ValueError(f"{folder.path} {kind}, expected another model. Use `lightconv {use}`")
-    decode = override(read_decode(folder.path, folder.tables), arguments.set)
+    decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)
     given = vars(arguments).items()
     values = {name: value for name, value in given if name in NAMES and value is not None}
     return Options.of(decode, defaults | values, pairs=folder.pairs, sample=arguments.sample)

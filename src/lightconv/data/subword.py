@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
-from io import BytesIO
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from lightconv.console import Display
 from lightconv.data.config import BPEConfig, BytesConfig, WordsConfig
-from lightconv.data.text import lines_of
+from lightconv.data.text import read_list
 from lightconv.data.vocabulary import SPECIAL_TOKENS, SPECIALS, Vocabularies, Vocabulary
 from lightconv.processes import spread
 
@@ -29,8 +28,8 @@ END = "</w>"
 # Files of a model folder: one for both languages, or one each.
 SHARED_CODES = "codes.txt"
 PAIR_CODES = ("codes.source.txt", "codes.target.txt")
-# A hundred times the paper's largest.
-LARGEST_CODES = 64 << 20
+# Ten times the paper's largest.
+MOST_CODES = 1 << 19
 
 _PAIR = re.compile(r"([^ ]+) ([^ ]+)")
 _FASTBPE = re.compile(r"([^ ]+) ([^ ]+) [0-9]+")
@@ -55,9 +54,7 @@ class Codes:
     @classmethod
     def load(cls, path: Path) -> "Codes":
         """Reads an untrusted file of codes."""
-        if path.stat().st_size > LARGEST_CODES:
-            raise ValueError(f"{path} is longer than {LARGEST_CODES >> 20} MB: not a file of codes")
-        lines = [line.strip("\r ") for line in lines_of(BytesIO(path.read_bytes()).readline, path)]
+        lines = [line.strip("\r ") for line in read_list(path, MOST_CODES)]
         if header := _HEADER.fullmatch(lines[0]):
             version, pattern, first = header[1], _PAIR, 1
         elif lines[0].startswith("#version:"):

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import itertools
 import lzma
 import stat
@@ -46,6 +47,7 @@ class Corpus:
 
 # Far above any sentence or article: a longer line is not text, or an archive made to fill memory.
 LONGEST_LINE = 16 << 20
+LARGEST_LIST = 64 << 20  # of tokens or codes
 
 COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 
@@ -153,6 +155,14 @@ def _decode(line: bytes, name: str | Path, number: int) -> str:
             f"{name}, line {number}: byte {line[error.start]:#04x} is not UTF-8 (byte "
             f"{error.start + 1} of the line). Convert the file with iconv -t UTF-8"
         ) from None
+
+
+def read_list(path: Path, most: int, notes: Notes | None = None) -> list[str]:
+    """The lines of an untrusted file, at most so many."""
+    if path.stat().st_size > LARGEST_LIST or path.read_bytes().count(b"\n") > most:
+        size = f"{LARGEST_LIST >> 20} MB and {most:,} lines"
+        raise ValueError(f"{path} is too large to be read into memory, expected at most {size}")
+    return list(lines_of(io.BytesIO(path.read_bytes()).readline, path, notes))
 
 
 def find_files(folder: Path, what: str, shared: str, pair: tuple[str, str]) -> list[Path]:

@@ -1,12 +1,11 @@
 """Vocabularies: a text file with one token per line, in the order of the ids; free of torch."""
 
-import io
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from lightconv.data.text import Notes, find_files, lines_of
+from lightconv.data.text import Notes, find_files, read_list
 
 # In the order of the original implementation, so that its models keep their ids.
 BOS, PAD, EOS, UNK = range(4)
@@ -19,6 +18,8 @@ PAIR_FILES = ("vocab.source.txt", "vocab.target.txt")
 
 # Marks a symbol that stands twice in a dictionary of fairseq on purpose.
 OVERWRITE = "#fairseq:overwrite"
+
+MOST_TOKENS = 1 << 21
 
 
 class Vocabulary:
@@ -136,7 +137,7 @@ def _read(path: Path) -> list[str]:
         kind = "is not a file" if path.exists() else "does not exist"
         raise ValueError(f"{path} {kind}, expected a vocabulary")
     notes = Notes()
-    lines = list(lines_of(io.BytesIO(path.read_bytes()).readline, path, notes))
+    lines = read_list(path, MOST_TOKENS, notes)
     if notes.marks:
         warnings.warn(f"{path}: dropped its byte order mark", stacklevel=3)
     return lines

@@ -87,7 +87,8 @@ class Program:
             self.weights.append((instruction, name, tensor))
         if self.quantized is not None and to.column in {b.column for b in self.quantized}:
             self.quantized = None
-        self.widest = max(self.widest, instruction.kernel)
+        if op != "attend":  # which reads no rows but those that there are
+            self.widest = max(self.widest, instruction.kernel)
         self.instructions.append(instruction)
 
     def linear(

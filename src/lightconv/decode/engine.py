@@ -46,9 +46,9 @@ class EngineState:
         self.max_len = max_len
         self.position = 0
         rings = [ring for ring, _ in decoder.memories]
-        self.rings = torch.tensor([max_len if ring is None else ring for ring in rings])
+        self.rings = torch.tensor([min(ring or max_len, max_len) for ring in rings])
         self.span = max([1, *self.rings.tolist()])
-        self.is_bounded = None in rings
+        self.is_bounded = any(ring is None or ring > max_len for ring in rings)
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
         # [N, span]: the row each was at time t, in column t % span.
         self.ancestors = torch.zeros(batch, self.span, dtype=torch.int32)

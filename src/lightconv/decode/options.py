@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_type_hints
 
 from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
+from lightconv.models.config import ModelConfig
 
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
+
+LONGEST = 1 << 20  # tokens of an output
+# Bounds of the search of a folder, which decides about the time and memory of its reader: steps of
+# layers for a text of `SOURCE` tokens, candidates that are sorted, numbers that states hold.
+SOURCE, STEPS, SORTED, HELD = 128, 1 << 15, 1 << 22, 1 << 26
 
 
 def _check_literals(config: object) -> None:
@@ -38,9 +44,13 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _check_literals(self)
-        check_counts(self, "beam", "min_len")
-        check_from_zero(self, "alpha", "coverage", "block_ngrams")
-        check_from_zero(self, "min_len_ratio", "max_len_ratio", "max_len_plus")
+        check_counts(self, "beam", most=1000)
+        check_counts(self, "min_len", most=LONGEST)
+        check_from_zero(self, "max_len_plus", most=LONGEST)
+        check_from_zero(
+            self, "coverage", "min_len_ratio", "max_len_ratio", "block_ngrams", most=100
+        )
+        check_from_zero(self, "alpha", most=10)
         # With a ratio the limit depends on the source, so only the search can check it.
         if self.max_len_ratio == 0.0 and self.min_len > self.max_len_plus:
             raise ValueError(
@@ -58,8 +68,9 @@ class SampleConfig:
     seed: int = 0  # the draws of a text depend on this and on the number of the text
 
     def __post_init__(self) -> None:
-        check_positive(self, "temperature")
-        check_from_zero(self, "top_k", "seed")
+        check_positive(self, "temperature", most=1e6)
+        check_from_zero(self, "top_k")
+        check_from_zero(self, "seed", most=(1 << 63) - 1)
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p={self.top_p} must be in (0, 1]")
 
@@ -141,9 +152,22 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(config) if each.name in values}
 
 
-def read_decode(folder: Path, tables: Mapping[str, Any]) -> DecodeConfig:
+def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> DecodeConfig:
     """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
-        return from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
+        *_, layers = model.stacks.values()
+        length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
+        # Positions of the past: keys and values, or the input of a kernel.
+        spans = (getattr(each, "kernel", 0) or getattr(each, "window", 1) for each in layers)
+        held = beam * model.dim * 2 * sum(span or length for span in spans)
+        if (len(layers) + 4) * length > STEPS or beam**2 * length > SORTED or held > HELD:
+            raise ValueError(
+                f"decode: beam={beam}, max_len_ratio={found.max_len_ratio:g} and max_len_plus="
+                f"{found.max_len_plus} would take minutes or gigabytes for a text of {SOURCE} "
+                f"tokens and {len(layers)} layers of {model.dim}, expected a smaller beam or "
+                "shorter outputs. Edit the file if you trust it"
+            )
+        return found
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None

@@ -4,7 +4,6 @@ Every model decodes the same sentences with the same engine, threads, beam and b
 as long as their sources, so that models of one graph do the same work whatever their weights are.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -115,7 +114,7 @@ def measure_speed(
 
     options = Options(
         decode=DecodeConfig(beam=beam, min_len_ratio=1.0, max_len_ratio=1.0, max_len_plus=0),
-        text=TextOptions(max_sentences=batch_size, max_tokens=sys.maxsize),
+        text=TextOptions(max_sentences=batch_size, max_tokens=1 << 40),
     )
     told: list[str] = []
     backends = [choose_backend([model], options, tell=told.append) for model in models]

@@ -17,14 +17,14 @@ from torch import nn
 from lightconv.data.config import BPEConfig, PipelineConfig, SideConfig, WordsConfig
 from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline
 from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
-from lightconv.data.vocabulary import load_vocabularies
+from lightconv.data.vocabulary import PAD, load_vocabularies
 from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.backend import Backend, Model, choose_backend
 from lightconv.decode.options import Options, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import Translator
-from lightconv.models import Seq2Seq
+from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
 # Language of a text whose language is not known.
@@ -71,7 +71,7 @@ class TextModel:
     @cached_property
     def pipeline(self) -> Pipeline:
         """From text to ids and back; read when first needed."""
-        return load_pipeline(self.folder, pairs=self.pairs)
+        return load_pipeline(self.folder, self.model.config)
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """The best output for each text."""
@@ -111,7 +111,7 @@ class TextModel:
 
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
-        decode = read_decode(self.folder, self.tables)
+        decode = read_decode(self.folder, self.tables, self.model.config)
         return Options.of(decode, values, pairs=self.pairs, sample=sample)
 
     def build_translator(
@@ -171,8 +171,21 @@ def load(
     return TextModel(found, found.load(device, dtype))
 
 
-def load_pipeline(folder: Path, *, pairs: bool) -> Pipeline:
-    """The text pipeline of a model folder; ValueError if it has none.
+def load_pipeline(folder: Path, model: ModelConfig) -> Pipeline:
+    """The text pipeline of a model folder; ValueError if it has none, or one of another model."""
+    found = _read_pipeline(folder, len(model.stacks))
+    got = len(found.config.sides), *found.vocabularies().sizes(), PAD
+    wanted = len(model.stacks), *model.vocab_sizes, model.pad
+    if got != wanted:
+        raise ValueError(
+            f"{folder}: its files of text are not of this model: {got} sides, tokens of source and "
+            f"target and id of padding, expected {wanted} by its config.json"
+        )
+    return found
+
+
+def _read_pipeline(folder: Path, sides: int) -> Pipeline:
+    """The pipeline in the files of a folder.
 
     An imported model has vocabularies and perhaps codes: its texts are words with spaces between
     them. Without codes, texts must be split already if the vocabulary has continuation marks.
@@ -188,7 +201,7 @@ def load_pipeline(folder: Path, *, pairs: bool) -> Pipeline:
         ) from None
     codes = any((folder / name).exists() for name in (SHARED_CODES, *PAIR_CODES))
     config = PipelineConfig(
-        sides=(SideConfig(lang=UNKNOWN),) * (2 if pairs else 1),
+        sides=(SideConfig(lang=UNKNOWN),) * sides,
         subword=BPEConfig(merges=sum(map(len, vocabularies))) if codes else WordsConfig(),
     )
     marked = not codes and any(

@@ -30,6 +30,8 @@ UNSPACED = ("zh", "ja", "th")
 # Bytes read at a time, and characters in a window.
 BLOCK = 1 << 16
 MOST_CHARACTERS = 1 << 22
+# A model of bytes can produce line ends and commands to a terminal: they become spaces.
+CONTROLS = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
 
 T = TypeVar("T", bound=Sized)
 # Sources and targets without EOS -> the alignment of each.
@@ -202,8 +204,7 @@ class Translator:
         else:
             text = self.pipeline.decode(self._target, ids)
         return Output(
-            # A model of bytes can produce line ends.
-            text=text.replace("\n", " ").replace("\r", " "),
+            text=text.translate(CONTROLS),
             score=found.score,
             ids=found.tokens,
             tokens=self._tokens.decode(found.tokens),

@@ -113,7 +113,7 @@ def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfi
     """The folder of a model of this data, and its search."""
     folder = ModelFolder(path)
     check_data(folder.path, prepared, pairs=folder.pairs)
-    return folder, read_decode(folder.path, folder.tables)
+    return folder, read_decode(folder.path, folder.tables, folder.config)
 
 
 def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:

@@ -65,7 +65,7 @@ class Tuner:
         self.prepared = Prepared.open(self.data)
         self.examples = Examples(self.prepared, self.split, self.limit)
         if self.run is not None:
-            self.decode = read_decode(folder, self.run.recipe_tables)
+            self.decode = read_decode(folder, self.run.recipe_tables, self.run.model_config)
             pairs = isinstance(self.run.model_config, Seq2SeqConfig)
             check_data(folder, self.prepared, pairs=pairs)
         else:

@@ -14,14 +14,17 @@ Normalize = Literal[
     "none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"
 ]
 
+# Far above any model: numbers of a stranger's file become shapes and memory.
+WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS, LONGEST_KERNEL = 1 << 20, 1000, 1 << 31, 16, 1 << 12
+
 
 class _Checked:
     """Checks the fields that configurations of mixers share."""
 
     def __post_init__(self) -> None:
         present = [name for name, value in vars(self).items() if value is not None]
-        counts = ("kernel", "heads", "window", "ffn_dim")
-        check_counts(self, *(name for name in present if name in counts))
+        for names, most in ((("heads", "ffn_dim"), WIDEST), (("kernel", "window"), LONGEST_KERNEL)):
+            check_counts(self, *(name for name in present if name in names), most=most)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
 
 
@@ -98,9 +101,11 @@ class AdaptiveConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.cutoffs or any(a >= b for a, b in pairwise((0, *self.cutoffs))):
-            raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
-        check_counts(self, "factor")
+        rising = all(a < b for a, b in pairwise((0, *self.cutoffs)))
+        if not rising or not 1 <= len(self.cutoffs) <= MOST_BANDS:
+            some = f"1 to {MOST_BANDS} numbers that rise from above 0"
+            raise ValueError(f"cutoffs must be {some}, got {list(self.cutoffs)}")
+        check_counts(self, "factor", most=WIDEST)
         if self.tie_projections and not self.tie_words:
             raise ValueError("tie_projections=true needs tie_words=true")
         check_shares(self, "dropout")
@@ -131,7 +136,8 @@ class Seq2SeqConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", "source_heads", "source_vocab", "target_vocab")
+        check_counts(self, "dim", "ffn_dim", "source_heads", most=WIDEST)
+        check_counts(self, "source_vocab", "target_vocab", most=MOST_WORDS)
         check_shares(self, "attention_dropout")
         _check_model(self)
         if self.dim % self.source_heads != 0:
@@ -176,7 +182,8 @@ class LanguageModelConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", "vocab")
+        check_counts(self, "dim", "ffn_dim", most=WIDEST)
+        check_counts(self, "vocab", most=MOST_WORDS)
         _check_model(self)
 
     @property
@@ -196,8 +203,8 @@ ModelConfig = Seq2SeqConfig | LanguageModelConfig
 def _check_model(config: ModelConfig) -> None:
     check_shares(config, "dropout", "input_dropout", "activation_dropout")
     for name, layers in config.stacks.items():
-        if not layers:
-            raise ValueError(f"{name} must have at least one layer")
+        if not 1 <= len(layers) <= DEEPEST:
+            raise ValueError(f"{name} must have 1 to {DEEPEST} layers, got {len(layers)}")
         for place, layer in enumerate(layers):
             heads = getattr(layer, "heads", 1)
             if config.dim % heads != 0:

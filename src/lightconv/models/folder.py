@@ -101,12 +101,7 @@ class ModelFolder:
         count, layers = len(tensors), sum(map(len, self.config.stacks.values()))
         if count < layers:
             raise ValueError(f"{weights} has {count} tensors for {layers} layers in {CONFIG_FILE}")
-        try:
-            model = build_from(self.config, tensors, weights, f"its {CONFIG_FILE}")
-        except (RuntimeError, OverflowError) as error:
-            raise ValueError(
-                f"{self.path / CONFIG_FILE}: no such model can be built: {error}"
-            ) from None
+        model = build_from(self.config, tensors, weights, f"its {CONFIG_FILE}")
         return model.to(torch.device(device), dtype)
 
     def set_tables(self, tables: Mapping[str, Mapping[str, Any]]) -> None:

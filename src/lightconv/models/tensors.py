@@ -28,6 +28,7 @@ DTYPES = {
 }
 # A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
 LARGEST_HEADER = 8 << 20
+LONGEST_NAME = 200
 
 Tensors = Mapping[str, Tensor]
 
@@ -95,9 +96,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         what = f"a header of {header} bytes in a file of {size}"
         raise ValueError(f"{path} is damaged: {what}, expected a safetensors file")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        reason = str(error)[:300].encode("unicode_escape").decode()  # it quotes the file
+        raise ValueError(f"{path} is damaged: {reason}") from None
+    if not all(name.isprintable() and len(name) <= LONGEST_NAME for name in tensors):
+        raise ValueError(f"{path} is damaged: a tensor has a name that cannot be shown")
+    return tensors
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -128,4 +133,4 @@ def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
 
 def _some(names: list[str]) -> str:
     """The first of many names, which come from untrusted files."""
-    return f"{names[0][:100]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -114,7 +114,8 @@ class TrainConfig:
         check_counts(self, "max_steps", "max_tokens")
         check_counts(self, "validate_every", "save_every", "log_every")
         check_from_zero(self, "batches_per_update", "tokens_per_update", "clip_norm")
-        check_from_zero(self, "patience", "keep_best", "average_last", "seed")
+        check_from_zero(self, "patience", "keep_best", "average_last")
+        check_from_zero(self, "seed", most=(1 << 63) - 1)
         check_shares(self, "label_smoothing", "ema")
         batches, tokens = self.batches_per_update, self.tokens_per_update
         if (batches > 0) == (tokens > 0):

@@ -30,6 +30,7 @@ struct alignas(64) Progress {
 constexpr int64_t kFewRows = 24;    // too few for a thread to fetch all weights for
 constexpr int64_t kManyRows = 192;  // more would not stay in its cache
 constexpr int64_t kTaskRows = 16;   // of an instruction without panels
+constexpr int64_t kLongest = 1 << 27;  // rows that one row may read
 
 static void perform(const Run& run, const Instruction& i, Range rows, Range panels,
                     const Room& room, std::atomic<int64_t>& unknown) {
@@ -117,6 +118,8 @@ struct Crew {
 
   explicit Crew(const Run& r)
       : run(r), parts(cut_rows(r)), progress(parts.size() * size_t(r.count)) {
+    // Nobody has rows of this length, and larger numbers would overflow below.
+    if (run.longest < 0 || run.longest > kLongest) throw std::bad_alloc();
     width = room_width(run.longest);
     scratch_bytes = run.longest * int64_t(sizeof(void*)) +
                     kTogether * width * int64_t(sizeof(float)) + 64;
