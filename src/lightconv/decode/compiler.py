@@ -87,26 +87,20 @@ class Program:
             self.weights.append((instruction, name, tensor))
         if self.quantized is not None and to.column in {b.column for b in self.quantized}:
             self.quantized = None
-        if op != "attend":  # which reads no rows but those that there are
+        if op != "attend":  # its window is cut to the rows that exist
             self.widest = max(self.widest, instruction.kernel)
         self.instructions.append(instruction)
 
     def linear(
-        self,
-        x: Buffer,
-        weight: Tensor,
-        bias: Tensor | None,
-        to: Buffer,
-        add: Buffer | None = None,
-        **options: Any,
+        self, x: Buffer, weight: Tensor, bias: Tensor | None, to: Buffer, **options: Any
     ) -> None:
-        """to = [relu](x W^T + bias) [+ add]; weight [O, I]."""
+        """to = [relu](x W^T + bias) [+ second]; weight [O, I]."""
         O, I = weight.shape
         assert (x.size, to.size) == (I, O)
         self.work += O * I
         bias = weight.new_zeros(O) if bias is None else bias
         columns, signed, unsigned = self.panels.columns
-        options |= {"second": add, "I": I}
+        options["I"] = I
         if not self.int8:
             weights = {"bias": _whole(bias, columns), "weight": program.pack(weight, columns)}
             self.emit("linear", x, to, weights=weights, **options)
@@ -194,7 +188,7 @@ def _block(b: Program, frame: Residual, x: Buffer, write: Callable[..., None]) -
 def _feed_forward(b: Program, ffn: FeedForward, x: Buffer, add: Buffer, to: Buffer) -> None:
     hidden = b.buffer("hidden", ffn.hidden.out_features)
     linear(b, ffn.hidden, x, hidden, relu=1)
-    linear(b, ffn.output, hidden, to, add=add)
+    linear(b, ffn.output, hidden, to, second=add)
 
 
 def _source(
@@ -205,7 +199,7 @@ def _source(
     factor = (x.size // attention.heads) ** -0.5
     options = {"heads": attention.heads, "memory": number, "factor": factor}
     b.emit("attend_source", query, read, narrow=int(b.int8), **options)
-    linear(b, attention.out_proj, read, to, add=add)
+    linear(b, attention.out_proj, read, to, second=add)
 
 
 def keys_and_values(b: Program, attention: SourceAttention, x: Buffer, number: int) -> None:
@@ -240,30 +234,24 @@ def _dynamicconv(b: Program, mixer: DynamicConv, x: Buffer, add: Buffer, to: Buf
     linear(b, mixer.kernel_proj, x, kernels)
     how = program.NORMALIZATIONS.index(mixer.normalize)
     mixed = _convolve(b, mixer, x, second=kernels, normalize=how)
-    linear(b, mixer.out_proj, mixed, to, add=add)
+    linear(b, mixer.out_proj, mixed, to, second=add)
 
 
 def _lightconv(b: Program, mixer: LightConv, x: Buffer, add: Buffer, to: Buffer) -> None:
     kernels = NORMALIZATIONS[mixer.normalize](mixer.weight.detach())
     mixed = _convolve(b, mixer, _projected(b, mixer, x), weights={"weight": kernels})
-    linear(b, mixer.out_proj, mixed, to, add=add)
+    linear(b, mixer.out_proj, mixed, to, second=add)
 
 
 def _attention(b: Program, mixer: Attention, x: Buffer, add: Buffer, to: Buffer) -> None:
     projected, mixed = b.buffer("projected", 3 * x.size), b.buffer("mixed", x.size)
     linear(b, mixer.in_proj, x, projected)
     window = mixer.window or 0
-    b.emit(
-        "attend",
-        projected,
-        mixed,
-        heads=mixer.heads,
-        kernel=window,
-        left=window - 1 if mixer.causal else window // 2,
-        memory=b.memory(mixer.window, 2 * x.size) if mixer.causal else 0,
-        factor=(x.size // mixer.heads) ** -0.5,
-    )
-    linear(b, mixer.out_proj, mixed, to, add=add)
+    left = window - 1 if mixer.causal else window // 2
+    memory = b.memory(mixer.window, 2 * x.size) if mixer.causal else 0
+    options = {"heads": mixer.heads, "factor": (x.size // mixer.heads) ** -0.5}
+    b.emit("attend", projected, mixed, kernel=window, left=left, memory=memory, **options)
+    linear(b, mixer.out_proj, mixed, to, second=add)
 
 
 def _average(b: Program, mixer: Average, x: Buffer, add: Buffer, to: Buffer) -> None:
@@ -283,7 +271,7 @@ def _conv(b: Program, mixer: Conv, x: Buffer, add: Buffer, to: Buffer) -> None:
     window = b.buffer("window", mixer.kernel * x.size)
     memory = b.memory(mixer.kernel, x.size) if mixer.causal else 0
     b.emit("window", x, window, memory=memory, kernel=mixer.kernel, left=mixer.left)
-    b.linear(window, mixer.weight.detach().transpose(0, 1).flatten(1), None, to, add=add)
+    b.linear(window, mixer.weight.detach().transpose(0, 1).flatten(1), None, to, second=add)
 
 
 # Mixers of a user's own run in torch.

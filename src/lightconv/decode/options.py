@@ -17,7 +17,7 @@ Quantization = Literal["none", "int8"]
 LONGEST = 1 << 20  # tokens of an output
 # Bounds of the search of a folder, which decides about the time and memory of its reader: steps of
 # layers for a text of `SOURCE` tokens, candidates that are sorted, numbers that states hold.
-SOURCE, STEPS, SORTED, HELD = 128, 1 << 15, 1 << 22, 1 << 26
+SOURCE, STEPS, SORTED, HELD = 128, 1 << 14, 1 << 21, 1 << 26
 
 
 def _check_literals(config: object) -> None:

@@ -15,7 +15,6 @@ from lightconv.ops.vocabulary import topk
 
 Lengths = int | Sequence[int] | Tensor
 
-
 # Length, alpha -> divisor of the sum of log-probabilities; "stepwise" is of Wu et al. (2016).
 PENALTIES: dict[str, Callable[..., float]] = {
     "power": lambda length, alpha: float(length**alpha),

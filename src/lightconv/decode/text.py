@@ -177,10 +177,8 @@ def load_pipeline(folder: Path, model: ModelConfig) -> Pipeline:
     got = len(found.config.sides), *found.vocabularies().sizes(), PAD
     wanted = len(model.stacks), *model.vocab_sizes, model.pad
     if got != wanted:
-        raise ValueError(
-            f"{folder}: its files of text are not of this model: {got} sides, tokens of source and "
-            f"target and id of padding, expected {wanted} by its config.json"
-        )
+        what = "its vocabulary has (sides, source and target tokens, id of padding)"
+        raise ValueError(f"{folder}: {what} {got}, expected {wanted} by its config.json")
     return found
 
 

@@ -103,8 +103,7 @@ class AdaptiveConfig:
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in pairwise((0, *self.cutoffs)))
         if not rising or not 1 <= len(self.cutoffs) <= MOST_BANDS:
-            some = f"1 to {MOST_BANDS} numbers that rise from above 0"
-            raise ValueError(f"cutoffs must be {some}, got {list(self.cutoffs)}")
+            raise ValueError(f"cutoffs must rise from above 0, got {list(self.cutoffs)}")
         check_counts(self, "factor", most=WIDEST)
         if self.tie_projections and not self.tie_words:
             raise ValueError("tie_projections=true needs tie_words=true")
@@ -136,8 +135,7 @@ class Seq2SeqConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", "source_heads", most=WIDEST)
-        check_counts(self, "source_vocab", "target_vocab", most=MOST_WORDS)
+        check_counts(self, "source_heads", "source_vocab", "target_vocab", most=MOST_WORDS)
         check_shares(self, "attention_dropout")
         _check_model(self)
         if self.dim % self.source_heads != 0:
@@ -153,12 +151,10 @@ class Seq2SeqConfig:
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target."""
         return self.source_vocab, self.target_vocab
 
     @property
     def stacks(self) -> dict[str, tuple[MixerConfig, ...]]:
-        """Layers by the name of their field."""
         return {"encoder": self.encoder, "decoder": self.decoder}
 
 
@@ -182,7 +178,6 @@ class LanguageModelConfig:
     pad: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(self, "dim", "ffn_dim", most=WIDEST)
         check_counts(self, "vocab", most=MOST_WORDS)
         _check_model(self)
 
@@ -193,7 +188,6 @@ class LanguageModelConfig:
 
     @property
     def stacks(self) -> dict[str, tuple[MixerConfig, ...]]:
-        """Layers by the name of their field."""
         return {"layers": self.layers}
 
 
@@ -201,6 +195,7 @@ ModelConfig = Seq2SeqConfig | LanguageModelConfig
 
 
 def _check_model(config: ModelConfig) -> None:
+    check_counts(config, "dim", "ffn_dim", most=WIDEST)
     check_shares(config, "dropout", "input_dropout", "activation_dropout")
     for name, layers in config.stacks.items():
         if not 1 <= len(layers) <= DEEPEST:

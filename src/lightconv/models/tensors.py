@@ -28,7 +28,6 @@ DTYPES = {
 }
 # A header lists names, dtypes and shapes: 50 KB for the largest model of the paper.
 LARGEST_HEADER = 8 << 20
-LONGEST_NAME = 200
 
 Tensors = Mapping[str, Tensor]
 
@@ -100,7 +99,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         reason = str(error)[:300].encode("unicode_escape").decode()  # it quotes the file
         raise ValueError(f"{path} is damaged: {reason}") from None
-    if not all(name.isprintable() and len(name) <= LONGEST_NAME for name in tensors):
+    if not all(name.isprintable() and len(name) <= 200 for name in tensors):
         raise ValueError(f"{path} is damaged: a tensor has a name that cannot be shown")
     return tensors
 
