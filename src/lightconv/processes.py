@@ -38,7 +38,6 @@ EXIT_INTERRUPT = 130
 AHEAD = 2
 # Seconds a worker that died or was killed has to leave its exit code.
 PATIENCE = 10.0
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def exit_code(error: BaseException) -> int:
@@ -55,7 +54,7 @@ def exit_code(error: BaseException) -> int:
 def watch_parent(parent: int, interval: float = 0.5) -> None:
     """Kills this process when `parent` ends: by the kernel on Linux, else a thread watches."""
     if sys.platform == "linux":  # at any moment, also while no thread can run
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
     def watch() -> None:  # it may have ended before this
         while os.getppid() == parent:

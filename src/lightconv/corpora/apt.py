@@ -16,7 +16,7 @@ from lightconv.corpora import Progress
 from lightconv.files import lock, new_folder, sync
 
 # Ends with this process, however that ends; Debian always has it.
-_TIED = ("setpriv", "--pdeathsig", "KILL")
+_TIED = ("/usr/bin/setpriv", "--pdeathsig", "KILL") if Path("/usr/bin/setpriv").exists() else ()
 # Larger members of a package are not text.
 _MAX_BYTES = 8 << 20
 _NO_APT = (

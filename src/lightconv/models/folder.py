@@ -204,9 +204,8 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{folder} exists. Choose another name, or use overwrite (--overwrite)")
     is_folder = folder.is_dir() and not folder.is_symlink()
-    entries = {entry.name: entry.is_dir() for entry in folder.iterdir()} if is_folder else {}
-    strange = entries and not {CONFIG_FILE, WEIGHTS_FILE} <= entries.keys()
-    if not is_folder or strange or any(entries.values()):
+    entries = {each.name: each.is_dir() for each in folder.iterdir()} if is_folder else {"": True}
+    if any(entries.values()) or (entries and not {CONFIG_FILE, WEIGHTS_FILE} <= entries.keys()):
         raise ValueError(f"{folder} exists and is not a model folder, so it is not overwritten")
 
 

@@ -28,12 +28,10 @@ from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, PARE
 STORE = "LIGHTCONV_STORE"
 # Exit code of a rank that lost the others: the launcher knows who ended first, and reports it.
 EXIT_LOST = 76
-# Key of that file, set once all ranks have met: before that, there is nothing to save.
+# Key of that file, set once all have met: before that there is nothing to save.
 MET = "all-have-met"
 MOST = 1024
 PAUSE = 0.05
-# Seconds the other ranks have to end once one has failed or the first has ended.
-GRACE = 30.0
 _SHOW_CURSOR = b"\x1b[?25h"
 _HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
 
@@ -203,6 +201,7 @@ class Ranks(ExitStack):
 
     start  starts one, given the environment variables that only it has
     begun  true once they train; a signal before that ends them at once
+    grace  seconds that the others have once one has failed or the first has ended
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class Ranks(ExitStack):
         start: "Callable[[Mapping[str, str]], subprocess.Popen[bytes]]",
         begun: Callable[[], bool] = lambda: True,
         *,
-        grace: float = GRACE,
+        grace: float = 30.0,
     ) -> None:
         super().__init__()
         self.processes = processes
