@@ -216,7 +216,7 @@ class Examples:
         return [self.sign(metric.score(*each), search) for metric, *each in texts]
 
     def sign(self, found: Signed, search: Mapping[str, object]) -> Signed:
-        """A copy signed with split, search, `data` (digest of its ids), `texts` (of what was read)."""
+        """A copy signed with split, search, `data` (digest of all ids), `texts` (of those read)."""
         lowered = self.prepared.pipeline.config.sides[-1].lowercase
         data = self.prepared.contents.splits[self.name].digest[:8]
         fields = {"split": self.name, "data": data, "texts": self.digest, **search}

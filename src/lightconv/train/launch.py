@@ -297,9 +297,7 @@ class Ranks(ExitStack):
         rank, number = killed[0]
         if number in self._passed:
             return 128 + number  # the signal came before the rank had a handler
-        tell(
-            f"error: process {rank} of {self.processes} was ended by {signal.Signals(number).name}"
-            + (", as when memory runs out" if number == signal.SIGKILL else "")
-            + ". The same command resumes from the last checkpoint"
-        )
+        name = signal.Signals(number).name + ", as when memory runs out" * (number == 9)
+        who = f"process {rank} of {self.processes} was ended by {name}"
+        tell(f"error: {who}. The same command resumes from the last checkpoint")
         return EXIT_FAILURE
