@@ -220,3 +220,27 @@ def test_every_name_is_there(package: object) -> None:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match=r"module 'lightconv\.\w+' has no attribute 'Nothing'"):
         _ = package.Nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "arguments, code, out",
+    [
+        ("list <&-", 0, True),
+        ("list >&-", 0, False),
+        ("list 2>&-", 0, True),
+        ("no 2>&-", 2, False),
+        ("list <&- >&- 2>&-", 0, False),
+    ],
+)
+def test_closed_streams(arguments: str, code: int, out: bool) -> None:
+    """D9: nothing is said where nobody listens, and no file is opened in their place."""
+    done = start("sh", "-c", f"{sys.executable} -m lightconv {arguments}")
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (code, "", out)
+
+
+def test_no_error_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """D9"""
+    assert cli.main(["\x1b]0;title\x07\x1b[31m\u009b31m\nname é"]) == 2
+    err = capsys.readouterr().err
+    assert "\\x1b]0;title\\x07\\x1b[31m\\x9b31m name é'" in err
+    assert err.removesuffix("\n").isprintable()

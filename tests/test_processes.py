@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from lightconv import processes as workers
+from lightconv.corpora import apt
 from lightconv.processes import exit_code, spread
 from lightconv.train import DivergenceError
 
@@ -211,16 +213,18 @@ def test_exit_codes() -> None:
 
 
 WATCHED = """
-import os, signal, sys, time
+import ctypes, signal, sys
 from lightconv.processes import watch_parent
 watch_parent(int(sys.argv[1]), interval=0.05)
-signal.signal(signal.SIGTERM, lambda *_: (print("ended", flush=True), os._exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 print("ready", flush=True)
-time.sleep(600)
+ctypes.PyDLL(None).sleep(600)  # holds the GIL: no thread and no handler runs
 """
 
 
-def test_a_watched_parent_ends_its_child() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux tells children")
+def test_the_kernel_ends_a_child_that_cannot_watch() -> None:
+    """R19"""
     code = (
         "import os, subprocess, sys, time\n"
         "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
@@ -229,5 +233,91 @@ def test_a_watched_parent_ends_its_child() -> None:
     parent, lines = start("-c", code, WATCHED)
     assert lines.readline() == "ready\n"
     parent.kill()
-    assert lines.readline() == "ended\n"
+    began = time.monotonic()
+    assert lines.readline() == "", "nobody has the other end any more"
+    assert time.monotonic() - began < 2.0
     parent.communicate()
+
+
+FOREIGN = {
+    "compiler": "from lightconv.ops.build import _run; _run(['sh', '-c', 'sleep 77 & sleep 77'])",
+    "apt": "import subprocess; from lightconv.corpora.apt import _TIED as tied; "
+    "subprocess.run([*tied, 'sleep', '77'])",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_programs_of_others_end_with_the_command(
+    name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """R19: compilers, with the processes they start, and apt."""
+    if name == "apt" and not apt._TIED:
+        pytest.skip("there is no setpriv, so there is no apt of Debian")
+    mark = f"foreign-{tmp_path}"
+    code = f"import signal; signal.signal(2, signal.default_int_handler)\n{FOREIGN[name]}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "MARK": mark}, stderr=subprocess.DEVNULL
+    )
+    begin = time.monotonic()
+    while sum(b"sleep" in line for line in commands(mark)) < 1 + (name == "compiler"):
+        assert time.monotonic() - begin < 30
+        time.sleep(0.05)
+    process.send_signal(number)
+    begin = time.monotonic()
+    process.wait(30)
+    while commands(mark):
+        assert time.monotonic() - begin < 2.0
+        time.sleep(0.05)
+
+
+def commands(mark: str) -> list[bytes]:
+    """Command lines of the processes that have this mark in their environment."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with suppress(OSError):
+            if path.name.isdigit() and mark.encode() in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_bytes())
+    return found
+
+
+IMPORTING = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from lightconv import __main__, cli
+cli.COMMANDS["list"] = (f"recipes:{sys.argv[2]}", "")
+sys.argv[1:] = ["list"]
+import lightconv.commands.recipes as recipes
+def imports(argv):
+    import interrupted
+    print("went on")
+def ignores(argv):
+    class Last:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            sum(range(1000))
+    Last()
+    print("went on")
+def plain(argv):
+    os.kill(os.getpid(), signal.SIGINT)
+    print("went on")
+recipes.imports, recipes.ignores, recipes.plain = imports, ignores, plain
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("where", ["imports", "ignores", "plain"])
+def test_ctrl_c_is_quiet_where_python_is_not(where: str, tmp_path: Path) -> None:
+    """R19: a module that makes another error of it, and a place where exceptions are ignored."""
+    (tmp_path / "interrupted.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    sum(range(1000))\n"
+        "except BaseException:\n    raise ImportError('initialization failed')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING, tmp_path, where],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -131,7 +131,7 @@ def test_what_is_installed_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extra in re.findall(r"'\.\[(\w+)\]'", README):
         assert extra in project["optional-dependencies"]
-    assert project["scripts"]["lightconv"] == "lightconv.cli:main"
+    assert project["scripts"]["lightconv"] == "lightconv.__main__:main"
     assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README
     oldest = next(name for name in project["dependencies"] if name.startswith("torch"))
     assert f"every torch from {oldest.removeprefix('torch>=')} on" in README

@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
+        _fill_streams()
         if PARENT in os.environ:
             watch_parent(int(os.environ[PARENT]))
         code = _run(arguments)
@@ -63,6 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_output()
         return exit_code(error)
     return code
+
+
+def _fill_streams() -> None:
+    """Opens /dev/null for streams that are closed, or the next file would take their place."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(handle)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _drop_output() -> None:
@@ -103,7 +114,8 @@ def _describe(error: Exception) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}. `--debug` shows where"
-    return " ".join(text.split())
+    # Names in files of others may hold commands for the terminal.
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 def _help() -> str:

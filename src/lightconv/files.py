@@ -158,19 +158,22 @@ def write_manifest(folder: Path, skip: Collection[str] = ()) -> None:
     replace_file(folder / MANIFEST_FILE, (json.dumps(data, indent=2) + "\n").encode())
 
 
-def verify_manifest(folder: Path, *, quick: bool = False) -> None:
+def verify_manifest(folder: Path, names: Collection[str] = (), *, quick: bool = False) -> None:
     """Raises ValueError naming the first file that is missing or changed.
 
+    names  the files to compare, all of which must be listed; default: those listed
     quick  compare sizes only
     """
-    for name, entry in read_manifest(folder).items():
-        path = inside(folder, name)
-        size, wanted = path.stat().st_size, entry["sha256"]
-        if size != entry["bytes"]:
-            raise ValueError(f"{path}: {size} bytes, expected {entry['bytes']} by {MANIFEST_FILE}")
-        if not quick and (found := digest(path)) != wanted:
-            got, expected = f"{found[:12]}...", f"{wanted[:12]}..."
-            raise ValueError(f"{path}: SHA-256 {got}, expected {expected} by {MANIFEST_FILE}")
+    listed = read_manifest(folder)
+    for name in names or listed:
+        if name not in listed:
+            raise ValueError(f"{folder / name} is not listed in {MANIFEST_FILE}")
+        path, size, wanted = inside(folder, name), listed[name]["bytes"], listed[name]["sha256"]
+        if (found := path.stat().st_size) != size:
+            raise ValueError(f"{path}: {found} bytes, expected {size} by {MANIFEST_FILE}")
+        if not quick and (got := digest(path)) != wanted:
+            marks = f"{got[:12]}..., expected {wanted[:12]}..."
+            raise ValueError(f"{path}: SHA-256 {marks} by {MANIFEST_FILE}")
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:

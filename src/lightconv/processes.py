@@ -5,10 +5,12 @@ one is noticed at once. A `ProcessPoolExecutor` can wait forever if a worker die
 holds the lock of the queue.
 """
 
+import ctypes
 import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -36,8 +38,6 @@ EXIT_INTERRUPT = 130
 AHEAD = 2
 # Seconds a worker that died or was killed has to leave its exit code.
 PATIENCE = 10.0
-# Seconds a process has to end after SIGTERM, once its parent is gone.
-GRACE = 30.0
 
 
 def exit_code(error: BaseException) -> int:
@@ -52,17 +52,14 @@ def exit_code(error: BaseException) -> int:
 
 
 def watch_parent(parent: int, interval: float = 0.5) -> None:
-    """Sends this process SIGTERM when `parent` is no longer its parent; a thread watches.
+    """Kills this process when `parent` ends: by the kernel on Linux, else a thread watches."""
+    if sys.platform == "linux":  # at any moment, also while no thread can run
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
-    A parent that is killed cannot end its children itself.
-    """
-
-    def watch() -> None:
+    def watch() -> None:  # it may have ended before this
         while os.getppid() == parent:
             time.sleep(interval)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="parent").start()
 

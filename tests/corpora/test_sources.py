@@ -16,6 +16,7 @@ import pytest
 
 from lightconv.corpora import sources
 from lightconv.corpora.sources import SourceFiles, read_pairs, segments, unescape
+from lightconv.data import text
 from tests.corpora.packing import Files, odd_member, pack, write_folder
 
 FILES = {
@@ -305,7 +306,7 @@ def test_archives_that_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sources, "SMALL", 100_000)
+    monkeypatch.setattr(text, "SMALL", 100_000)
     monkeypatch.setattr(sources, "MAX_MEMBERS", 5)
     path = tmp_path / name
     if name == "folder":
@@ -319,7 +320,7 @@ def test_archives_that_are_refused(
 def test_a_bomb_does_not_hide_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SMALL", 100_000)
+    monkeypatch.setattr(text, "SMALL", 100_000)
     assert content(SourceFiles(pack(tmp_path / "b.tar", BOMB)), "y") == ZEROS
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -178,3 +179,17 @@ def test_the_gap_is_found_where_lengths_stop_to_agree() -> None:
     assert near > 190
     assert first_gap([], [3, 4]) == 1
     assert first_gap([5, 9], [5, 9, 7]) == 3
+
+
+@pytest.mark.parametrize("suffix, module", [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
+def test_a_file_that_grows_beyond_text(
+    suffix: str, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D9: a few bytes that would fill the disk."""
+    monkeypatch.setattr(text, "SMALL", 1 << 16)
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(module.compress(b"the same line\n" * 300_000))
+    with pytest.raises(ValueError, match=rf"text{suffix} unpacks to more than 200 times its size"):
+        list(read_lines(path))
+    path.write_bytes(module.compress(b"the same line\n" * 3_000))
+    assert len(list(read_lines(path))) == 3_000

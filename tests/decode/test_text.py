@@ -1,6 +1,7 @@
 """What `lightconv.load` returns takes text, and is the model it was before."""
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,3 +177,16 @@ def test_wrong_calls(copies: Trained, texts: Trained) -> None:
     for message, call in wrong.items():
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, copy.copy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+def test_copies_after_use(duplicate: Callable[[Any], Any], engine: str, copies: Trained) -> None:
+    """D9: the backend of the first holds addresses, which mean nothing elsewhere."""
+    model = lightconv.load(copies.model)
+    assert model.translate(["w1 w2"], engine=engine) == ["w1 w2"]
+    other = duplicate(model)
+    del model
+    assert other.translate(["w1 w2"], engine=engine) == ["w1 w2"]

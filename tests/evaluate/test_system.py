@@ -1,6 +1,9 @@
 """A model on a split: texts by hand, scores against those of its translations."""
 
+import random
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from lightconv.data.prepared import Prepared
 from lightconv.data.text import Example
 from lightconv.decode import DecodeConfig
 from lightconv.evaluate import METRICS, compute_perplexity, system
+from lightconv.evaluate.comparison import Evaluation
 from lightconv.evaluate.system import (
     Examples,
     Forms,
@@ -23,6 +27,8 @@ from lightconv.evaluate.system import (
     open_model,
     validation_metric,
 )
+from lightconv.evaluate.tune import Tuner
+from lightconv.files import write_manifest
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
@@ -139,7 +145,8 @@ def test_tokenised_text_is_scored_by_its_own_measure(tmp_path: Path) -> None:
 
 def test_the_outputs_are_those_of_translate(pairs: Prepared, model: Seq2Seq) -> None:
     _, decode = open_model(PAIRS, pairs)
-    found, forms, scores = Examples(pairs, "test").evaluate(model, decode, find_metrics(pairs))
+    examples = Examples(pairs, "test")
+    found, forms, scores = examples.evaluate(model, decode, find_metrics(pairs))
     assert forms.plain == translate(pairs, "test")
     references = pairs.references("test")
     assert [score.signature.name for score in scores] == ["sacrebleu", "chrf"]
@@ -148,7 +155,8 @@ def test_the_outputs_are_those_of_translate(pairs: Prepared, model: Seq2Seq) -> 
         assert score.value == expected.value
         signature = str(score.signature)
         assert signature.startswith(str(expected.signature).rpartition("|")[0])
-        assert "|split:test|data:9800fcc1|beam:3|penalty:power|alpha:0.7|" in signature
+        data = f"|split:test|data:9800fcc1|texts:{examples.digest}"
+        assert f"{data}|beam:3|penalty:power|alpha:0.7|" in signature
         assert "refs:lowered" not in signature
     ids = pairs.pipeline.encode(1, forms.plain)
     assert found.tokens == sum(len(each) + 1 for each in ids)
@@ -239,7 +247,8 @@ def test_a_metric_for_training(
     assert compute(model, lambda: True) < expected, "it stops when told to"
     engine = "the C++ engine" if native().library else "torch, not in the C++ engine: it needs"
     (note,) = capsys.readouterr().err.splitlines()
-    assert note.startswith(f"note: sacrebleu of 10 lines: decoding in {engine}")
+    assert re.match(r"note: sacrebleu of 10 lines, texts:\w{8}: decoding in ", note)
+    assert f" in {engine}" in note
     assert validation_metric(pairs.folder, decode, "chrf")[0] == "chrf"
     # A task that is measured by another BLEU, and one by no BLEU.
     tokenized = make(tmp_path, EXAMPLES, metric="tokenized_bleu").folder
@@ -247,3 +256,73 @@ def test_a_metric_for_training(
     assert validation_metric(GOLDEN / "data" / "summaries", decode)[0] == "sacrebleu"
     with pytest.raises(ValueError, match="perplexity is measured anyway"):
         validation_metric(GOLDEN / "data" / "text", decode)
+
+
+# --- R15: a score signs what was read
+
+
+def spoil(folder: Path, names: list[str], rng: random.Random) -> str:
+    """Changes a file of the split at random; its name."""
+    name, other = rng.sample(names, 2)
+    data = bytearray((folder / name).read_bytes())
+    lines, place, kind = data.split(b"\n"), rng.randrange(len(data)), rng.randrange(6)
+    if kind == 0:
+        data[place:] = b""
+    elif kind == 1:
+        data[place : place + 64] = bytes(len(data[place : place + 64]))
+    elif kind == 2:
+        data = bytearray((folder / other).read_bytes())
+    elif kind == 3:
+        rng.shuffle(lines)
+        data = bytearray(b"\n".join(lines))
+    if data == (folder / name).read_bytes():
+        data[place] ^= 1 << rng.randrange(8)
+    (folder / name).write_bytes(data)
+    return name
+
+
+@pytest.mark.parametrize("cases", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split", ["test", "valid"])
+def test_damaged_splits_are_not_scored(split: str, cases: int, tmp_path: Path) -> None:
+    """R15: no byte of a split that evaluate, tune or --metric reads can change unnoticed."""
+    folder, rng = tmp_path / "data", random.Random(15)
+    shutil.copytree(GOLDEN / "data" / "pairs", folder)
+    intact = {path.name: path.read_bytes() for path in folder.glob(f"{split}.*")}
+    assert len(intact) == 6, "ids, offsets and texts of both sides"
+    for _ in range(cases):
+        Examples(Prepared.open(folder), split)
+        name = spoil(folder, sorted(intact), rng)
+        with pytest.raises(ValueError, match=rf"prepared data .*{name}"):
+            Examples(Prepared.open(folder), split)
+        (folder / name).write_bytes(intact[name])
+    (folder / f"{split}.target.txt").write_bytes(b"")
+    readers: list[Callable[[], object]] = [
+        lambda: Evaluation(model=PAIRS, data=folder, split=split).run(),
+        lambda: Tuner(PAIRS, folder, split=split),
+        *([lambda: validation_metric(folder, DecodeConfig())] if split == "valid" else []),
+    ]
+    for read in readers:
+        with pytest.raises(ValueError, match=r"target.txt: 0 bytes, expected"):
+            read()
+
+
+def test_the_signature_changes_with_what_was_read(tmp_path: Path) -> None:
+    """R15: also for a folder whose manifest fits: another text, another signature."""
+    found = []
+    for change in ("", "source.bin", "target.txt", "train.source.bin"):
+        folder = tmp_path / f"data{change}"
+        shutil.copytree(GOLDEN / "data" / "pairs", folder)
+        if change:
+            path = folder / (change if change.startswith("train") else f"test.{change}")
+            data = bytearray(path.read_bytes())
+            data[-2] ^= 1
+            path.write_bytes(data)
+            write_manifest(folder)
+        examples = Examples(Prepared.open(folder), "test")
+        (score,) = examples.score(examples.references, [METRICS["chrf"]], {})
+        found.append(dict(score.signature.fields))
+    whole, source, target, training = found
+    assert whole == training, "training data is not read"
+    assert [each["data"] for each in found] == ["9800fcc1"] * 4, "what the header claims"
+    few = Examples(Prepared.open(tmp_path / "data"), "test", 7).digest
+    assert len({whole["texts"], source["texts"], target["texts"], few}) == 4

@@ -8,7 +8,8 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
+from lightconv import files
 from lightconv.config import to_dict
 from lightconv.config.text import parse_plain
 from lightconv.data import Vocabularies, Vocabulary
+from lightconv.files import digest
 from lightconv.models import (
     AdaptiveConfig,
     AttentionConfig,
@@ -32,6 +35,7 @@ from lightconv.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
+from lightconv.models import folder as model_folder
 from lightconv.models.folder import ModelFolder, build
 
 PAIR = Seq2SeqConfig(
@@ -297,20 +301,69 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(tmp_path / "cats") == {*OWN_FILES, "vocab.txt"}
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
-def test_damage_anywhere_is_found(name: str, tmp_path: Path) -> None:
-    """Every byte counts: also numbers of the weights, which no other check sees."""
-    model = make(TEXT)
-    words = Vocabulary.of("abcde")
-    rng = random.Random(name)
-    for case in range(20):
-        folder = tmp_path / str(case)
-        model.save(folder, vocabulary=words)
-        data = bytearray((folder / name).read_bytes())
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        (folder / name).write_bytes(data)
+def damage(folder: Path, names: Sequence[str], rng: random.Random) -> str:
+    """Changes one file at random and sets its time back; returns its name."""
+    name, other = rng.sample(names, 2)
+    path = folder / name
+    old, data = path.stat(), bytearray(path.read_bytes())
+    # The end of the manifest and spaces in it say nothing.
+    place, kind = rng.randrange(len(data) - 1), rng.randrange(5 if name != "manifest.json" else 3)
+    if kind == 0:
+        data[place:] = b""
+    elif kind == 1:
+        data[place : place + 512] = bytes(len(data[place : place + 512]))
+    elif kind == 2:
+        data = bytearray((folder / other).read_bytes())
+    elif kind == 4:
+        data[place : place + 1] = b""
+    if data == path.read_bytes():
+        data[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    return name
+
+
+@pytest.mark.parametrize("cases", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_damage_anywhere_is_found(
+    cases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R16: every byte counts, also numbers of the weights, which no other check sees.
+
+    The folder has been loaded before, and is remembered.
+    """
+    folder, rng = tmp_path / "model", random.Random(16)
+    make(TEXT).save(folder, vocabulary=Vocabulary.of("abcde"))
+    intact = {path.name: path.read_bytes() for path in folder.iterdir()}
+    names = sorted({*intact} - {"README.md"})
+    monkeypatch.setattr(model_folder, "OLD_ENOUGH", 20_000_000)
+    for _ in range(cases):
+        time.sleep(0.025)
+        ModelFolder(folder).load()
+        assert folder in model_folder._VERIFIED
+        name = damage(folder, names, rng)
         with pytest.raises(ValueError, match=re.escape(str(folder))):
             ModelFolder(folder).load()
+        (folder / name).write_bytes(intact[name])
+
+
+def test_a_folder_is_read_once_until_it_changes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Path] = []
+
+    def count(path: Path) -> str:
+        calls.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(files, "digest", count)
+    ModelFolder(folder).load()
+    first, now = len(calls), time.time_ns()
+    ModelFolder(folder).load()
+    assert len(calls) == 2 * first, "too young: a change could go unnoticed"
+    monkeypatch.setattr(model_folder, "time_ns", lambda: now + 10**12)
+    for _ in range(3):
+        ModelFolder(folder).load()
+    assert len(calls) == 3 * first
 
 
 def test_a_card_may_be_edited_and_tables_replaced(folder: Path) -> None:

@@ -23,6 +23,7 @@ from lightconv.evaluate.metrics import (
     Score,
     Summed,
     TokenizedBLEU,
+    digest_lines,
     find_metric,
 )
 from lightconv.files import write_file
@@ -181,12 +182,16 @@ def _results(metrics: Sequence[Metric], options: Namespace) -> Iterator[Score | 
     for warning in (notes.warning(), *_doubts(metrics, hypotheses)):
         if warning is not None:
             tell(f"warning: {warning}")
-    if not against:
-        return (metric.score(hypotheses, *others) for metric in metrics)
-    *references, baseline = others
+    references = others[: len(options.references)]
     compare = partial(paired_bootstrap, samples=options.samples, seed=options.seed)
-    summed = (metric for metric in metrics if isinstance(metric, Summed))
-    return (compare(metric, hypotheses, baseline, *references) for metric in summed)
+    for metric in metrics:
+        found: Score | Comparison
+        if against and isinstance(metric, Summed):
+            found = compare(metric, hypotheses, others[-1], *references)
+        else:
+            found = metric.score(hypotheses, *references)
+        signature = found.signature.extend({"texts": digest_lines(*references)})
+        yield replace(found, signature=signature)
 
 
 def _doubts(metrics: Sequence[Metric], hypotheses: Sequence[str]) -> Iterator[str]:

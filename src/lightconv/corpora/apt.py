@@ -15,6 +15,8 @@ from typing import Any
 from lightconv.corpora import Progress
 from lightconv.files import lock, new_folder, sync
 
+# Ends with this process, however that ends; Debian always has it.
+_TIED = ("/usr/bin/setpriv", "--pdeathsig", "KILL") if Path("/usr/bin/setpriv").exists() else ()
 # Larger members of a package are not text.
 _MAX_BYTES = 8 << 20
 _NO_APT = (
@@ -146,7 +148,7 @@ class _Apt:
     def _run(self, command: str, *arguments: str, check: bool = True, **options: Any) -> str:
         """Output of a command; `options` are those of Popen. ValueError if the command fails."""
         done: Any = subprocess.run(
-            [command, "-c", str(self.config), *arguments],
+            [*_TIED, command, "-c", str(self.config), *arguments],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=os.environ | {"LC_ALL": "C.UTF-8"},
@@ -179,7 +181,7 @@ def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
     tool = shutil.which("dpkg-deb")
     if tool is None:
         raise ValueError(f"{package}: reading it needs dpkg-deb, which comes with apt. {_NO_APT}")
-    command = [tool, "--fsys-tarfile", str(package)]
+    command = [*_TIED, tool, "--fsys-tarfile", str(package)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         try:

@@ -22,14 +22,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lightconv.corpora import Progress
-from lightconv.data.text import lines_of, side_by_side
+from lightconv.data.text import check_growth, lines_of, side_by_side
 from lightconv.files import inside, replace_file
 
 # The corpus with the most files has 1.4 million questions and 312,085 stories.
 MAX_MEMBERS = 2_000_000
-# Text shrinks to a third or a tenth when it is packed; small files may shrink more.
-MAX_GROWTH = 200
-SMALL = 64 << 20
 LARGEST_COPY = 64 << 20
 BLOCK = 1 << 18
 
@@ -263,7 +260,7 @@ def _tar_contents(archive: Path, stream: io.BufferedReader, links: set[str]) -> 
 def _zip_contents(archive: Path, links: set[str]) -> Contents:
     with zipfile.ZipFile(archive) as zipped:
         files = [info for info in zipped.infolist() if not info.is_dir()]
-        _check_growth(archive.stat().st_size, sum(info.file_size for info in files), archive)
+        check_growth(archive.stat().st_size, sum(info.file_size for info in files), archive)
         for info in files:
             if stat.S_ISLNK(info.external_attr >> 16):
                 links.add(PurePosixPath(info.filename).name)
@@ -292,14 +289,6 @@ def _unpacked(stream: Any, where: object, size: int) -> "io.BufferedReader[Any]"
         return plain
     blocks = _guarded(gzip.GzipFile(fileobj=plain), where, size)
     return io.BufferedReader(_Stream(blocks), BLOCK)
-
-
-def _check_growth(packed: int, size: int, where: object) -> None:
-    if size > MAX_GROWTH * packed + SMALL:
-        raise ValueError(
-            f"{where} unpacks to more than {MAX_GROWTH} times its size, which text never does. "
-            "Fetch it from its owner"
-        )
 
 
 @contextmanager
@@ -331,7 +320,7 @@ def _guarded(stream: Any, where: object, packed: int | None = None) -> Iterator[
         while block := stream.read(BLOCK):
             count += len(block)
             if packed is not None:
-                _check_growth(packed, count, where)
+                check_growth(packed, count, where)
             yield block
 
 

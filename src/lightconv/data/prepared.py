@@ -16,7 +16,7 @@ from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.data.config import FilterConfig, PipelineConfig, TaskConfig
 from lightconv.data.pipeline import PIPELINE_FILE, PIPELINE_FILES, Pipeline, without_format
 from lightconv.data.store import PAIR, TEXT, Store, damaged
-from lightconv.files import MANIFEST_FILE, inside, read_manifest, verify_manifest
+from lightconv.files import inside, verify_manifest
 
 # Reasons to leave out an example, in the order of the checks: it is counted once.
 REASONS = ("empty", "short", "long", "ratio")
@@ -212,22 +212,23 @@ class Prepared:
         present = [name for name in PIPELINE_FILES if (self.folder / name).exists()]
         return {name: inside(self.folder, name) for name in present}
 
-    def verify(self, *, quick: bool = False) -> None:
-        """Raises ValueError if a file is not as it was written; `quick` compares sizes only."""
+    def verify(self, split: str = "", *, quick: bool = False) -> None:
+        """Raises ValueError if a file, or one of a split, is not as it was written.
+
+        quick  compare sizes only
+        """
+        names = [path.name for path in self.folder.glob(f"{split}.*")] if split else []
         try:
-            verify_manifest(self.folder, quick=quick)
+            verify_manifest(self.folder, names, quick=quick)
         except ValueError as error:
             raise damaged(self.folder, str(error)) from None
 
     def _check_files(self) -> None:
         self.verify(quick=True)
-        listed = read_manifest(self.folder)
-        for name in (PREPARED_FILE, *self.files()):
-            path = self.folder / name
-            if name not in listed:
-                raise damaged(path, f"not listed in {MANIFEST_FILE}")
-            if files.digest(path) != listed[name]["sha256"]:
-                raise damaged(path, f"changed since it was written, by {MANIFEST_FILE}")
+        try:
+            verify_manifest(self.folder, [PREPARED_FILE, *self.files()])
+        except ValueError as error:
+            raise damaged(self.folder, str(error)) from None
 
     def _open_store(self, split: str) -> Store:
         store = Store(self.folder, split)

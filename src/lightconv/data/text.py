@@ -49,6 +49,10 @@ class Corpus:
 LONGEST_LINE = 16 << 20
 LARGEST_LIST = 64 << 20  # of tokens or codes
 
+# Text shrinks to a third or a tenth when it is packed; small files may shrink more.
+MAX_GROWTH = 200
+SMALL = 64 << 20
+
 COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 
 
@@ -191,10 +195,22 @@ def check_file(path: Path) -> None:
         raise ValueError(f"{path} is empty, expected lines of text")
 
 
+def check_growth(packed: int, size: int, where: object) -> None:
+    """Raises ValueError if `packed` bytes have become more than text would."""
+    if size > MAX_GROWTH * packed + SMALL:
+        raise ValueError(
+            f"{where} unpacks to more than {MAX_GROWTH} times its size, which text never does. "
+            "Fetch it from its owner"
+        )
+
+
 def _read(path: Path, notes: Notes) -> Iterator[str]:
+    kind = COMPRESSED.get(path.suffix.lower())
     try:
-        with COMPRESSED.get(path.suffix.lower(), Path.open)(path, "rb") as file:
+        with (kind or Path.open)(path, "rb") as file:
             for line in lines_of(file.readline, path, notes):
+                if kind is not None:
+                    check_growth(path.stat().st_size, file.tell(), path)
                 notes.returns += line.endswith("\r")
                 yield line.removesuffix("\r")
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:

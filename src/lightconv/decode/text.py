@@ -48,6 +48,10 @@ class TextModel:
         # The last backend, and the options and parameters it was made for.
         self._backend: tuple[Any, Backend] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """State for copy and pickle; a backend holds addresses and is made anew."""
+        return self.__dict__ | {"_backend": None}
+
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.model(*inputs)
         return found

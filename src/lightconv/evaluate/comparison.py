@@ -94,7 +94,7 @@ def unigram_baseline(examples: Examples) -> float:
 
     EOS counts as a token; every count is increased by one.
     """
-    train = examples.prepared.store("train")
+    train = Examples(examples.prepared, "train").store
     tokens = train.column(train.sides[-1]).tokens
     counts = np.bincount(tokens, minlength=examples.prepared.vocab_sizes[-1]) + 1.0
     counts[EOS] += len(train)

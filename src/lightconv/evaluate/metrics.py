@@ -9,10 +9,11 @@ cannot split further: their bytes in hexadecimal.
 ROUGE is that of the script ROUGE-1.5.5 with -m -a -n 2; see docs/evaluation.md.
 """
 
+import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -66,6 +67,12 @@ class Signature:
     def __str__(self) -> str:
         pairs = {**self.fields, "lightconv": __version__}
         return "|".join([self.name, *(f"{key}:{value}" for key, value in pairs.items())])
+
+
+def digest_lines(*columns: Iterable[object]) -> str:
+    """The field `texts` of a signature: a digest of sources and references as they were read."""
+    lines = (f"{line}\n" for column in columns for line in (*column, ""))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

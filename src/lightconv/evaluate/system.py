@@ -12,6 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lightconv.config import to_dict
 from lightconv.console import tell
 from lightconv.data.pipeline import PIPELINE_FILES, Pipeline
@@ -30,6 +33,7 @@ from lightconv.evaluate.metrics import (
     Score,
     TokenizedBLEU,
     compute_perplexity,
+    digest_lines,
     find_metric,
 )
 from lightconv.models import LanguageModel, Seq2Seq
@@ -141,12 +145,16 @@ def check_data(model: Path, prepared: Prepared, *, pairs: bool) -> None:
 
 
 class Examples:
-    """The first `most` examples of a split of prepared data; None: all of them."""
+    """The first `most` examples of a split of prepared data; None: all of them.
+
+    ValueError if a byte of the split is not as it was written.
+    """
 
     def __init__(self, prepared: Prepared, name: str, most: int | None = None) -> None:
         self.prepared = prepared
         self.name = name
         self.store = prepared.store(name)
+        prepared.verify(name)
         self.count = len(self.store) if most is None else min(most, len(self.store))
 
     @cached_property
@@ -154,9 +162,20 @@ class Examples:
         texts = self.prepared.references(self.name)[: self.count]
         return of_texts(self.prepared, texts, tokenized=self.prepared.tokenized)
 
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what is read and scored: ids of the sources, references in both forms."""
+        return digest_lines(self.sources(), *self.references)
+
+    @cached_property
+    def _ids(self) -> list[NDArray[Any]]:
+        """A copy, read once: later changes of the file change neither outputs nor digest."""
+        tokens, sizes = self.store.column(self.store.sides[0]).take(np.arange(self.count))
+        return np.split(tokens, np.cumsum(sizes))[:-1]
+
     def sources(self) -> Iterator[list[int]]:
         """Ids of the sources, or of the texts, without EOS."""
-        return (self.store[row][0].tolist() for row in range(self.count))
+        return (ids.tolist() for ids in self._ids)
 
     def search(
         self,
@@ -197,10 +216,10 @@ class Examples:
         return [self.sign(metric.score(*each), search) for metric, *each in texts]
 
     def sign(self, found: Signed, search: Mapping[str, object]) -> Signed:
-        """A copy with split, data and search in its signature; `data` is a digest of the ids."""
+        """A copy signed with split, search, `data` (digest of all ids), `texts` (of those read)."""
         lowered = self.prepared.pipeline.config.sides[-1].lowercase
-        digest = self.prepared.contents.splits[self.name].digest[:8]
-        fields = {"split": self.name, "data": digest, **search}
+        data = self.prepared.contents.splits[self.name].digest[:8]
+        fields = {"split": self.name, "data": data, "texts": self.digest, **search}
         signature = found.signature.extend({"refs": "lowered"} | fields if lowered else fields)
         return replace(found, signature=signature)
 
@@ -284,7 +303,7 @@ def validation_metric(
     metric = find_metric(name, task.target_lang)
     examples = Examples(prepared, "valid", VALIDATION_LINES)
     references = examples.references.for_metric(metric)
-    notes = [f"note: {metric.name} of {len(references)} lines"]
+    notes = [f"note: {metric.name} of {len(references)} lines, texts:{examples.digest}"]
 
     def compute(model: Seq2Seq | LanguageModel, hurry: Callable[[], bool]) -> float:
         assert isinstance(model, Seq2Seq)

@@ -99,6 +99,7 @@ class Tuner:
             "value": abs(best.value),
             "split": self.split,
             "data": self.prepared.contents.splits[self.split].digest,
+            "texts": self.examples.digest,
             "lines": self.examples.count,
             "averaged": list(best.averaged),
         }

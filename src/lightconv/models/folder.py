@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Self
 
 from lightconv.config import from_dict, read_plain, to_dict
@@ -42,8 +43,9 @@ RUN_MODEL = "model"
 OWN_NAMES = ("format", "version", "model")
 # First bytes of a zip archive of torch.save and of bare pickles.
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-# Manifests verified by this process, with the state of the files at that time.
-_VERIFIED: set[tuple[object, ...]] = set()
+# Folders verified by this process, with the inodes and times of their files, and its age in ns.
+OLD_ENOUGH = 1_000_000_000
+_VERIFIED: dict[Path, dict[str, tuple[int, int]]] = {}
 
 
 class ModelFolder:
@@ -72,9 +74,10 @@ class ModelFolder:
         """Compares all files with the manifest; folders of lightconv 0.1 have none."""
         if not (self.path / MANIFEST_FILE).exists():
             return
-        stats = [path.stat() for path in sorted(self.path.iterdir())]
-        state = (self.path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
-        if state in _VERIFIED:
+        stats = {path.name: path.stat() for path in self.path.iterdir()}
+        # The time of a change (ctime) cannot be set back.
+        state = {name: (found.st_ino, found.st_ctime_ns) for name, found in stats.items()}
+        if _VERIFIED.get(self.path) == state:
             return
         try:
             verify_manifest(self.path)
@@ -83,7 +86,9 @@ class ModelFolder:
                 f"{error}. The folder is damaged: copy or export it again. If you changed the file "
                 f"yourself, remove {self.path / MANIFEST_FILE}"
             ) from None
-        _VERIFIED.add(state)
+        # A change within a tick of the clock would leave the time as it is.
+        if max(time for _, time in state.values()) < time_ns() - OLD_ENOUGH:
+            _VERIFIED[self.path] = state
 
     def load(
         self, device: "torch.device | str" = "cpu", dtype: "torch.dtype | None" = None
@@ -194,9 +199,8 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{folder} exists. Choose another name, or use overwrite (--overwrite)")
     is_folder = folder.is_dir() and not folder.is_symlink()
-    entries = {entry.name: entry.is_dir() for entry in folder.iterdir()} if is_folder else {}
-    strange = entries and not {CONFIG_FILE, WEIGHTS_FILE} <= entries.keys()
-    if not is_folder or strange or any(entries.values()):
+    entries = {each.name: each.is_dir() for each in folder.iterdir()} if is_folder else {"": True}
+    if any(entries.values()) or (entries and not {CONFIG_FILE, WEIGHTS_FILE} <= entries.keys()):
         raise ValueError(f"{folder} exists and is not a model folder, so it is not overwritten")
 
 
@@ -248,10 +252,8 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f'not a model of lightconv, expected "format": "{FORMAT}"')
     if data.get("version") != VERSION or isinstance(data["version"], bool):
-        raise ValueError(
-            f"version {str(data.get('version'))[:20]}, expected {VERSION}. A newer lightconv may "
-            "read it"
-        )
+        got = str(data.get("version"))[:20]
+        raise ValueError(f"version {got}, expected {VERSION}. A newer lightconv may read it")
     model: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
     tables = {name: table for name, table in data.items() if name not in OWN_NAMES}
     for name, table in tables.items():
@@ -261,11 +263,10 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) -> str:
-    own = {"format": FORMAT, "version": VERSION, "model": to_dict(model)}
-    taken = [name for name in tables if name in own]
-    if taken:
+    data = {"format": FORMAT, "version": VERSION, "model": to_dict(model)}
+    if taken := [name for name in tables if name in data]:
         raise ValueError(f"tables must not be called {taken[0]!r}")
-    data = own | {name: dict(table) for name, table in tables.items()}
+    data |= {name: dict(table) for name, table in tables.items()}
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -298,8 +299,7 @@ def _card(
     rows |= {"parameters": f"{parameters:,}", "width": str(config.dim)}
     rows |= {stack: describe_layers(layers) for stack, layers in config.stacks.items()}
     if isinstance(config, LanguageModelConfig):
-        title = "Language model"
-        rows["vocabulary"] = f"{config.vocab:,}"
+        title, rows["vocabulary"] = "Language model", f"{config.vocab:,}"
         text_call = 'model.generate(["a text"])  # continues the text'
         call = "scores = model(tokens)  # int64 [B, T] -> [B, T, V]"
     else:

@@ -27,6 +27,9 @@ FLAGS = (
 )
 # GCC alone: its predictive commoning trades loads for moves in the tap loops.
 GCC_FLAGS = ("-fno-predictive-commoning",)
+# Runs a compiler in a group that is killed once the other end of stdin is closed, as by the end of
+# this process, however it ends.
+_TIED = 'exec 3<&0; (read _ <&3; kill -9 0) & "$@" </dev/null; code=$?; kill -9 $!; exit $code'
 _X86 = ("x86_64", "AMD64", "amd64")
 
 
@@ -136,7 +139,19 @@ def _is_private(found: os.stat_result) -> bool:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    watched, ours = os.pipe()
+    try:
+        done = subprocess.run(
+            ["sh", "-c", _TIED, "sh", *command],
+            stdin=watched,
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(watched)
+        os.close(ours)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         first = next((line for line in said if "error" in line), said[0] if said else "no output")

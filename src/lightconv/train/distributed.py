@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from lightconv.processes import PARENT, watch_parent
-from lightconv.train.launch import EXIT_LOST, PAUSE, STORE, RankPlace
+from lightconv.train.launch import EXIT_LOST, MET, PAUSE, STORE, RankPlace
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -223,6 +223,7 @@ def join(
             )
             # Barrier: nobody continues before every rank has joined.
             dist.all_reduce(torch.zeros(1))
+            store.set(MET, "1")
         yield kind(place, device, store)
     except (Exception, KeyboardInterrupt) as error:
         code = _other_code(store, place, error, exit_code(error), launched=STORE in env)

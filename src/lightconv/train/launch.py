@@ -22,12 +22,14 @@ from typing import NamedTuple, Self
 
 from lightconv.console import tell
 from lightconv.device import count_cores
-from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, GRACE, PARENT
+from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, PARENT
 
 # Environment variable of the launcher: the file in which its ranks find each other.
 STORE = "LIGHTCONV_STORE"
 # Exit code of a rank that lost the others: the launcher knows who ended first, and reports it.
 EXIT_LOST = 76
+# Key of that file, set once all have met: before that there is nothing to save.
+MET = "all-have-met"
 MOST = 1024
 PAUSE = 0.05
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -142,7 +144,11 @@ def launch(argv: Sequence[str], processes: int) -> int:
     with _store() as (path, files):
         env, note = rank_environment(os.environ, processes, path)
         tell(note)
-        with Ranks(processes, lambda own: spawn(command, {**env, **own}, files)) as ranks:
+
+        def begun() -> bool:
+            return MET.encode() in path.read_bytes()
+
+        with Ranks(processes, lambda own: spawn(command, {**env, **own}, files), begun) as ranks:
             return ranks.wait()
 
 
@@ -194,6 +200,7 @@ class Ranks(ExitStack):
     """Processes of one run; a context manager that leaves none of them behind.
 
     start  starts one, given the environment variables that only it has
+    begun  true once they train; a signal before that ends them at once
     grace  seconds that the others have once one has failed or the first has ended
     """
 
@@ -201,17 +208,19 @@ class Ranks(ExitStack):
         self,
         processes: int,
         start: "Callable[[Mapping[str, str]], subprocess.Popen[bytes]]",
+        begun: Callable[[], bool] = lambda: True,
         *,
-        grace: float = GRACE,
+        grace: float = 30.0,
     ) -> None:
         super().__init__()
         self.processes = processes
         self.grace = grace
-        self._start = start
+        self._start, self._begun = start, begun
         self._running: dict[int, subprocess.Popen[bytes]] = {}  # by rank
         self._codes: dict[int, int] = {}  # by rank, in the order of their ends
         self._signals: list[int] = []  # received, not yet passed on
         self._passed: list[int] = []
+        self._early = 0  # the signal that came before they had begun
         self._ending: set[int] = set()  # ranks that were told to end because another has failed
         self._deadline = math.inf
 
@@ -243,7 +252,9 @@ class Ranks(ExitStack):
         while self._signals:
             number = self._signals.pop(0)
             self._passed.append(number)
-            if self._passed.count(signal.SIGINT) > 1:
+            if not self._begun():
+                self._early = number
+            if self._early or self._passed.count(signal.SIGINT) > 1:
                 self._send(signal.SIGKILL)
             elif number == signal.SIGINT and 0 in self._running:
                 # The ranks agree on a stop among themselves.
@@ -273,8 +284,8 @@ class Ranks(ExitStack):
                     self._send(signal.SIGTERM)
 
     def _conclude(self) -> int:
-        if self._passed.count(signal.SIGINT) > 1:
-            return EXIT_INTERRUPT
+        if self._early or self._passed.count(signal.SIGINT) > 1:
+            return 128 + (self._early or signal.SIGINT)
         bad = [(rank, code) for rank, code in self._codes.items() if code]
         spoken = [code for _, code in bad if code > 0 and code != EXIT_LOST]
         killed = [(rank, -code) for rank, code in bad if code < 0]
@@ -286,9 +297,7 @@ class Ranks(ExitStack):
         rank, number = killed[0]
         if number in self._passed:
             return 128 + number  # the signal came before the rank had a handler
-        tell(
-            f"error: process {rank} of {self.processes} was ended by {signal.Signals(number).name}"
-            + (", as when memory runs out" if number == signal.SIGKILL else "")
-            + ". The same command resumes from the last checkpoint"
-        )
+        name = signal.Signals(number).name + ", as when memory runs out" * (number == 9)
+        who = f"process {rank} of {self.processes} was ended by {name}"
+        tell(f"error: {who}. The same command resumes from the last checkpoint")
         return EXIT_FAILURE

@@ -173,8 +173,7 @@ class Pace:
             f"step {record.step:,}/{self.max_steps:,}  loss {record.loss:.3f}  "
             f"ppl {perplexity(record.nll):.4g}  lr {record.lr:.2e}"
         )
-        updates = len(self._recent) - 1
-        if updates < 1:
+        if (updates := len(self._recent) - 1) < 1:
             return text
         seconds = max(self._recent[-1][0] - self._recent[0][0], 1e-9)
         tokens = sum(count for _, count in self._recent) - self._recent[0][1]
