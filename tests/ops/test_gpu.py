@@ -157,6 +157,23 @@ def both(*shape: int, softmax: bool = True) -> pytest.MarkDecorator:
 
 
 CASES = [
+    # products with the band: lengths around a tile, dtypes, heads of odd width, wide kernels
+    *(dynamic(1, T, 2, 16, 7, 6, softmax=True) for T in (1, 15, 16, 17, 33)),
+    *(light(1, T, 2, 16, 7, 6) for T in (1, 15, 16, 17, 33)),
+    *(dynamic(2, 35, 2, 20, 5, 2, softmax=s, dtype=d) for d in (f16, bf16) for s in (True, False)),
+    *(dynamic(1, 9, 2, 16, 5, 4, softmax=True, dtype=d, weight_dtype=f32) for d in (f16, bf16)),
+    dynamic(1, 9, 2, 16, 5, 4, dtype=f16, weight_dtype=f32),
+    dynamic(1, 9, 2, 16, 5, 9, dtype=bf16, weight_dtype=f32),
+    light(2, 35, 2, 20, 5, 2, dtype=bf16),
+    light(1, 19, 2, 20, 5, 2, dtype=bf16, weight_dtype=f32),
+    *(dynamic(1, 40, 1, 16, K, K // 2, softmax=True) for K in (1, 31, 70)),
+    *(light(1, 40, 1, 16, K, K // 2) for K in (1, 31, 70)),
+    dynamic(1, 9, 1, 130, 3, 1, softmax=True),
+    dynamic(2, 20, 2, 16, 5, 4, softmax=True, dropconnect=0.3),
+    light(2, 20, 2, 16, 5, 4, dropconnect=0.3),
+    dynamic(1, 35, 1, 16, 4, 1, softmax=True, lengths=(0, 20, 13, 2), dropconnect=0.5),
+    light(1, 35, 1, 16, 4, 1, lengths=(33, 2), dropconnect=0.5),
+    dynamic(1, 6, 1, 16, 5, 40, softmax=True),
     # B, T, H, R, K, left: lengths around nothing, the kernel and the blocks (16 and 32 positions)
     *(dynamic(2, T, 2, 4, 3, 2, softmax=True) for T in (0, 1, 2, 3, 15, 17)),
     *(dynamic(1, T, 1, 64, 4, 2, softmax=T % 2 == 0) for T in (31, 32, 33)),
@@ -324,10 +341,9 @@ def test_infinite_logits(case: Case) -> None:
 
 @triton.jit
 def draw(out, seed, first, threshold: tl.uint32, N: tl.constexpr):
-    i = tl.arange(0, N)[None, None, :]
-    index = tl.load(first) + i
-    ones = tl.full((1, 1, N), 1.0, tl.float64)
-    tl.store(out + i, gpu_kernels._drop(ones, tl.load(seed), index, threshold, 1.5))
+    i = tl.arange(0, N)
+    kept = gpu_kernels._kept(tl.load(seed), tl.load(first) + i, threshold)
+    tl.store(out + i, kept.to(tl.float64))
 
 
 @pytest.mark.parametrize("first", [0, 2**32 - 7, 5 * 2**32 + 123456789])
@@ -339,7 +355,7 @@ def test_bits(seed: int, first: int) -> None:
     for threshold in (0, bits[3].item(), bits[3].item() + 1, 2**31, 2**32 - 1):
         out = torch.empty(N, dtype=f64)
         draw[(1,)](out, torch.tensor(seed), index, threshold, N=N)
-        identical(out, torch.where(bits >= threshold, 1.5, 0.0).double())
+        identical(out, (bits >= threshold).double())
 
 
 # --- errors, registration, a missing Triton -------------------------------------------------------
@@ -376,13 +392,14 @@ def test_register(key: str, case: Case) -> None:
     library = torch.library.Library(f"test_gpu_{case.op}_{key}", "DEF")
     for name in gpu.KERNELS:
         library.define(name + schema.SCHEMAS[name])
+    kernels = gpu.KERNELS, schema.REFERENCE_KERNELS
     if key == "CUDA":
-        gpu.register(library)
+        gpu.register(library, *kernels)
         for name in gpu.KERNELS:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"{library.ns}::{name}", key)
     else:
         with mock.patch.object(library, "impl", lambda *a, to=library.impl: to(*a[:2], key)):
-            gpu.register(library)
+            gpu.register(library, *kernels)
         ops = {name: getattr(getattr(torch.ops, library.ns), name) for name in gpu.KERNELS}
         identical(*(run(kernels, case.op, make_inputs(case)) for kernels in (ops, gpu.KERNELS)))
 
@@ -396,7 +413,7 @@ def test_import_leaves_triton_alone() -> None:
 def test_missing_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     assert gpu.available() == (False, "triton is not installed: pip install lightconv[gpu]")
-    guarded = gpu._guard("lightconv")
+    guarded = gpu._guard(gpu.KERNELS["lightconv"], schema.REFERENCE_KERNELS["lightconv"])
     arguments = (torch.randn(1, 3, 2), torch.randn(1, 2), 1, None, 0.0, None)
     gpu._fallback_reason.cache_clear()
     monkeypatch.setenv("LIGHTCONV_REQUIRE_NATIVE", "1")
