@@ -52,8 +52,13 @@ def _power_of_two(n: int) -> int:  # the smallest >= n
     return 1 << (n - 1).bit_length()
 
 
-# The widest K of a row, BT, BC and warps; chosen by benchmarks/gpu_compile.py, without spills.
-BANDS = ((17, 16, 32, 1), (33, 32, 64, 2), (1 << 30, 32, 64, 2))
+# Bytes of x and the widest K of a row, then BT, BC and warps: no spills, few instructions, by
+# benchmarks/gpu_compile.py.
+WIDEST = 1 << 30
+BANDS = (
+    *((2, 17, 16, 32, 1), (2, 49, 16, 64, 1), (2, WIDEST, 16, 32, 1)),
+    *((4, 17, 16, 32, 2), (4, 33, 32, 64, 4), (4, WIDEST, 16, 32, 2)),
+)
 
 
 def choose_tile(T: int, H: int, R: int, K: int, dtype: torch.dtype) -> Tile:
@@ -63,7 +68,8 @@ def choose_tile(T: int, H: int, R: int, K: int, dtype: torch.dtype) -> Tile:
     channels of one head or several, and as many taps as make a second tile no larger.
     """
     if R >= 16 and dtype != torch.float64:
-        _, BT, BC, warps = next(band for band in BANDS if band[0] >= K)
+        fits = (band for band in BANDS if band[0] == dtype.itemsize and band[1] >= K)
+        _, _, BT, BC, warps = next(fits)
         return Tile(BT, 1, min(_power_of_two(R), 128), BC, warps, True)
     BR = min(_power_of_two(R), 128)
     BH = min(_power_of_two(H), max(1, 64 // BR))
@@ -148,7 +154,7 @@ class _Call:
             "blocks": self.blocks,
             "last": self.tiles - 1,
             "SOFTMAX": softmax,
-            "REDO": True,
+            "TAPS": K,
             "MULTIPLY": tl.float32 if exact else getattr(tl, str(x.dtype)[6:]),
             "PRECISION": "ieee" if torch.version.hip or not exact else "tf32x3",
             "SPLIT": not exact and (softmax or weight.dtype == torch.float32),

@@ -17,6 +17,7 @@ A tap outside the sequence is a masked load and a weight of zero. A product woul
 or an infinity along its rows (0 * NaN): a tile with a result that is not finite is computed again,
 tap by tap. Offsets in a tile are 32-bit, counted from a 64-bit scalar. ACC is float32, or float64
 if x is. `begin` and `end` are None unless sequences are packed, `seed` is None without DropConnect.
+TAPS is K; with 0 in its place what is left is what runs if all is finite, for counting.
 """
 
 import triton
@@ -82,7 +83,7 @@ def _log_sum_exp(rows, live, K, ACC, BT, BH, BK):
 @triton.jit
 def _store_by_taps(
     out, x, weight, lse, begin, end, seed, row, t0, h0, r0, T, left, threshold, scale,
-    H, K, R, DYNAMIC, SOFTMAX, FLIP, ACC, BT, BH, BR,
+    H, K, R, TAPS, DYNAMIC, SOFTMAX, FLIP, ACC, BT, BH, BR,
 ):  # fmt: skip
     """Stores the sum over the taps, one after another, of a tile [BT, BH, BR]."""
     i = tl.arange(0, BT)[:, None, None]
@@ -94,7 +95,7 @@ def _store_by_taps(
     if SOFTMAX and not FLIP:
         norm = tl.load(lse + row * H + at_h, mask=(t < T) & (h < H), other=0.0)
     acc = tl.zeros((BT, BH, BR), ACC)
-    for j in range(K):
+    for j in range(TAPS):
         shift = left - j if FLIP else j - left
         owner = row + shift if FLIP else row
         s = t + shift
@@ -216,7 +217,7 @@ def convolve(
     out, taps, value, x, weight, lse, begin, end, seed,
     T, left, blocks, threshold: tl.uint32, scale: tl.float64,
     H: tl.constexpr, K: tl.constexpr, R: tl.constexpr, SOFTMAX: tl.constexpr, FLIP: tl.constexpr,
-    DOT: tl.constexpr, SPLIT: tl.constexpr, REDO: tl.constexpr,
+    DOT: tl.constexpr, SPLIT: tl.constexpr, TAPS: tl.constexpr,
     ACC: tl.constexpr, MULTIPLY: tl.constexpr, PRECISION: tl.constexpr,
     BT: tl.constexpr, BH: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -251,12 +252,12 @@ def convolve(
                 norm = _log_sum_exp(rows, live, K, ACC, BT, BH, BC)
                 tl.store(lse + row * H + (i * H + h), norm, mask=live)
             again = True
-        if again and REDO:
+        if again:
             # The log-sum-exp comes through memory: each thread gets its own rows at once.
             tl.debug_barrier()
             _store_by_taps(
                 out, value, weight, lse, begin, end, seed, row, t0, h0, r0, T, left, threshold,
-                scale, H, K, R, True, SOFTMAX, FLIP, ACC, BT, BH, BR,
+                scale, H, K, R, TAPS, True, SOFTMAX, FLIP, ACC, BT, BH, BR,
             )  # fmt: skip
     if taps is not None:
         _store_taps(
@@ -277,7 +278,7 @@ def convolve_shared(
     out, value, weight, begin, end, seed,
     T, left, blocks, last, threshold: tl.uint32, scale: tl.float64,
     H: tl.constexpr, K: tl.constexpr, R: tl.constexpr, FLIP: tl.constexpr,
-    DOT: tl.constexpr, SPLIT: tl.constexpr, REDO: tl.constexpr,
+    DOT: tl.constexpr, SPLIT: tl.constexpr, TAPS: tl.constexpr,
     ACC: tl.constexpr, MULTIPLY: tl.constexpr, PRECISION: tl.constexpr,
     BT: tl.constexpr, BH: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -313,14 +314,14 @@ def convolve_shared(
                 acc = _product(w, v, acc, SPLIT, MULTIPLY, PRECISION)
             bad += _store_tile(out, acc, scale, row, t0, h0, r0, T, H, R, BT, BR).to(tl.float32)
         again = bad > 0.0
-    if again and REDO:
+    if again:
         for m in range(TILES):
             n = tl.minimum(pid // columns * TILES + m, last)
             t0 = n % blocks * BT
             row = (n // blocks).to(tl.int64) * T + t0
             _store_by_taps(
                 out, value, weight, None, begin, end, seed, row, t0, h0, r0, T, left, threshold,
-                scale, H, K, R, False, False, FLIP, ACC, BT, BH, BR,
+                scale, H, K, R, TAPS, False, False, FLIP, ACC, BT, BH, BR,
             )  # fmt: skip
 
 
@@ -555,7 +556,7 @@ def residual_backward(
     w = tl.load(weight + c, mask=mask, other=0.0).to(ACC)
     of_weight, of_bias = tl.zeros((BD,), ACC), tl.zeros((BD,), ACC)
     for row in range(tl.program_id(0), rows, partials):
-        at = row.to(tl.int64) * D + c
+        at = (tl.zeros((BD,), tl.int64) + row) * D + c
         g = tl.load(grad + at, mask=mask, other=0.0).to(ACC)
         mean, scale_row = tl.load(stats + 2 * row), tl.load(stats + 2 * row + 1)
         normal = (tl.load(total + at, mask=mask, other=0.0).to(ACC) - mean) * scale_row
