@@ -56,7 +56,7 @@ def _power_of_two(n: int) -> int:  # the smallest >= n
 # benchmarks/gpu_compile.py.
 WIDEST = 1 << 30
 BANDS = (
-    *((2, 17, 16, 32, 1), (2, 49, 16, 64, 1), (2, WIDEST, 16, 32, 1)),
+    *((2, 17, 16, 32, 1), (2, 49, 16, 64, 1), (2, WIDEST, 32, 32, 2)),
     *((4, 17, 16, 32, 2), (4, 33, 32, 64, 4), (4, WIDEST, 16, 32, 2)),
 )
 
@@ -70,7 +70,8 @@ def choose_tile(T: int, H: int, R: int, K: int, dtype: torch.dtype) -> Tile:
     if R >= 16 and dtype != torch.float64:
         fits = (band for band in BANDS if band[0] == dtype.itemsize and band[1] >= K)
         _, _, BT, BC, warps = next(fits)
-        return Tile(BT, 1, min(_power_of_two(R), 128), BC, warps, True)
+        BR = min(_power_of_two(R), 128)
+        return Tile(BT, 1, BR, BC, warps * max(1, BR // 64), True)
     BR = min(_power_of_two(R), 128)
     BH = min(_power_of_two(H), max(1, 64 // BR))
     BT = min(_power_of_two(max(T, 16)), 32)
@@ -143,22 +144,13 @@ class _Call:
         self.arguments: dict[str, Any] = {
             **_common(x, dropconnect, seed),
             **self.tile._asdict(),
-            "weight": self.weight,
-            "begin": begin,
-            "end": end,
+            **{"weight": self.weight, "begin": begin, "end": end, "T": T, "H": H, "R": R, "K": K},
             "left": min(left, T + K),  # every tap beyond is outside, and it fits in 32 bits
-            "T": T,
-            "H": H,
-            "R": R,
-            "K": K,
-            "blocks": self.blocks,
-            "last": self.tiles - 1,
+            **{"blocks": self.blocks, "last": self.tiles - 1, "TILES": 8, "TAPS": K},
             "SOFTMAX": softmax,
-            "TAPS": K,
             "MULTIPLY": tl.float32 if exact else getattr(tl, str(x.dtype)[6:]),
             "PRECISION": "ieee" if torch.version.hip or not exact else "tf32x3",
             "SPLIT": not exact and (softmax or weight.dtype == torch.float32),
-            "TILES": 8,
         }
 
     def run(self, kernel: Any, programs: int, **arguments: Any) -> None:
@@ -247,23 +239,11 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
         return out
     BR = min(_power_of_two(D // H), 128)
     BH = min(_power_of_two(H), max(1, 64 // BR))
-    arguments = _common(x, 0.0, None) | {
-        "out": out,
-        "x": x.contiguous(),
-        "window": ring,
-        "weight": weight.contiguous(),
-        "position": position,
-        "n": n,
-        "H": H,
-        "K": K,
-        "R": D // H,
-        "DYNAMIC": weight.dim() == 4,
-        "SOFTMAX": softmax,
-        "UPDATE": n == 1,
-        "BH": BH,
-        "BR": BR,
-        "BC": min(_power_of_two(K), 32),
-    }
+    x, BC = x.contiguous(), min(_power_of_two(K), 32)
+    arguments = _common(x, 0.0, None)
+    arguments |= {"out": out, "x": x, "window": ring, "weight": weight.contiguous()}
+    arguments |= {"position": position, "n": n, "H": H, "K": K, "R": D // H, "SOFTMAX": softmax}
+    arguments |= {"DYNAMIC": weight.dim() == 4, "UPDATE": n == 1, "BH": BH, "BR": BR, "BC": BC}
     launch(_kernels().step, B * n * -(-H // BH) * -(-(D // H) // BR), 4, arguments)
     if n > 1 and K > 1:
         kept = min(n, K - 1)

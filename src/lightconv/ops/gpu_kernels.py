@@ -300,7 +300,7 @@ def convolve_shared(
             row = (n // blocks).to(tl.int64) * T + t0
             low, high = _bounds(t0 + i, T, begin, end)
             acc = tl.zeros((BT, BR), tl.float32)
-            for c0 in tl.static_range(0, BT + K - 1, BC):
+            for c0 in tl.range(0, BT + K - 1, BC):
                 w = whole if BC >= BT + K - 1 else _shared_band(weight, c0, h0, K, FLIP, BT, BC)
                 c = c0 + tl.arange(0, BC)[None, :]
                 if begin is not None:
@@ -402,14 +402,15 @@ def _store_taps(
             i, h = tl.arange(0, BT)[:, None, None], h0 + tl.arange(0, BH)[None, :, None]
         norm = tl.load(lse + row * H + (i * H + h), mask=(t0 + i < T) & (h < H), other=0.0)
         mean = tl.zeros_like(norm)
-    # Softmax's gradient is w * (tile - mean); a second pass repeats the dots if K > BK.
-    for k0 in tl.range(0, columns if SOFTMAX and columns > BK else 0, BK):
-        tile, at, valid = _tap_tile(
-            grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
-            H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BK,
-        )  # fmt: skip
-        w = tl.load(weight + base + at, mask=valid, other=float("-inf")).to(ACC)
-        mean += tl.sum(tl.where(valid, tl.exp(w - norm) * tile, 0.0), axis=axis, keep_dims=True)
+    if SOFTMAX and columns > BK:
+        # Softmax's gradient is w * (tile - mean): the mean needs the dots before they are used.
+        for k0 in tl.range(0, columns, BK):
+            tile, at, valid = _tap_tile(
+                grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
+                H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BK,
+            )  # fmt: skip
+            w = tl.load(weight + base + at, mask=valid, other=float("-inf")).to(ACC)
+            mean += tl.sum(tl.where(valid, tl.exp(w - norm) * tile, 0.0), axis=axis, keep_dims=True)
     for k0 in tl.range(0, columns, BK):
         tile, at, valid = _tap_tile(
             grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
