@@ -164,13 +164,19 @@ def verify_manifest(folder: Path, *, quick: bool = False) -> None:
     quick  compare sizes only
     """
     for name, entry in read_manifest(folder).items():
-        path = inside(folder, name)
-        size, wanted = path.stat().st_size, entry["sha256"]
-        if size != entry["bytes"]:
-            raise ValueError(f"{path}: {size} bytes, expected {entry['bytes']} by {MANIFEST_FILE}")
-        if not quick and (found := digest(path)) != wanted:
-            got, expected = f"{found[:12]}...", f"{wanted[:12]}..."
-            raise ValueError(f"{path}: SHA-256 {got}, expected {expected} by {MANIFEST_FILE}")
+        verify_file(folder, name, entry, quick=quick)
+
+
+def verify_file(folder: Path, name: str, entry: dict[str, Any], *, quick: bool = False) -> Path:
+    """A file of an untrusted folder, compared with its entry of the manifest."""
+    path = inside(folder, name)
+    size, wanted = path.stat().st_size, entry["sha256"]
+    if size != entry["bytes"]:
+        raise ValueError(f"{path}: {size} bytes, expected {entry['bytes']} by {MANIFEST_FILE}")
+    if not quick and (found := digest(path)) != wanted:
+        got, expected = f"{found[:12]}...", f"{wanted[:12]}..."
+        raise ValueError(f"{path}: SHA-256 {got}, expected {expected} by {MANIFEST_FILE}")
+    return path
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:

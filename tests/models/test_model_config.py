@@ -2,12 +2,12 @@
 
 import dataclasses
 import inspect
+from typing import get_args
 
 import pytest
 
 from lightconv.mixers import MIXERS
 from lightconv.models import (
-    MIXER_CONFIGS,
     AdaptiveConfig,
     DynamicConvConfig,
     MixerConfig,
@@ -15,13 +15,15 @@ from lightconv.models import (
 )
 from lightconv.models.layers import PlainLayer
 
+MIXER_CONFIGS = {config.kind: config for config in get_args(MixerConfig)}
 OPTIONS = {"heads": 2, "kernel": 3, "ffn_dim": 12}
 
 
 def example(kind: str) -> MixerConfig:
     config = MIXER_CONFIGS[kind]
     names = {field.name for field in dataclasses.fields(config)}
-    return config(**{name: value for name, value in OPTIONS.items() if name in names})
+    found: MixerConfig = config(**{k: v for k, v in OPTIONS.items() if k in names})
+    return found
 
 
 @pytest.mark.parametrize("kind", MIXERS)

@@ -7,7 +7,7 @@ and Auli (2019) for the input.
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -118,11 +118,9 @@ class AdaptiveOutput(nn.Module):
         self.dropout = config.dropout
         # Modules are shared, not parameters: parameters would part when a module moves to a device
         # that cannot hold them in place.
-        self.words = (
-            embedding.words
-            if tied and config.tie_words
-            else nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
-        )
+        self.words: Any = embedding.words
+        if not (tied and config.tie_words):
+            self.words = nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
         self.classes = projection(dim, len(self.bands) - 1)
         self.projections = nn.ModuleList(
             Transposed(original) if tied and config.tie_projections else projection(dim, band.width)
@@ -135,7 +133,7 @@ class AdaptiveOutput(nn.Module):
         head = self._head(x).log_softmax(-1, dtype=wide)
         parts = [head[..., :common]]
         for place in range(1, len(self.bands)):
-            inner = F.linear(self._project(x, place), matrix(self.words[place]))
+            inner = F.linear(self._project(x, place), self.words[place].weight)
             inside = inner.log_softmax(-1, dtype=wide)
             parts.append(head[..., common + place - 1, None] + inside)
         return torch.cat(parts, dim=-1)
@@ -160,7 +158,7 @@ class AdaptiveOutput(nn.Module):
                 "the words of the target's band"
             )
         column, inside = self._split(x, target)
-        common, classes = matrix(self.words[0]), matrix(self.classes)
+        common, classes = self.words[0].weight, self.classes.weight
         total, _ = linear_cross_entropy(x, common, column, more=classes)
         for _, inner, weight, words in inside:
             total = total + linear_cross_entropy(inner, weight, words)[0]
@@ -180,12 +178,12 @@ class AdaptiveOutput(nn.Module):
             rows = own.nonzero()[:, 0]
             inner = self._project(x.index_select(0, rows), place)
             words = target.index_select(0, rows) - band.first
-            inside.append((rows, inner, matrix(self.words[place]), words))
+            inside.append((rows, inner, self.words[place].weight, words))
         return column, inside
 
     def _head(self, x: Tensor) -> Tensor:
         """x [..., D] -> logits [..., V_0 + bands - 1]."""
-        return torch.cat([F.linear(x, matrix(self.words[0])), self.classes(x)], dim=-1)
+        return torch.cat([F.linear(x, self.words[0].weight), self.classes(x)], dim=-1)
 
     def _project(self, x: Tensor, place: int) -> Tensor:
         """x [..., D] -> [..., d_i]."""
@@ -198,10 +196,10 @@ class Transposed(nn.Module):
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
-        self.original = original
+        self.original: Any = original
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, matrix(self.original).t())
+        return F.linear(x, self.original.weight.t())
 
 
 Embedding = TokenEmbedding | AdaptiveEmbedding
@@ -234,13 +232,6 @@ def projection(inputs: int, outputs: int) -> nn.Linear:
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(layer.weight)
     return layer
-
-
-def matrix(module: nn.Module) -> Tensor:
-    """The weight of a module that has one."""
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 def token_nll(logits: Tensor, target: Tensor) -> Tensor:

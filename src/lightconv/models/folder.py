@@ -139,15 +139,25 @@ class ModelFolder:
         """
         from lightconv.models.tensors import parameters, write_tensors
 
-        path = Path(path)
+        path, config = Path(path), model.config
         check_free(path, overwrite=overwrite)
+        if vocabulary is not None and vocabulary.sizes() != config.vocab_sizes:
+            raise ValueError(
+                f"vocabulary of {vocabulary.sizes()} tokens (source, target), but the model has "
+                f"{config.vocab_sizes}"
+            )
+        extra: dict[str, bytes] = {} if vocabulary is None else {**vocabulary.files()}
+        for name, content in (files or {}).items():
+            plain = name and not name.startswith(".") and Path(name).name == name
+            if not plain or name in (*extra, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
+                raise ValueError(f"a further file must not be called {name!r}")
+            extra[name] = content if isinstance(content, bytes) else content.read_bytes()
+        extra[CONFIG_FILE] = _config_text(config, tables or {}).encode()
         named = parameters(model)
-        extra = _extra_files(model.config, vocabulary, files or {})
-        extra[CONFIG_FILE] = _config_text(model.config, tables or {}).encode()
         if CARD_FILE not in extra:
             count = sum(tensor.numel() for tensor in named.values())
             listed = sorted([WEIGHTS_FILE, *extra])
-            extra[CARD_FILE] = _card(path.absolute().name, model.config, count, listed).encode()
+            extra[CARD_FILE] = _card(path.absolute().name, config, count, listed).encode()
         try:
             with new_folder(path, replace=overwrite) as fresh:
                 for name, data in extra.items():
@@ -265,32 +275,10 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
 
 def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) -> str:
     own = {"format": FORMAT, "version": VERSION, "model": to_dict(model)}
-    taken = [name for name in tables if name in own]
-    if taken:
+    if taken := [name for name in tables if name in own]:
         raise ValueError(f"tables must not be called {taken[0]!r}")
     data = own | {name: dict(table) for name, table in tables.items()}
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _extra_files(
-    config: ModelConfig,
-    vocabulary: "Vocabularies | Vocabulary | None",
-    files: Mapping[str, bytes | Path],
-) -> dict[str, bytes]:
-    extra: dict[str, bytes] = {}
-    if vocabulary is not None:
-        if vocabulary.sizes() != config.vocab_sizes:
-            raise ValueError(
-                f"vocabulary of {vocabulary.sizes()} tokens (source, target), but the model has "
-                f"{config.vocab_sizes}"
-            )
-        extra |= vocabulary.files()
-    for name, content in files.items():
-        plain = name and not name.startswith(".") and Path(name).name == name
-        if not plain or name in (*extra, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
-            raise ValueError(f"a further file must not be called {name!r}")
-        extra[name] = content if isinstance(content, bytes) else content.read_bytes()
-    return extra
 
 
 def _card(name: str, config: ModelConfig, parameters: int, files: Sequence[str]) -> str:

@@ -43,15 +43,16 @@ class Seq2SeqState(NamedTuple):
     def reorder(self, rows: Tensor) -> "Seq2SeqState":
         """State of those rows [N'], as `mixers.reorder`."""
         B, N = len(self.padding), len(self.layers[0].mixer.tensors[0])
-        kept = _sources(rows // max(N // max(B, 1), 1), B)
-        if kept is None:
-            padding, sources = self.padding, [layer.source for layer in self.layers]
-        else:
-            padding = reorder(self.padding, kept)
-            sources = [reorder(layer.source, kept) for layer in self.layers]
+        wanted = rows // max(N // max(B, 1), 1)
+        # Neighbours share a source if every source has the same number of rows.
+        kept, counts = torch.unique_consecutive(wanted, return_counts=True)
+        if not bool((counts == counts[:1]).all()):
+            kept = wanted
+        padding, sources = self.padding, [layer.source for layer in self.layers]
+        if not torch.equal(kept, torch.arange(B, device=kept.device)):
+            padding, sources = reorder(padding, kept), [reorder(each, kept) for each in sources]
         pasts = [reorder(layer.mixer, rows) for layer in self.layers]
-        layers = tuple(map(DecoderState, pasts, sources))
-        return Seq2SeqState(layers, padding)
+        return Seq2SeqState(tuple(map(DecoderState, pasts, sources)), padding)
 
 
 class Seq2Seq(BaseModel):
@@ -132,15 +133,3 @@ class Seq2Seq(BaseModel):
             layers.append(new)
         scores = self.output.scores(self.decoder_norm(x))
         return scores, Seq2SeqState(tuple(layers), state.padding), attention
-
-
-def _sources(wanted: Tensor, B: int) -> Tensor | None:
-    """Sources to keep for rows that read the sources `wanted` [N']; None keeps all B.
-
-    Neighbours share a source if every source has the same number of rows.
-    """
-    kept, counts = torch.unique_consecutive(wanted, return_counts=True)
-    if not bool((counts == counts[:1]).all()):
-        kept = wanted
-    everything = torch.arange(B, device=kept.device)
-    return None if torch.equal(kept, everything) else kept

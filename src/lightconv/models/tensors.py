@@ -114,11 +114,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
     """Raises ValueError unless the names and shapes found `where` are those wanted `by`."""
-    missing = [name for name in wanted if name not in found]
-    if missing:
+    if missing := [name for name in wanted if name not in found]:
         raise ValueError(f"{where} lacks {_some(missing)}, expected by {by}")
-    extra = [name for name in found if name not in wanted]
-    if extra:
+    if extra := [name for name in found if name not in wanted]:
         raise ValueError(f"{where} has {_some(extra)}, unknown to {by}")
     for name, tensor in wanted.items():
         got, shape = list(found[name].shape), list(tensor.shape)

@@ -19,9 +19,8 @@ from lightconv.files import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     MANIFEST_VERSION,
-    digest,
-    inside,
     read_manifest,
+    verify_file,
     write_file,
 )
 from lightconv.models.tensors import compare, parameters, read_tensors, write_tensors
@@ -108,15 +107,8 @@ class CheckpointFiles:
     def _verified(self, name: str) -> Path:
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
-        entry = self.entries[name]
         with _damage():
-            path = inside(self.folder, name)
-            size = path.stat().st_size
-            if size != entry["bytes"]:
-                raise DamagedError(f"{path}: {size} bytes, expected {entry['bytes']}")
-            if digest(path) != entry["sha256"]:
-                raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
-            return path
+            return verify_file(self.folder, name, self.entries[name])
 
     def part(self, part: str) -> dict[str, Tensor]:
         with _damage():
