@@ -1,5 +1,6 @@
-"""Signals and time limits of all tests, and trained models, made when a test first asks for one."""
+"""Signals and time limits of all tests, the C++ library, and trained models, made on demand."""
 
+import ctypes
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,3 +40,46 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> "Trained":
     from tests.trained import train_texts
 
     return train_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture
+def kernels() -> ctypes.CDLL:
+    """The C++ library; tests that are about it fail without it, they are not skipped."""
+    from lightconv.ops.library import native
+
+    library = native().library
+    assert library is not None, f"the C++ kernels are missing: {native().reason}"
+    return library
+
+
+@pytest.fixture
+def instruction_sets(kernels: ctypes.CDLL) -> Iterator[list[str]]:
+    """The names that `kernels.lightconv_choose` accepts on this machine."""
+    from lightconv.ops.build import instruction_sets
+    from lightconv.ops.library import native
+
+    yield [name for name in instruction_sets() if kernels.lightconv_choose(name.encode())]
+    kernels.lightconv_choose(native().isa.encode())
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Uninitialised memory is NaN, so that a forgotten element shows."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Restores the number of threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

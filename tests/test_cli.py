@@ -205,7 +205,8 @@ def test_explain_rejects_unknown_operators() -> None:
 def test_importing_them_does_not_import_torch() -> None:
     names = ("config", "recipe", "data", "decode", "models", "train", "train.config")
     modules = ", ".join(f"lightconv.{name}" for name in names)
-    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    first = "import sys, lightconv; assert not any('lightconv.' in name for name in sys.modules)"
+    code = f"{first}; import {modules}; sys.exit('torch' in sys.modules)"
     assert python(code).returncode == 0
 
 

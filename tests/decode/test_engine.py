@@ -1,6 +1,6 @@
 """The C++ engine against the model's own torch step: every mixer, moving beams, both families."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +22,7 @@ from lightconv.models import (
     MixerConfig,
     Seq2Seq,
 )
-from lightconv.ops import build, program
-from lightconv.ops.library import native
+from lightconv.ops import program
 
 from ..models import examples
 from ..models.examples import EOS, PAD
@@ -79,20 +78,7 @@ def source_batch() -> Tensor:
     return source
 
 
-@pytest.fixture
-def instruction_sets() -> Iterator[Iterator[str]]:
-    """Those of the machine; each is in use until the next is taken."""
-    library = native().library
-    assert library is not None, native().reason
-    yield (name for name in build.instruction_sets() if library.lightconv_choose(name.encode()))
-    library.lightconv_choose(native().isa.encode())
-
-
-@pytest.fixture
-def set_threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("kernels", "threads")
 
 
 def moves(rows: int, steps: int) -> list[Tensor]:
@@ -143,9 +129,10 @@ def test_steps_are_those_of_the_model(make: Any, kind: str, norm: str) -> None:
 
 @every_kind
 @torch.no_grad()
-def test_every_instruction_set(kind: str, instruction_sets: Iterator[str]) -> None:
+def test_every_instruction_set(kind: str, kernels: Any, instruction_sets: list[str]) -> None:
     model = seq2seq(kind)
     for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
         assert compare(model, 12) < 1e-4, isa
 
 
@@ -206,12 +193,12 @@ def test_a_buffer_is_quantised_again_after_it_changed() -> None:
 
 
 @torch.no_grad()
-def test_the_number_of_threads_changes_no_bit(set_threads: Callable[[int], None]) -> None:
+def test_the_number_of_threads_changes_no_bit() -> None:
     engine = Engine(seq2seq("mixed"))
     tokens = torch.full((64, 1), EOS)
     found = []
     for threads in (1, 2, 3):
-        set_threads(threads)
+        torch.set_num_threads(threads)
         state = engine.start(engine.encode(source_batch().repeat(16, 1)), 4)
         found.append(torch.stack([engine.step(tokens, state)[0] for _ in range(4)]))
     assert torch.equal(found[0], found[1])
@@ -220,12 +207,12 @@ def test_the_number_of_threads_changes_no_bit(set_threads: Callable[[int], None]
 
 @every_kind
 @torch.no_grad()
-def test_many_rows_on_threads(kind: str, set_threads: Callable[[int], None]) -> None:
+def test_many_rows_on_threads(kind: str) -> None:
     """Rows enough for parts of their own: sequences are not torn apart, nobody's rows are lost.
 
     The encoder reads 1,260 of them, in two groups.
     """
-    set_threads(3)
+    torch.set_num_threads(3)
     assert compare(seq2seq(kind), 2, copies=60) < 1e-4
 
 
@@ -244,12 +231,13 @@ def test_memory_does_not_grow_with_length(kind: str) -> None:
 
 @every_kind
 @torch.no_grad()
-def test_int8_is_near_float(kind: str, instruction_sets: Iterator[str]) -> None:
+def test_int8_is_near_float(kind: str, kernels: Any, instruction_sets: list[str]) -> None:
     """Each matrix loses half a step of 1 / 127 at most; the scores follow within a few percent."""
     model = seq2seq(kind)
     source, tokens = source_batch(), torch.full((4, 1), EOS)
     expected, _ = model.step(tokens, model.start(model.encode(source), 4))
     for isa in instruction_sets:
+        kernels.lightconv_choose(isa.encode())
         engine = Engine(model, quantize="int8")
         found, _ = engine.step(tokens, engine.start(engine.encode(source), 4))
         error = (found - expected).norm() / expected.norm()

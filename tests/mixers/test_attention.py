@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightconv.mixers import Attention, Average
-from lightconv.mixers.attention import attend, key_mask
 
 from .examples import DIM, Example, both_directions, noise, padded_or_full, stream
 
@@ -141,15 +140,6 @@ def test_only_a_window_goes_beyond_max_len() -> None:
             stream(mixer.step, x[:, :5], sizes, mixer.start(1, 4))
     mixer = Attention(DIM, heads=2, causal=True, window=3)
     assert stream(mixer.step, x, [1, 2, 9, 1, 30], mixer.start(1, 4)).shape == x.shape
-
-
-def test_attend_serves_source_target_attention() -> None:
-    q, k, v = noise(2, 3, DIM), noise(2, 5, DIM, seed=2), noise(2, 5, DIM, seed=3)
-    padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
-    out = attend(q, k, v, 1, mask=key_mask(padding))
-    for b, length in ((0, 5), (1, 2)):
-        weights = (q[b] @ k[b, :length].T / math.sqrt(DIM)).softmax(-1)
-        torch.testing.assert_close(out[b], weights @ v[b, :length])
 
 
 # --- averaged attention ---------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.mixers import NORMALIZATIONS, Conv, DynamicConv, LightConv, Mixer
+from lightconv.mixers import NORMALIZATIONS, Conv, DynamicConv, LightConv
 
-from .examples import DIM, Example, both_directions, noise, stream
+from .examples import DIM, Example, both_directions, noise
 
 either = pytest.mark.parametrize("name", ["lightconv", "dynamicconv"])
 
@@ -65,19 +65,6 @@ def test_equals_definition(name: str, causal: bool, options: dict[str, Any]) -> 
 
 
 @either
-def test_teacher_forcing_shorter_than_the_kernel_equals_stepping(name: str) -> None:
-    # The original cut the kernel to T before the softmax, and so decoded another model.
-    mixer = Example(name, {"kernel": 31, "heads": 2, "glu": True}).build(causal=True)
-    with torch.no_grad():
-        longest = noise(2, 40, DIM)
-        whole = mixer(longest)
-        for length in (1, 5, 20, 30, 31):
-            torch.testing.assert_close(mixer(longest[:, :length]), whole[:, :length])
-        found = stream(mixer.step, longest, [1] * 40, mixer.start(2, 40))
-        torch.testing.assert_close(found, whole)
-
-
-@either
 @both_directions
 @pytest.mark.parametrize("normalize", ["softmax", "l2"])
 def test_packed_sequences_equal_separate_ones(name: str, causal: bool, normalize: str) -> None:
@@ -114,12 +101,6 @@ def test_dropconnect(name: str, normalize: str) -> None:
         many = mixer(x.repeat(4000, 1, 1)).view(4000, 2, 8, DIM)
         deviation = many.std(0) / 4000**0.5
         assert ((many.mean(0) - plain).abs() <= 5 * deviation + 1e-6).all()
-
-
-def test_standalone_layer() -> None:
-    # One import and no framework around it.
-    layer: Mixer = DynamicConv(512, kernel=31, heads=8, causal=True)
-    assert layer(torch.randn(2, 40, 512)).shape == (2, 40, 512)
 
 
 # --- the plain convolution, against torch's own ---------------------------------------------------

@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lightconv.config import to_dict
-from lightconv.config.text import parse_plain
 from lightconv.data import Vocabularies, Vocabulary
 from lightconv.models import (
     AdaptiveConfig,
@@ -30,19 +29,15 @@ from lightconv.models import (
     LightConvConfig,
     ModelConfig,
     Seq2Seq,
-    Seq2SeqConfig,
 )
 from lightconv.models.folder import ModelFolder, build
 
-PAIR = Seq2SeqConfig(
-    dim=8,
-    ffn_dim=12,
-    source_heads=2,
-    encoder=(LightConvConfig(kernel=3, heads=2), DynamicConvConfig(kernel=5, heads=2, glu=True)),
-    decoder=(AttentionConfig(heads=2), DynamicConvConfig(kernel=3, heads=4, dropconnect=0.1)),
-    source_vocab=9,
-    target_vocab=7,
-    dropout=0.1,
+from .examples import pair_config
+
+PAIR = pair_config(
+    (LightConvConfig(kernel=3, heads=2), DynamicConvConfig(kernel=5, heads=2, glu=True)),
+    (AttentionConfig(heads=2), DynamicConvConfig(kernel=3, heads=4, dropconnect=0.1)),
+    **{"source_vocab": 9, "target_vocab": 7, "dropout": 0.1},
 )
 TEXT = LanguageModelConfig(dim=8, ffn_dim=12, layers=PAIR.encoder, vocab=9)
 BANDS = AdaptiveConfig(cutoffs=(4, 6), factor=2)
@@ -401,41 +396,32 @@ def overlap(found: dict[str, Any]) -> dict[str, Any]:
 LOST = "encoder.1.mixer.kernel_proj.weight"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LAYER = {"kind": "attention", "heads": 2}
-
+HEADER = "is damaged: a header of .*, expected a safetensors file"
 
 BROKEN: dict[str, tuple[Any, str]] = {
     "missing tensor": (
-        tensors(lambda found: {name: found[name] for name in found if name != LOST}),
-        rf"lacks {LOST}, expected by",
+        tensors(lambda t: {n: t[n] for n in t if n != LOST}),
+        f"lacks {LOST}, exp",
     ),
     "extra tensor": (
         tensors(lambda found: found | {"extra": torch.zeros(1)}),
-        "has extra, unknown to its config",
+        "has extra, unknown",
     ),
     "wrong shape": (output(lambda t: t.t().contiguous()), r"shape \[8, 7\], expected \[7, 8\]"),
     "int tensor": (output(torch.Tensor.long), r"output.weight has type .*int64, expected"),
     "mixed types": (output(torch.Tensor.half), r"has type .*float(16|32), but"),
     "truncated": (weights(lambda data: data[:-100]), f"{WEIGHTS} is damaged"),
     "longer": (weights(lambda data: data + b"hidden"), f"{WEIGHTS} is damaged"),
-    "header too long": (header(2**63), "is damaged: a header of .*, expected a safetensors file"),
-    "header beyond file": (
-        header(10**6),
-        "is damaged: a header of .*, expected a safetensors file",
-    ),
+    "header too long": (header(2**63), HEADER),
+    "header beyond file": (header(10**6), HEADER),
     "header cut": (header(100), f"{WEIGHTS} (is damaged|has 1 tensors for 4)"),
-    "empty weights": (
-        write(WEIGHTS, b""),
-        "is damaged: a header of .*, expected a safetensors file",
-    ),
+    "empty weights": (write(WEIGHTS, b""), HEADER),
     "weights overlap": (entry(overlap), f"{WEIGHTS} is damaged"),
     "header of a giant": (entry(lambda _: {"shape": [10**9, 10**9]}), f"{WEIGHTS} is damaged"),
     "weights link out": (link_out(WEIGHTS), "a link that leaves its folder.*cp -rL"),
     "config link out": (link_out(CONFIG), "a link that leaves its folder"),
     "config is a pipe": (instead(CONFIG, os.mkfifo), f"{CONFIG} is not a regular file"),
-    "config links to itself": (
-        instead(CONFIG, lambda path: path.symlink_to(path.name)),
-        f"{CONFIG} cannot be read",
-    ),
+    "config is a loop": (instead(CONFIG, lambda path: path.symlink_to(path)), "cannot be read"),
     "config of a megabyte": (write(CONFIG, b"1" * 2**20), r"longer than \d+ bytes"),
     "config nested": (write(CONFIG, b"[" * 10**5), "nested too deeply|not JSON"),
     "config of latin1": (write(CONFIG, b'{"a": "\xe4"}'), "is not UTF-8"),
@@ -493,44 +479,3 @@ def test_pickles_are_refused_with_the_way_to_import_them(legacy: bool, strange: 
     (strange / "model.safetensors").rename(strange / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
         load(strange)
-
-
-def test_mutated_configs_are_errors_or_models(
-    strange: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good = (strange / "config.json").read_bytes()
-    draw = random.Random(0)
-    data = bytearray()
-    # Writing takes milliseconds.
-    read = "lightconv.models.folder.read_plain"
-    monkeypatch.setattr(read, lambda _: parse_plain(bytes(data).decode(), ".json"))
-    pieces = [b"0", b"-1", b"1e9", b"null", b"true", b"{}", b"[]", b'"', b",", b"9" * 30, b"\xff"]
-    loaded = 0
-    for _ in range(2000):
-        data[:] = good
-        for _ in range(draw.randint(1, 3)):
-            place = draw.randrange(len(data))
-            piece = draw.choice([draw.randbytes(draw.randint(0, 3)), draw.choice(pieces)])
-            data[place : place + draw.randint(0, 3)] = piece
-        try:
-            load(strange)
-            loaded += 1
-        except ValueError as error:
-            assert len(str(error)) < 600
-    assert loaded > 0  # a changed space or dropout is no damage
-
-
-def test_mutated_weights_are_errors_or_models(strange: Path) -> None:
-    path = strange / "model.safetensors"
-    good = path.read_bytes()
-    header = int.from_bytes(good[:8], "little") + 8
-    draw = random.Random(0)
-    for _ in range(100):
-        data = bytearray(good)
-        for _ in range(draw.randint(1, 4)):
-            data[draw.randrange(header)] = draw.randrange(256)
-        path.write_bytes(data)
-        try:
-            load(strange)
-        except ValueError as error:
-            assert str(path) in str(error)

@@ -7,13 +7,10 @@ from typing import get_args
 import pytest
 
 from lightconv.mixers import MIXERS
-from lightconv.models import (
-    AdaptiveConfig,
-    DynamicConvConfig,
-    MixerConfig,
-    Seq2SeqConfig,
-)
+from lightconv.models import AdaptiveConfig, DynamicConvConfig, MixerConfig, Seq2SeqConfig
 from lightconv.models.layers import PlainLayer
+
+from .examples import pair_config
 
 MIXER_CONFIGS = {config.kind: config for config in get_args(MixerConfig)}
 OPTIONS = {"heads": 2, "kernel": 3, "ffn_dim": 12}
@@ -52,9 +49,8 @@ def test_build_mixer(kind: str, causal: bool) -> None:
 
 
 def model(**changes: object) -> Seq2SeqConfig:
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    fields = {"dim": 8, "ffn_dim": 16, "source_heads": 2, "encoder": layers, "decoder": layers}
-    return Seq2SeqConfig(**{**fields, "source_vocab": 10, "target_vocab": 11, **changes})
+    fields = {"source_vocab": 10, "target_vocab": 11} | changes
+    return pair_config((DynamicConvConfig(kernel=3, heads=2),), **fields)
 
 
 @pytest.mark.parametrize(

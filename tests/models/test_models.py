@@ -7,12 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.decode import beam_search
 from lightconv.models.embedding import AdaptiveOutput, add_positions
 
 from .examples import (
     ADAPTIVE,
-    EOS,
     FAMILIES,
     PAD,
     VOCAB,
@@ -80,22 +78,6 @@ def test_forward_is_the_output_of_features(family: str, adaptive: object) -> Non
         run.model.output.nll(x.flatten(0, 1), target.flatten()),
         F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none"),
     )
-
-
-@every_family
-@either_output
-@torch.inference_mode()
-def test_beam_search(family: str, adaptive: object) -> None:
-    run = FAMILIES[family]("mixed", adaptive=adaptive)
-    first = torch.full((3,), EOS)
-    options = {"beam": 3, "max_len": 6, "eos": EOS, "pad": PAD}
-    for b, found in enumerate(beam_search(run.model.step, run.start(6), first, **options)):
-        for hypothesis in found:
-            target = torch.tensor([hypothesis.tokens])
-            target_in = torch.cat([first[:1, None], target[:, :-1]], dim=1).expand(3, -1)
-            expected = run.whole(target_in)[b].log_softmax(-1).gather(1, target[0, :, None])
-            logprobs = torch.tensor(hypothesis.logprobs).double()
-            torch.testing.assert_close(logprobs, expected[:, 0], rtol=0, atol=1e-6)
 
 
 @every_kind

@@ -55,13 +55,6 @@ def test_one_gradient_alone_equals_both(op: str, shape: Shape) -> None:
 
 
 @every_op
-def test_twice_in_one_graph(op: str) -> None:
-    """The result is the input of a second call with the same weights."""
-    inputs = leaves(op)
-    assert gradcheck(lambda x, w: OPERATORS[op](OPERATORS[op](x, w, 2), w, 0), inputs)
-
-
-@every_op
 def test_backward_twice(op: str) -> None:
     """The same bits again; `backward` adds them up."""
     x, weight = leaves(op)
@@ -89,17 +82,3 @@ def test_inputs_changed_before_backward(op: str) -> None:
 def test_gradients_of_gradients(op: str, backend: str) -> None:
     inputs = leaves(op, shape=Shape(1, 3, 1, 2, 2, 1))
     assert gradgradcheck(lambda x, w: OPERATORS[op](x, w, 1, backend=backend), inputs)
-
-
-@pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv_softmax"])
-def test_weights_made_from_x(op: str) -> None:
-    """As in the paper's layer: x reaches the result on two ways, once each."""
-    x, _ = leaves(op, (True, False))
-    project = torch.randn(SHAPE.H * SHAPE.R, SHAPE.H * SHAPE.K, dtype=x.dtype)
-
-    def layer(x: Tensor) -> Tensor:
-        weight = (x @ project).unflatten(-1, (SHAPE.H, SHAPE.K))
-        return OPERATORS[op](x, weight, 1)
-
-    assert gradcheck(layer, x)
-    assert gradgradcheck(layer, x)

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 import lightconv
-from lightconv import files, ops
+from lightconv import ops
 from lightconv.ops import build, library, reference
 
 FOREIGN = next(Path(torch.__file__).parent.glob("lib/libc10.*"))  # a library, but not ours
@@ -194,19 +194,6 @@ def test_a_cache_that_cannot_be_written(
     assert f"{tmp_path}/{place}" in outcome.said
     assert "Set LIGHTCONV_CACHE to a writable folder" in outcome.said
     assert f"{tmp_path}/tmp" in outcome.reason
-
-
-def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user unknown to the system: an OSError, which leads to a temporary folder."""
-
-    def nobody() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    for name in ("LIGHTCONV_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", nobody)
-    with pytest.raises(OSError, match="home directory"):
-        files.cache_folder()
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "flipped", "foreign"])

@@ -112,13 +112,6 @@ def test_shared_weights_are_dropped_position_by_position(op: str) -> None:
 
 
 @every_op
-def test_packed_dropconnect(op: str) -> None:
-    """The place of a weight is its place in the packed tensor."""
-    inputs = make_inputs(op, Shape(1, 80, 2, 3, 4, 3))
-    check(op, inputs, 3, cu_seqlens=boundaries((3, 0, 70, 7)), dropconnect=0.4, seed=17)
-
-
-@every_op
 def test_nothing_dropped(op: str) -> None:
     inputs = make_inputs(op, cases.FEW_SHAPES[0], f32)
     expected = run(op, inputs, 4)
