@@ -48,7 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Rea
 
 
 @pytest.mark.filterwarnings("ignore")  # a byte order mark is one of the inputs
-@pytest.mark.parametrize("times", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_is_read_or_refused(
     name: str, times: int, files: dict[str, tuple[Path, Reader]]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv import ops
+from lightconv.mixers.base import linear
 from lightconv.models.config import AdaptiveConfig, ModelConfig
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.vocabulary import linear_cross_entropy
@@ -86,7 +87,7 @@ class AdaptiveEmbedding(nn.Module):
             for place, (first, end) in enumerate(pairwise((0, *config.cutoffs, vocab)))
         )
         self.words = nn.ModuleList(band_words(band, pad) for band in self.bands)
-        self.projections = nn.ModuleList(projection(band.width, dim) for band in self.bands)
+        self.projections = nn.ModuleList(linear(b.width, dim, bias=False) for b in self.bands)
 
     def output(self, *, tied: bool) -> "AdaptiveOutput":
         """The output of this embedding; if tied, it shares what the configuration says."""
@@ -121,9 +122,10 @@ class AdaptiveOutput(nn.Module):
         self.words: Any = embedding.words
         if not (tied and config.tie_words):
             self.words = nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
-        self.classes = projection(dim, len(self.bands) - 1)
+        self.classes = linear(dim, len(self.bands) - 1, bias=False)
+        shared = tied and config.tie_projections
         self.projections = nn.ModuleList(
-            Transposed(original) if tied and config.tie_projections else projection(dim, band.width)
+            Transposed(original) if shared else linear(dim, band.width, bias=False)
             for band, original in zip(self.bands[1:], embedding.projections[1:], strict=True)
         )
 
@@ -225,13 +227,6 @@ def band_words(band: Band, pad: int) -> Words:
     """Matrix [V_i, d_i] of a band."""
     own = band.first <= pad < band.end
     return Words(band.end - band.first, band.width, pad - band.first if own else None)
-
-
-def projection(inputs: int, outputs: int) -> nn.Linear:
-    """[..., inputs] -> [..., outputs]: xavier-uniform, no bias."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.xavier_uniform_(layer.weight)
-    return layer
 
 
 def token_nll(logits: Tensor, target: Tensor) -> Tensor:

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from lightconv.data import Vocabularies, Vocabulary
+    from lightconv.models import LanguageModel, Seq2Seq
     from lightconv.models.layers import BaseModel
-    from lightconv.models.lm import LanguageModel
-    from lightconv.models.seq2seq import Seq2Seq
 
 FORMAT = "lightconv"
 VERSION = 1
@@ -104,9 +103,8 @@ class ModelFolder:
         try:
             model = build_from(self.config, tensors, weights, f"its {CONFIG_FILE}")
         except (RuntimeError, OverflowError) as error:
-            raise ValueError(
-                f"{self.path / CONFIG_FILE}: no such model can be built: {error}"
-            ) from None
+            where = self.path / CONFIG_FILE
+            raise ValueError(f"{where}: no such model can be built: {error}") from None
         return model.to(torch.device(device), dtype)
 
     def set_tables(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -172,8 +170,7 @@ class ModelFolder:
 
 def build(config: ModelConfig) -> "Seq2Seq | LanguageModel":
     """A new model of that configuration with random parameters."""
-    from lightconv.models.lm import LanguageModel
-    from lightconv.models.seq2seq import Seq2Seq
+    from lightconv.models import LanguageModel, Seq2Seq
 
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else LanguageModel(config)
 
@@ -261,10 +258,8 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f'not a model of lightconv, expected "format": "{FORMAT}"')
     if data.get("version") != VERSION or isinstance(data["version"], bool):
-        raise ValueError(
-            f"version {str(data.get('version'))[:20]}, expected {VERSION}. A newer lightconv may "
-            "read it"
-        )
+        got = str(data.get("version"))[:20]
+        raise ValueError(f"version {got}, expected {VERSION}. A newer lightconv may read it")
     model: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
     tables = {name: table for name, table in data.items() if name not in OWN_NAMES}
     for name, table in tables.items():

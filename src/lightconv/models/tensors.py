@@ -73,14 +73,10 @@ def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
                 "lightconv.models.tensors.parameters lists them"
             )
         tensor = tensor.cpu().contiguous()
-        stop = start + tensor.nbytes
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, stop],
-        }
+        entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = entry | {"data_offsets": [start, start + tensor.nbytes]}
         views.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
-        start = stop
+        start += tensor.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return write_file(path, len(text).to_bytes(8, "little") + text, *views)
