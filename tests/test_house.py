@@ -8,14 +8,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 300,
-    ("console", "files", "processes", "device"): 691,
+    ("console", "files", "processes", "device"): 688,
     ("config",): 480,
     ("ops",): 2600,
     ("mixers",): 900,
-    ("models",): 1470,
+    ("models",): 1400,
     ("data",): 2700,
     ("corpora",): 2200,
-    ("train",): 3240,
+    ("train",): 3227,
     ("decode",): 2700,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2100,
@@ -24,7 +24,7 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 23_560
+MOST_LINES = 23_461
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

@@ -8,14 +8,7 @@ from torch import Tensor, nn
 from lightconv.mixers import reorder
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.models.embedding import Output, build_embedding, embed
-from lightconv.models.layers import (
-    BaseModel,
-    DecoderLayer,
-    DecoderState,
-    PlainLayer,
-    final_norm,
-    require_eval,
-)
+from lightconv.models.layers import BaseModel, DecoderLayer, DecoderState, PlainLayer, final_norm
 
 
 class Memory(NamedTuple):
@@ -100,7 +93,7 @@ class Seq2Seq(BaseModel):
 
     def start(self, memory: Memory, max_len: int) -> Seq2SeqState:
         """State before the first of at most `max_len` tokens."""
-        require_eval(self)
+        self.require_eval()
         layers = tuple(layer.start(memory.output, max_len) for layer in self.decoder)
         return Seq2SeqState(layers, memory.padding)
 
