@@ -179,7 +179,7 @@ class _Call:
 
     def weight_gradient(self, grad: Tensor, lse: Tensor | None) -> Tensor:
         """[B, T, H, K] or [H, K]; the latter from a fixed number of partial sums."""
-        given = {"value": grad, "x": self.x, "lse": lse, "FLIP": True}
+        given: dict[str, Any] = {"value": grad, "x": self.x, "lse": lse, "FLIP": True}
         if self.weight.dim() == 4:
             taps = self.weight.new_empty(self.weight.shape)
             self.run(self.kernels.convolve, self.tiles, out=None, taps=taps, **given)
