@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool is_program = data[2] % 2;
   tried = data + 3, tried_end = data + size;
   if (const char* what = is_program ? wrong_program() : wrong_operator()) {
-    std::printf("wrong: %s\n", what);
+    std::fprintf(stderr, "wrong: %s\n", what);
     std::abort();
   }
   return 0;
