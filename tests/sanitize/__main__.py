@@ -53,7 +53,7 @@ def fuzz(folder: Path, seconds: int) -> None:
     kept, found = INPUTS / "kept", folder / "found"
     found.mkdir()
     kept.mkdir(parents=True, exist_ok=True)
-    limits = ["-max_len=200", "-timeout=60", "-rss_limit_mb=2048"]
+    limits = ["-max_len=200", "-len_control=0", "-timeout=60", "-rss_limit_mb=2048"]
     options = [*limits, f"-max_total_time={seconds}", "-print_final_stats=1", "-verbosity=1"]
     options += [f"-artifact_prefix={INPUTS}/", "-reload=0", "-reduce_inputs=1"]
     subprocess.run([program, *options, str(found), str(kept)], check=True)
