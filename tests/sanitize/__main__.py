@@ -1,4 +1,4 @@
-"""`make sanitize`: the C++ code under ASan + UBSan and under TSan, over random cases; `make fuzz`."""
+"""`make sanitize`: the C++ code under ASan, UBSan and TSan, over random cases; `make fuzz`."""
 
 import functools
 import shutil
