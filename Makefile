@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN = .venv/bin
 TASK ?= translation
 TESTS ?= tests
+SECONDS ?= 600
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow check documents demo bench sanitize clean
+.PHONY: help test test-slow check documents demo bench sanitize fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -41,6 +42,9 @@ bench: .venv/ready  ## Run all benchmarks and write their tables into docs (an h
 
 sanitize: .venv/ready  ## Run the C++ kernels under ASan, UBSan and TSan (minutes)
 	$(BIN)/python -m tests.sanitize
+
+fuzz: .venv/ready  ## Fuzz the C++ kernels and engine with libFuzzer: SECONDS=600
+	$(BIN)/python -m tests.sanitize $(SECONDS)
 
 BUILT_FROM = pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e

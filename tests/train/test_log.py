@@ -73,7 +73,7 @@ def test_random_damage_never_drops_a_good_line_silently(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     write(path, range(1, 30))
     whole, chance = path.read_bytes(), random.Random(1)
-    for _ in range(200):
+    for _ in range(500):
         data = bytearray(whole)
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         path.write_bytes(bytes(data))
