@@ -4,9 +4,10 @@
     lightconv:    the same with one weight[h, j] for every b and t
 
 B batch, T length, D channels, H heads, R = D / H, K taps. x is zero outside the sequence. `left`
-says how far the kernel reaches back: K - 1 is causal, K // 2 centred. Slow and differentiable, for
-any float dtype and device; half precision is summed in float32. docs/operators.md derives the
-gradients. Arguments are checked by the callers.
+says how far the kernel reaches back: K - 1 is causal, K // 2 centred. Dilated taps are `dilation`
+apart: x[b, t + (j - left) * dilation, c]. A state is what stands before the sequence. Slow and
+differentiable, for any float dtype and device; half precision is summed in float32.
+docs/operators.md derives the gradients. Arguments are checked by the callers.
 
 DropConnect and dropout draw and store nothing. Element i of a tensor is kept or dropped by a hash
 of its flat index and a 64-bit seed, so the backward pass recomputes the forward's mask, a resumed
@@ -26,23 +27,32 @@ _MASK32 = 0xFFFFFFFF
 
 
 def convolve(
-    x: Tensor, weight: Tensor, left: int, softmax: bool = False, extras: Extras = PLAIN
+    x: Tensor,
+    weight: Tensor,
+    left: int,
+    softmax: bool = False,
+    extras: Extras = PLAIN,
+    dilation: int = 1,
+    state: Tensor | None = None,
 ) -> Tensor:
     """Convolution of whole sequences; DropConnect draws per (b, t, h, k) in both operators.
 
     x       [B, T, D]
     weight  [B, T, H, K], one kernel per position, or [H, K]; logits with `softmax`
+    state   [B or sequences, (K-1) * dilation, D], oldest first, of a causal kernel; zeros if None
     returns [B, T, D]
     """
-    weight = _normalize(x, weight, softmax)
+    weight = normalize(x, weight, softmax)
     cu_seqlens, dropconnect, seed = extras
     weight = drop(weight, dropconnect, seed)
     if cu_seqlens is None:
-        return _convolve(x, weight, left)
+        return _convolve(x, weight, left, dilation, state)
     check_boundaries(cu_seqlens, x.shape[1])
-    # The leading 0 adds an empty part, so that there is at least one.
-    parts = itertools.pairwise([0, *cu_seqlens.tolist()])
-    return torch.cat([_convolve(x[:, a:b], weight[:, a:b], left) for a, b in parts], dim=1)
+    states = itertools.repeat(None) if state is None else state.split(1)
+    parts = zip(itertools.pairwise(cu_seqlens.tolist()), states, strict=False)
+    # An empty part, so that there is at least one.
+    outs = [_convolve(x[:, a:b], weight[:, a:b], left, dilation, s) for (a, b), s in parts]
+    return torch.cat([x[:, :0], *outs], dim=1)
 
 
 def step(
@@ -56,7 +66,7 @@ def step(
     weight   [B, n, H, K] or [H, K]; logits with `softmax`
     returns  [B, n, D] and the new window
     """
-    weight = _normalize(x, weight, softmax)
+    weight = normalize(x, weight, softmax)
     n, slots = x.shape[1], weight.shape[3] - 1
     if slots == 0:
         return _sum_taps(x, weight).to(x.dtype), window
@@ -65,7 +75,7 @@ def step(
     return _sum_taps(recent, weight).to(x.dtype), new
 
 
-def _normalize(x: Tensor, weight: Tensor, softmax: bool) -> Tensor:
+def normalize(x: Tensor, weight: Tensor, softmax: bool) -> Tensor:
     """weight [B, T, H, K] or [H, K] -> [B, T, H, K] in the dtype of the sum."""
     weight = weight.to(accumulate_dtype(x.dtype))
     if softmax:
@@ -73,19 +83,25 @@ def _normalize(x: Tensor, weight: Tensor, softmax: bool) -> Tensor:
     return weight if weight.dim() == 4 else weight.expand(*x.shape[:2], -1, -1)
 
 
-def _convolve(x: Tensor, weight: Tensor, left: int) -> Tensor:
+def _convolve(x: Tensor, weight: Tensor, left: int, dilation: int, state: Tensor | None) -> Tensor:
     T, K = x.shape[1], weight.shape[3]
     left = min(left, T + K)  # every tap beyond is outside the sequence
-    return _sum_taps(F.pad(x, (0, 0, left, max(0, K - 1 - left))), weight).to(x.dtype)
+    after = max(0, K - 1 - left) * dilation
+    if state is None:
+        padded = F.pad(x, (0, 0, left * dilation, after))
+    else:
+        padded = torch.cat([state.to(x.dtype), x], dim=1)
+    return _sum_taps(padded, weight, dilation).to(x.dtype)
 
 
-def _sum_taps(padded: Tensor, weight: Tensor) -> Tensor:
-    """padded [B, T+K-1 or more, D], weight [B, T, H, K] -> sum_j weight[t, j] * padded[t + j]."""
+def _sum_taps(padded: Tensor, weight: Tensor, dilation: int = 1) -> Tensor:
+    """padded [B, T + (K-1) * dilation or more, D], weight [B, T, H, K] -> [B, T, D]:
+    sum_j weight[t, j] * padded[t + j * dilation]."""
     T, H, K = weight.shape[1:]
     heads = padded.to(weight.dtype).unflatten(-1, (H, padded.shape[2] // H))
     out = torch.zeros_like(heads[:, :T])
     for j in range(K):
-        out = out + weight[..., j, None] * heads[:, j : j + T]
+        out = out + weight[..., j, None] * heads[:, j * dilation : j * dilation + T]
     return out.flatten(-2)
 
 

@@ -1,0 +1,185 @@
+"""The frame of a convolution: dilation, states, gates, bias, activation, residual.
+
+    out = gate_out * activation(conv(gate_in * x) + bias) + x
+
+None of it needs a kernel of its own. A dilated convolution is a plain one of a view: positions that
+are `dilation` apart become rows, those between them heads. A state is a prefix of its sequence.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv.ops.check import accumulate_dtype
+
+Run = Callable[..., Any]
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda y: y,
+    "silu": F.silu,
+    "swish": F.silu,
+}
+
+
+class Frame(NamedTuple):
+    """Options around a convolution, the same for whole sequences and steps."""
+
+    dilation: int = 1  # distance of two taps
+    bias: Tensor | None = None  # [D]
+    activation: str | None = None  # "silu" or "swish"
+    residual: bool = False  # adds x
+    gate_in: Tensor | None = None  # [B, T, D], multiplies x
+    gate_out: Tensor | None = None  # [B, T, D], multiplies the result
+    initial_state: Tensor | None = None  # [B or sequences, (K-1) * dilation, D], oldest first
+
+    def check(self, op: str, x: Tensor, weight: Tensor, left: int, sequences: int) -> None:
+        """Raises ValueError for options that do not fit x [B, T, D] and weight [..., K]."""
+        if not isinstance(self.dilation, int) or self.dilation < 1:
+            raise ValueError(
+                f"{op}: dilation must be an integer of at least 1, got {self.dilation!r}"
+            )
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"{op}: activation must be None or 'silu', got {self.activation!r}")
+        K = weight.shape[-1]
+        shapes = {
+            "bias": (x.shape[2],),
+            "gate_in": tuple(x.shape),
+            "gate_out": tuple(x.shape),
+            "initial_state": (sequences, (K - 1) * self.dilation, x.shape[2]),
+        }
+        for name, shape in shapes.items():
+            value = getattr(self, name)
+            if value is not None and tuple(value.shape) != shape:
+                raise ValueError(
+                    f"{op}: {name} must have shape {list(shape)}, got {list(value.shape)}"
+                )
+        if self.initial_state is not None and left != K - 1:
+            raise ValueError(f"{op}: initial_state needs a causal kernel, left={K - 1}, got {left}")
+
+    def open(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> input of the convolution [B, T, D]."""
+        return x if self.gate_in is None else x * self.gate_in.to(x.dtype)
+
+    def close(self, out: Tensor, x: Tensor) -> Tensor:
+        """Output of the convolution and x [B, T, D] -> [B, T, D], computed in float32 or wider."""
+        wide = accumulate_dtype(out.dtype)
+        y = out if self[1:-1] == (None, None, False, None, None) else out.to(wide)
+        y = y if self.bias is None else y + self.bias.to(wide)
+        y = ACTIVATIONS[self.activation](y)
+        y = y if self.gate_out is None else y * self.gate_out.to(wide)
+        return (y + x if self.residual else y).to(out.dtype)
+
+
+def make_frame(op: str, options: dict[str, Any]) -> Frame:
+    """A frame of keywords of the operator `op`; TypeError names one that is unknown."""
+    for name in options:
+        if name not in Frame._fields:
+            known = ", ".join(Frame._fields)
+            raise TypeError(f"{op}() got an unexpected keyword argument {name!r}; known: {known}")
+    return Frame(**options)
+
+
+# --- whole sequences ------------------------------------------------------------------------------
+
+
+def convolve(
+    run: Run, x: Tensor, weight: Tensor, cu_seqlens: Tensor | None, frame: Frame
+) -> Tensor:
+    """Convolution with a dilation and an initial state, by run(x, weight, cu_seqlens).
+
+    x [B, T, D], weight [B, T, H, K] or [H, K] -> [B, T, D].
+    """
+    state, places = frame.initial_state, None
+    d, N, slots = frame.dilation, x.shape[1], 0 if state is None else state.shape[1]
+    if cu_seqlens is not None:
+        # Every sequence moves behind its state, and to a multiple of the dilation.
+        lengths = cu_seqlens.diff()
+        S = lengths.shape[0]
+        which = torch.repeat_interleave(torch.arange(S, device=x.device), lengths, output_size=N)
+        taken = (lengths + slots + d - 1) // d * d
+        ends = F.pad(taken.cumsum(0), (1, 0))
+        places = torch.arange(N, device=x.device) + (ends[:-1] + slots - cu_seqlens[:-1])[which]
+        room = (N + S * (slots + d - 1) + d - 1) // d * d
+        cu_seqlens = F.pad(ends, (0, 1), value=room) // d
+        spread = lambda v: v.new_zeros(1, room, *v.shape[2:]).index_copy(1, places, v)
+        x, weight = spread(x), weight if weight.dim() == 2 else spread(weight)
+        if state is not None:
+            before = ends[:-1, None] + torch.arange(slots, device=x.device)
+            x = x.index_copy(1, before.flatten(), state.to(x.dtype).flatten(0, 1)[None])
+    else:
+        if state is not None:
+            x = torch.cat([state.to(x.dtype), x], dim=1)
+        extra = -x.shape[1] % d
+        x = F.pad(x, (0, 0, 0, extra))
+        if weight.dim() == 4:
+            weight = F.pad(weight, (0, 0, 0, 0, slots, extra))
+    B, T, D = x.shape
+    H, K = weight.shape[-2:]
+    # Row t / d, head (t % d) * H + h: the same memory.
+    rows = x.reshape(B, T // d, d * D)
+    weight = weight.repeat(d, 1) if weight.dim() == 2 else weight.reshape(B, T // d, d * H, K)
+    out: Tensor = run(rows, weight, cu_seqlens).view(B, T, D)
+    return out.narrow(1, slots, N) if places is None else out.index_select(1, places)
+
+
+def final_state(
+    x: Tensor, slots: int, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None
+) -> Tensor:
+    """The last inputs of every sequence, the `initial_state` of what follows it.
+
+    x             [B, T, D], or [1, N, D] with cu_seqlens: the input of the convolution
+    slots         (K - 1) * dilation
+    initial_state [B or sequences, slots, D] before x; zeros if None
+    returns       [B or sequences, slots, D], oldest first: also the window of a step at position 0
+    """
+    S = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    past = x.new_zeros(S, slots, x.shape[2]) if initial_state is None else initial_state
+    if cu_seqlens is None:
+        recent = torch.cat([past, x], dim=1)
+        return recent.narrow(1, x.shape[1], slots).clone()
+    times = cu_seqlens.diff()[:, None] + torch.arange(-slots, 0, device=x.device)
+    here = (times + cu_seqlens[:-1, None]).clamp(min=0)
+    inside = (times >= 0).unsqueeze(-1)
+    known = past.gather(1, (times + slots).clamp(max=slots - 1)[..., None].expand_as(past))
+    if x.shape[1] == 0:
+        return known
+    return torch.where(inside, x[0][here], known)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def step(
+    run: Run, x: Tensor, window: Tensor, position: int | Tensor, weight: Tensor, dilation: int
+) -> tuple[Tensor, Tensor]:
+    """Next n positions by run(x, window, position, weight) -> (out, window); window as given there.
+
+    x [B, n, D], window [B, (K-1) * dilation, D], position one for all rows or [B].
+    """
+    if isinstance(position, Tensor) and window.shape[1] == 0:
+        position = 0
+    if isinstance(position, Tensor):
+        # Every row turned so that its oldest input stands first, as at position 0; then back.
+        slots, shift = torch.arange(window.shape[1], device=x.device), position.unsqueeze(1)
+        turn = lambda ring, to: ring.gather(1, (to % len(slots)).unsqueeze(-1).expand_as(ring))
+        out, new = step(run, x, turn(window, slots + shift), 0, weight, dilation)
+        return out, turn(new, slots - shift)
+    if dilation == 1:
+        out, new = run(x, window, position, weight)
+        return out, new
+    # The positions of one phase have a ring of their own: every dilation-th slot.
+    rings = list(window.unflatten(1, (window.shape[1] // dilation, dilation)).unbind(2))
+    parts = []
+    for i in range(min(dilation, x.shape[1])):
+        phase = (position + i) % dilation
+        kernels = weight if weight.dim() == 2 else weight[:, i::dilation]
+        out, rings[phase] = run(
+            x[:, i::dilation], rings[phase], (position + i) // dilation, kernels
+        )
+        parts.append(out)
+    longest = -(-x.shape[1] // dilation)
+    parts = [F.pad(out, (0, 0, 0, longest - out.shape[1])) for out in parts]
+    out = torch.stack(parts, 2).flatten(1, 2).narrow(1, 0, x.shape[1]) if parts else x
+    return out, torch.stack(rings, 2).flatten(1, 2)
