@@ -103,7 +103,7 @@ def convolve(
         places = torch.arange(N, device=x.device) + (ends[:-1] + slots - cu_seqlens[:-1])[which]
         room = (N + S * (slots + d - 1) + d - 1) // d * d
         cu_seqlens = F.pad(ends, (0, 1), value=room) // d
-        spread = lambda v: v.new_zeros(1, room, *v.shape[2:]).index_copy(1, places, v)
+        spread: Run = lambda v: v.new_zeros(1, room, *v.shape[2:]).index_copy(1, places, v)
         x, weight = spread(x), weight if weight.dim() == 2 else spread(weight)
         if state is not None:
             before = ends[:-1, None] + torch.arange(slots, device=x.device)
@@ -163,7 +163,7 @@ def step(
     if isinstance(position, Tensor):
         # Every row turned so that its oldest input stands first, as at position 0; then back.
         slots, shift = torch.arange(window.shape[1], device=x.device), position.unsqueeze(1)
-        turn = lambda ring, to: ring.gather(1, (to % len(slots)).unsqueeze(-1).expand_as(ring))
+        turn: Run = lambda ring, to: ring.gather(1, (to % len(slots)).unsqueeze(-1).expand_as(ring))
         out, new = step(run, x, turn(window, slots + shift), 0, weight, dilation)
         return out, turn(new, slots - shift)
     if dilation == 1:

@@ -48,11 +48,14 @@ def convolve(
     if cu_seqlens is None:
         return _convolve(x, weight, left, dilation, state)
     check_boundaries(cu_seqlens, x.shape[1])
-    states = itertools.repeat(None) if state is None else state.split(1)
-    parts = zip(itertools.pairwise(cu_seqlens.tolist()), states, strict=False)
-    # An empty part, so that there is at least one.
-    outs = [_convolve(x[:, a:b], weight[:, a:b], left, dilation, s) for (a, b), s in parts]
-    return torch.cat([x[:, :0], *outs], dim=1)
+    # The leading 0 adds an empty part, so that there is at least one.
+    parts = itertools.pairwise([0, *cu_seqlens.tolist()])
+    states = [None] * len(cu_seqlens) if state is None else [None, *state.split(1)]
+    outs = [
+        _convolve(x[:, a:b], weight[:, a:b], left, dilation, past)
+        for (a, b), past in zip(parts, states, strict=True)
+    ]
+    return torch.cat(outs, dim=1)
 
 
 def step(
