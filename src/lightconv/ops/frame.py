@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.check import accumulate_dtype, check_boundaries
 
 Run = Callable[..., Any]
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
@@ -94,6 +94,8 @@ def convolve(
     state, places = frame.initial_state, None
     d, N, slots = frame.dilation, x.shape[1], 0 if state is None else state.shape[1]
     if cu_seqlens is not None:
+        if not torch.compiler.is_compiling():
+            check_boundaries(cu_seqlens, N)
         # Every sequence moves behind its state, and to a multiple of the dilation.
         lengths = cu_seqlens.diff()
         S = lengths.shape[0]
