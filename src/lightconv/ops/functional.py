@@ -152,7 +152,7 @@ def _framed(
     check_conv(op, x, weight, left, extras)
     frame = make_frame(op, around)
     cu_seqlens, dropconnect, seed = extras
-    frame.check(op, x, weight, left, len(x) if cu_seqlens is None else len(cu_seqlens) - 1)
+    frame.check(op, x, weight, left, x.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1)
     inputs, dilation, state = frame.open(x), frame.dilation, frame.initial_state
     if dilation == 1 and state is None:
         options: Any = {"backend": backend, "cu_seqlens": cu_seqlens}
@@ -247,14 +247,14 @@ def _framed_step(
     rows = window if state_indices is None else window.index_select(0, state_indices)
     if frame.initial_state is not None:
         raise ValueError(f"{op}: a step has no initial_state; its window is the state")
-    frame.check(op, x, weight, weight.shape[-1] - 1, len(x))
-    wanted = [len(x), (weight.shape[-1] - 1) * frame.dilation, x.shape[2]]
+    frame.check(op, x, weight, weight.shape[-1] - 1, x.shape[0])
+    wanted = [x.shape[0], (weight.shape[-1] - 1) * frame.dilation, x.shape[2]]
     if list(rows.shape) != wanted:
         raise ValueError(f"{op}: window must have shape {wanted}, got {list(rows.shape)}")
     if isinstance(position, Tensor) and (
         position.shape != x.shape[:1] or position.is_floating_point()
     ):
-        raise ValueError(f"{op}: position must be an integer or integers of shape {[len(x)]}")
+        raise ValueError(f"{op}: position must be an integer or integers of shape {[x.shape[0]]}")
     inputs = frame.open(x)
     in_place = not _recorded(inputs, window, weight)
     run = lambda *each: _step(op, *each, *softmax)
