@@ -113,7 +113,6 @@ _Convolutions = LightConvConfig | DynamicConvConfig | LowRankConvConfig
 MixerConfig = (
     AttentionConfig | ConvConfig | _Convolutions | AverageConfig | ShortConvConfig | HyenaConfig
 )
-MIXER_CONFIGS: dict[str, type[MixerConfig]] = {each.kind: each for each in get_args(MixerConfig)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +212,6 @@ class LanguageModelConfig:
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target, which are one vocabulary here."""
         return self.vocab, self.vocab
 
     @property

@@ -24,7 +24,6 @@ from lightconv.ops.frame import convolve as convolve_framed
 from lightconv.ops.frame import make_frame
 from lightconv.ops.frame import step as step_framed
 
-gpu.register(schema.LIBRARY)
 BACKENDS = ("auto", "reference", "band")
 
 
@@ -123,7 +122,9 @@ def _convolve(
         return _framed(op, x, weight, left, softmax, backend, Extras(*extras), around)
     if backend == "auto" and not is_transformed():
         out: Tensor
-        if op == "dynamicconv":
+        if softmax and x.is_cuda:  # whose backward pass needs the log-sum-exp
+            out = torch.ops.lightconv.dynamicconv_lse.default(x, weight, left, *extras)[0]
+        elif op == "dynamicconv":
             out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
         else:
             out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
