@@ -2,18 +2,20 @@
 
     out = gate_out * activation(conv(gate_in * x) + bias) + x
 
-None of it needs a kernel of its own. A dilated convolution is a plain one of a view: positions that
+Bias, activation, output gate and residual are one pass over memory; the rest needs no kernel. A dilated convolution is a plain one of a view: positions that
 are `dilation` apart become rows, those between them heads. A state is a prefix of its sequence.
 """
 
+import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype, check_boundaries
+from lightconv.ops.check import accumulate_dtype, check_boundaries, is_transformed
+from lightconv.ops.library import DTYPE_NUMBERS, POOL, TailProblem, call, native
 
 Run = Callable[..., Any]
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
@@ -64,12 +66,76 @@ class Frame(NamedTuple):
 
     def close(self, out: Tensor, x: Tensor) -> Tensor:
         """Output of the convolution and x [B, T, D] -> [B, T, D], computed in float32 or wider."""
-        wide = accumulate_dtype(out.dtype)
-        y = out if self[1:-1] == (None, None, False, None, None) else out.to(wide)
-        y = y if self.bias is None else y + self.bias.to(wide)
-        y = ACTIVATIONS[self.activation](y)
-        y = y if self.gate_out is None else y * self.gate_out.to(wide)
-        return (y + x if self.residual else y).to(out.dtype)
+        gate = None if self.gate_out is None else self.gate_out.to(out.dtype)
+        tail = self.bias, gate, x if self.residual else None, self.activation
+        if tail == (None, None, None, None):
+            return out
+        plain = all(type(v) is Tensor and v.is_cpu for v in (out, *tail[:3]) if v is not None)
+        if not plain or is_transformed() or torch.compiler.is_compiling():
+            return close_formula(out, *tail)
+        return cast(Tensor, _Tail.apply(out, *tail))
+
+
+def close_formula(
+    y: Tensor, bias: Tensor | None, gate: Tensor | None, x: Tensor | None, activation: str | None
+) -> Tensor:
+    """gate * activation(y + bias) + x, each part optional; y, gate, x [B, T, D], bias [D]."""
+    wide = accumulate_dtype(y.dtype)
+    out = y.to(wide)
+    out = out if bias is None else out + bias.to(wide)
+    out = ACTIVATIONS[activation](out)
+    out = out if gate is None else out * gate.to(wide)
+    return (out if x is None else out + x).to(y.dtype)
+
+
+class _Tail(torch.autograd.Function):
+    """close_formula in one pass over memory (csrc/tail.h), and its gradient in another."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        ctx.save_for_backward(*inputs[:4])
+        ctx.activation = inputs[4]
+        if native().library is None:
+            return close_formula(*inputs)
+        out = POOL.empty(inputs[0].shape, inputs[0].dtype)
+        _run_tail("forward", inputs, x=inputs[3], out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        inputs, needed = (*ctx.saved_tensors, ctx.activation), ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled() or native().library is None:
+            with torch.enable_grad():
+                # Views: a gate computed from y must not count as a part of y.
+                views = [v if v is None else v.view_as(v) for v in inputs[:4]]
+                wanted = [v for v, need in zip(views, needed, strict=True) if need]
+                graph = torch.is_grad_enabled()
+                out = close_formula(*views, ctx.activation)
+                found = iter(torch.autograd.grad(out, wanted, grad, create_graph=graph))
+            return (*(next(found) if need else None for need in needed), None)
+        y, bias, gate, _, _ = inputs
+        of_y = POOL.empty(y.shape, y.dtype)
+        of_bias = torch.empty_like(bias) if needed[1] else None
+        of_gate = POOL.empty(y.shape, y.dtype) if needed[2] else None
+        results = {"grad_y": of_y, "grad_bias": of_bias, "grad_gate": of_gate}
+        _run_tail("backward", inputs, grad=grad, **results)
+        return of_y, of_bias, of_gate, grad if needed[3] else None, None
+
+
+def _run_tail(way: str, inputs: tuple[Any, ...], **tensors: Tensor | None) -> None:
+    """Runs a kernel of csrc/tail.h: results must be contiguous, anything else is made so."""
+    y, bias, gate, _, activation = inputs
+    given = {"y": y, "bias": bias, "gate": gate, **tensors}
+    held = {name: v.contiguous() for name, v in given.items() if v is not None}
+    problem = TailProblem(
+        rows=y.numel() // max(y.shape[-1], 1),
+        D=y.shape[-1],
+        dtype=DTYPE_NUMBERS[y.dtype],
+        bias_dtype=0 if bias is None else DTYPE_NUMBERS[bias.dtype],
+        silu=activation is not None,
+        **{name: v.data_ptr() for name, v in held.items()},
+    )
+    call(f"lightconv_tail_{way}", ctypes.byref(problem))
 
 
 def make_frame(op: str, options: dict[str, Any]) -> Frame:
@@ -168,7 +234,7 @@ def step(
         turn: Run = lambda ring, to: ring.gather(1, (to % len(slots)).unsqueeze(-1).expand_as(ring))
         out, new = step(run, x, turn(window, slots + shift), 0, weight, dilation)
         return out, turn(new, slots - shift)
-    if dilation == 1:
+    if dilation == 1 or torch.compiler.is_compiling():
         out, new = run(x, window, position, weight)
         return out, new
     # The positions of one phase have a ring of their own: every dilation-th slot.

@@ -161,7 +161,11 @@ def _framed(
         out = _convolve(op, inputs, weight, left, softmax, **options)
     elif backend == "band":
         raise ValueError("backend 'band' has neither dilation nor initial_state; use 'auto'")
-    elif backend == "reference" or is_transformed():
+    elif (
+        backend == "reference"
+        or is_transformed()
+        or (torch.compiler.is_compiling() and cu_seqlens is None)  # views fix a dynamic length
+    ):
         out = reference.convolve(inputs, weight, left, softmax, extras, dilation, state)
     else:
         if dropconnect > 0.0:
@@ -258,7 +262,10 @@ def _framed_step(
         raise ValueError(f"{op}: position must be an integer or integers of shape {[x.shape[0]]}")
     inputs = frame.open(x)
     in_place = not _recorded(inputs, window, weight)
-    run = lambda *each: _step(op, *each, *softmax)
+    if torch.compiler.is_compiling() and frame.dilation > 1:  # phases fix a dynamic position
+        run = lambda *each: reference.step(*each, *softmax, dilation=frame.dilation)
+    else:
+        run = lambda *each: _step(op, *each, *softmax)
     out, new = step_framed(run, inputs, rows, position, weight, frame.dilation)
     if state_indices is not None:
         put = window.index_copy_ if in_place else window.index_copy

@@ -59,23 +59,28 @@ def convolve(
 
 
 def step(
-    x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool = False
+    x: Tensor,
+    window: Tensor,
+    position: int,
+    weight: Tensor,
+    softmax: bool = False,
+    dilation: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Causal convolution (left = K - 1) of the next n positions, given the K - 1 before them.
+    """Causal convolution (left = K - 1) of the next n positions, given those before them.
 
     x        [B, n, D]
-    window   [B, K-1, D]: a ring, time t in slot t % (K - 1)
+    window   [B, slots, D], slots = (K-1) * dilation: a ring, time t in slot t % slots
     position the time of x[:, 0]
     weight   [B, n, H, K] or [H, K]; logits with `softmax`
     returns  [B, n, D] and the new window
     """
     weight = normalize(x, weight, softmax)
-    n, slots = x.shape[1], weight.shape[3] - 1
+    n, slots = x.shape[1], (weight.shape[3] - 1) * dilation
     if slots == 0:
         return _sum_taps(x, weight).to(x.dtype), window
     recent = torch.cat([window.roll(-(position % slots), dims=1), x], dim=1)
     new = recent[:, recent.shape[1] - slots :].roll((position + n) % slots, dims=1)
-    return _sum_taps(recent, weight).to(x.dtype), new
+    return _sum_taps(recent, weight, dilation).to(x.dtype), new
 
 
 def normalize(x: Tensor, weight: Tensor, softmax: bool) -> Tensor:
