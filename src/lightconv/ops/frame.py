@@ -70,10 +70,35 @@ class Frame(NamedTuple):
         tail = self.bias, gate, x if self.residual else None, self.activation
         if tail == (None, None, None, None):
             return out
-        plain = all(type(v) is Tensor and v.is_cpu for v in (out, *tail[:3]) if v is not None)
-        if not plain or is_transformed() or torch.compiler.is_compiling():
-            return close_formula(out, *tail)
-        return cast(Tensor, _Tail.apply(out, *tail))
+        if all(runs_here(v) for v in (out, *tail[:3]) if v is not None):
+            return cast(Tensor, _Tail.apply(out, *tail))
+        return close_formula(out, *tail)
+
+
+def runs_here(x: Tensor) -> bool:
+    """True for a tensor of the CPU that nothing traces or transforms."""
+    # A Parameter is a class of its own, and the most common bias.
+    plain = type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu
+    return plain and not is_transformed() and not torch.compiler.is_compiling()
+
+
+def fork(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x for the convolution and x for the residual; their gradients are added in place."""
+    return cast(tuple[Tensor, Tensor], _Fork.apply(x)) if runs_here(x) else (x, x)
+
+
+class _Fork(torch.autograd.Function):
+    """autograd would add the two gradients into new memory, which costs as much as the tail."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view_as(x), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
+        # The first is new: nothing but the backward pass of a convolution reads that view of x.
+        in_place = not torch.is_grad_enabled() and first.is_contiguous()
+        return first.add_(second) if in_place else first + second
 
 
 def close_formula(
@@ -103,22 +128,21 @@ class _Tail(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        inputs, needed = (*ctx.saved_tensors, ctx.activation), ctx.needs_input_grad[:4]
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[:4]
         if torch.is_grad_enabled() or native().library is None:
             with torch.enable_grad():
                 # Views: a gate computed from y must not count as a part of y.
-                views = [v if v is None else v.view_as(v) for v in inputs[:4]]
+                views = [v if v is None else v.view_as(v) for v in inputs]
                 wanted = [v for v, need in zip(views, needed, strict=True) if need]
-                graph = torch.is_grad_enabled()
                 out = close_formula(*views, ctx.activation)
-                found = iter(torch.autograd.grad(out, wanted, grad, create_graph=graph))
+                found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
             return (*(next(found) if need else None for need in needed), None)
-        y, bias, gate, _, _ = inputs
+        y, bias = inputs[:2]
         of_y = POOL.empty(y.shape, y.dtype)
         of_bias = torch.empty_like(bias) if needed[1] else None
         of_gate = POOL.empty(y.shape, y.dtype) if needed[2] else None
         results = {"grad_y": of_y, "grad_bias": of_bias, "grad_gate": of_gate}
-        _run_tail("backward", inputs, grad=grad, **results)
+        _run_tail("backward", (*inputs, ctx.activation), grad=grad, **results)
         return of_y, of_bias, of_gate, grad if needed[3] else None, None
 
 

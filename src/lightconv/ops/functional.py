@@ -21,7 +21,7 @@ from lightconv.ops.check import (
     is_transformed,
 )
 from lightconv.ops.frame import convolve as convolve_framed
-from lightconv.ops.frame import make_frame
+from lightconv.ops.frame import fork, make_frame
 from lightconv.ops.frame import step as step_framed
 
 BACKENDS = ("auto", "reference", "band")
@@ -154,6 +154,7 @@ def _framed(
     frame = make_frame(op, around)
     cu_seqlens, dropconnect, seed = extras
     frame.check(op, x, weight, left, x.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1)
+    x, residual = fork(x) if frame.residual and backend == "auto" else (x, x)
     inputs, dilation, state = frame.open(x), frame.dilation, frame.initial_state
     if dilation == 1 and state is None:
         options: Any = {"backend": backend, "cu_seqlens": cu_seqlens}
@@ -174,7 +175,7 @@ def _framed(
             op, softmax, weight = "dynamicconv", False, reference.drop(weight, dropconnect, seed)
         run = lambda x, weight, cu: _convolve(op, x, weight, left, softmax, cu_seqlens=cu)
         out = convolve_framed(run, inputs, weight, cu_seqlens, frame)
-    return frame.close(out, x)
+    return frame.close(out, residual)
 
 
 def _check_backend(backend: str) -> None:
