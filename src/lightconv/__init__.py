@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         LightConv,
         LowRankConv,
         ShortConv,
+        from_attention,
         reorder,
     )
     from lightconv.ops.functional import explain
@@ -36,6 +37,7 @@ _HOMES = {
     "LightConv": "lightconv.mixers",
     "LowRankConv": "lightconv.mixers",
     "ShortConv": "lightconv.mixers",
+    "from_attention": "lightconv.mixers",
     "reorder": "lightconv.mixers",
     "load": "lightconv.decode.text",
     "explain": "lightconv.ops.functional",
@@ -53,6 +55,7 @@ __all__ = [
     "ShortConv",
     "__version__",
     "explain",
+    "from_attention",
     "load",
     "reorder",
 ]

@@ -4,6 +4,7 @@ from lightconv.mixers.attention import Attention
 from lightconv.mixers.average import Average
 from lightconv.mixers.base import Mixer, State, reorder
 from lightconv.mixers.conv import Conv
+from lightconv.mixers.convert import SelfMixer, from_attention
 from lightconv.mixers.dynamicconv import DynamicConv, LowRankConv
 from lightconv.mixers.gated import Hyena, ShortConv
 from lightconv.mixers.lightconv import LightConv
@@ -31,7 +32,9 @@ __all__ = [
     "LightConv",
     "LowRankConv",
     "Mixer",
+    "SelfMixer",
     "ShortConv",
     "State",
+    "from_attention",
     "reorder",
 ]
