@@ -82,7 +82,9 @@ def from_attention(
     return model
 
 
-def _convert(old: nn.MultiheadAttention, mixer: type[Mixer], *arguments: Any, **options: Any) -> Any:
+def _convert(
+    old: nn.MultiheadAttention, mixer: type[Mixer], *arguments: Any, **options: Any
+) -> Any:
     like, values = old.out_proj.weight, slice(2 * old.embed_dim, None)
     new = mixer(old.embed_dim, *arguments, device=like.device, dtype=like.dtype, **options)
     packed = old.in_proj_weight is not None
