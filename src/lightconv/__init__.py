@@ -1,7 +1,7 @@
 """Lightweight and dynamic convolutions for PyTorch: operators, layers, models.
 
     from lightconv import DynamicConv
-    layer = DynamicConv(512, kernel=31, heads=8, causal=True)
+    layer = DynamicConv(512, 31, 8, causal=True)
     y = layer(x)                                    # x, y: [B, T, 512]
 
 Names are loaded on first use, so that `lightconv --help` does not wait for torch.
@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightconv.decode.text import load
-    from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
+    from lightconv.mixers import (
+        Attention,
+        Average,
+        Conv,
+        DynamicConv,
+        Hyena,
+        LightConv,
+        LowRankConv,
+        ShortConv,
+        from_attention,
+        reorder,
+    )
     from lightconv.ops.functional import explain
 
 __version__ = "0.1.0"
@@ -22,7 +33,11 @@ _HOMES = {
     "Average": "lightconv.mixers",
     "Conv": "lightconv.mixers",
     "DynamicConv": "lightconv.mixers",
+    "Hyena": "lightconv.mixers",
     "LightConv": "lightconv.mixers",
+    "LowRankConv": "lightconv.mixers",
+    "ShortConv": "lightconv.mixers",
+    "from_attention": "lightconv.mixers",
     "reorder": "lightconv.mixers",
     "load": "lightconv.decode.text",
     "explain": "lightconv.ops.functional",
@@ -34,9 +49,13 @@ __all__ = [
     "Average",
     "Conv",
     "DynamicConv",
+    "Hyena",
     "LightConv",
+    "LowRankConv",
+    "ShortConv",
     "__version__",
     "explain",
+    "from_attention",
     "load",
     "reorder",
 ]

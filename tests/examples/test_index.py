@@ -10,6 +10,7 @@ REFUSED = {
     "long": ["--length", "12"],
     "images": ["--seeds", "0"],
     "question": ["--steps", "0"],
+    "hybrid": ["--steps", "0"],
 }
 
 

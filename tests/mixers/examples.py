@@ -30,7 +30,8 @@ class Example(NamedTuple):
     @property
     def width(self) -> int:
         """How many positions it sees; 4 stands for "all of them"."""
-        return self.options.get("kernel") or self.options.get("window") or 4
+        kernel = self.options.get("kernel") or self.options.get("window") or 4
+        return (kernel - 1) * self.options.get("dilation", 1) + 1
 
     @property
     def lengths(self) -> list[int]:
@@ -51,6 +52,8 @@ def _convolutions(name: str) -> list[Example]:
         {"kernel": 31, "heads": 4},
         {"kernel": 7, "heads": 2, "dropconnect": 0.3},
         {"kernel": 3, "heads": DIM, "normalize": "none"},
+        {"kernel": 3, "heads": 2, "dilation": 4},
+        {"kernel": 1, "heads": 2, "dilation": 2},
     ]
     shapes += [{"kernel": 5, "heads": 2, "normalize": each} for each in NORMALIZATIONS]
     return [Example(name, options) for options in shapes]
@@ -66,6 +69,13 @@ EXAMPLES = [
     *_convolutions("dynamicconv"),
     Example("average", {"ffn_dim": 12}),
     Example("average", {"ffn_dim": 4, "dropout": 0.3}),
+    Example("dynamicconv", {"kernel": 3, "heads": 4, "rank": 3}),
+    Example("lowrankconv", {"kernel": 4}),
+    Example("lowrankconv", {"kernel": 2, "rank": 2, "dilation": 3, "bias": False}),
+    Example("shortconv", {"kernel": 3}),
+    Example("shortconv", {"kernel": 2, "dilation": 2, "bias": True}),
+    Example("hyena", {"kernel": 9, "heads": 2}),
+    Example("hyena", {"kernel": 4, "heads": 1, "short": 1, "bias": True}),
 ]
 
 # One of each kind, for what is slow.
@@ -77,6 +87,10 @@ FEW = [
     Example("dynamicconv", {"kernel": 4, "heads": 2, "glu": True}),
     Example("dynamicconv", {"kernel": 3, "heads": 2, "normalize": "l2"}),
     Example("average", {"ffn_dim": 12}),
+    Example("dynamicconv", {"kernel": 3, "heads": 2, "dilation": 2}),
+    Example("lowrankconv", {"kernel": 3}),
+    Example("shortconv", {"kernel": 3}),
+    Example("hyena", {"kernel": 5, "heads": 2}),
 ]
 
 

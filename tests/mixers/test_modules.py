@@ -48,10 +48,10 @@ def test_linears_start_xavier_uniform_without_bias(example: Example) -> None:
     torch.manual_seed(0)
     mixer = MIXERS[example.name](DIM, causal=True, **example.options)
     for name, linear in mixer.named_modules():
-        if isinstance(linear, torch.nn.Linear) and name != "kernel_proj":
+        if isinstance(linear, torch.nn.Linear) and not name.startswith("kernel_proj"):
             bound = (6 / (linear.in_features + linear.out_features)) ** 0.5
             assert 0.8 * bound < linear.weight.abs().max() <= bound
-            assert not linear.bias.any()
+            assert linear.bias is None or not linear.bias.any()
 
 
 CONVOLUTION = {"kernel": 3, "heads": 2}
@@ -83,8 +83,88 @@ BAD_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "options", "message"), BAD_ARGUMENTS)
 def test_bad_arguments(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{MIXERS[name].__name__}: .*{message}"):
         MIXERS[name](**{"dim": DIM, **options})
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_errors_name_the_class_that_was_called(name: str) -> None:
+    public = MIXERS[name].__name__
+    with pytest.raises(TypeError, match=rf"^{public}\.__init__\(\)"):
+        MIXERS[name](DIM, kernal=3)
+    assert inspect.getdoc(MIXERS[name]).count(">>> ") > 0  # help() has an example
+
+
+@few_examples
+def test_reset_parameters_initialises_a_layer_built_on_meta(example: Example) -> None:
+    options = {"causal": True, **example.options}
+    layer = MIXERS[example.name](DIM, device="meta", dtype=torch.float64, **options)
+    assert {(p.device.type, p.dtype) for p in layer.parameters()} == {("meta", torch.float64)}
+    layer = layer.to_empty(device="cpu")
+    for parameter in layer.parameters():
+        parameter.data.fill_(torch.nan)
+    layer.reset_parameters()
+    like = MIXERS[example.name](DIM, dtype=torch.float64, **options)
+    for (label, mine), theirs in zip(layer.named_parameters(), like.parameters(), strict=True):
+        assert mine.isfinite().all()
+        assert bool(mine.any()) == bool(theirs.any()), label
+        if mine.any():
+            assert 0.3 < mine.abs().max() / theirs.abs().max() < 3.0
+
+
+@few_examples
+@both_directions
+def test_packed_and_nested_equal_each_sequence(example: Example, causal: bool) -> None:
+    mixer = example.build(causal)
+    lengths = [3, 0, 1, 7]
+    parts = [noise(1, n, DIM, seed=n) for n in lengths]
+    expected = torch.cat([mixer(part) for part in parts if part.shape[1]], dim=1)
+    x, cu = torch.cat(parts, dim=1), torch.tensor([0, 3, 3, 4, 11])
+    torch.testing.assert_close(mixer(x, cu_seqlens=cu), expected)
+    leaf = x.squeeze(0).clone().requires_grad_()
+    nested = torch.nested.nested_tensor_from_jagged(leaf, cu)
+    out = mixer(nested)
+    assert out.is_nested
+    torch.testing.assert_close(out.values().unsqueeze(0), expected)
+    out.values().square().sum().backward()
+    other = x.clone().requires_grad_()
+    mixer(other, cu_seqlens=cu).square().sum().backward()
+    torch.testing.assert_close(leaf.grad, other.grad.squeeze(0))
+    empty = mixer(x[:, :0], cu_seqlens=torch.tensor([0, 0]))
+    assert empty.shape == (1, 0, DIM)
+    padding = torch.zeros(1, 11, dtype=torch.bool)
+    for call, message in (
+        (lambda: mixer(x, padding, cu), "padding with cu_seqlens"),
+        (lambda: mixer(x, padding, key_padding_mask=padding), "are one argument"),
+        (lambda: mixer(nested, cu_seqlens=cu), "a NestedTensor takes neither"),
+        (lambda: mixer(torch.cat([x, x]), cu_seqlens=cu), "batch must be 1"),
+        (lambda: mixer(x, cu_seqlens=cu[:-1]), "cu_seqlens must run from 0 to"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    padding[:, 9:] = True
+    by_name = mixer(x, key_padding_mask=padding)
+    assert torch.equal(by_name[:, :9], mixer(x, padding)[:, :9])
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_kernels_from_another_tensor(rank: int | None) -> None:
+    torch.manual_seed(0)
+    layer = DynamicConv(DIM, 3, 2, causal=True, kernel_dim=5, rank=rank).double().eval()
+    x, context = noise(2, 6, DIM), noise(2, 6, 5, seed=2)
+    whole = layer(x, context=context)
+    assert not torch.equal(whole, layer(x, context=2 * context)) or rank  # rank begins static
+    state, parts = layer.start(2, 6), []
+    with torch.no_grad():
+        for a, b in ((0, 1), (1, 4), (4, 6)):
+            part, state = layer.step(x[:, a:b], state, context=context[:, a:b])
+            parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    for other in (None, context[:, :3]):
+        with pytest.raises(ValueError, match="DynamicConv: context "):
+            layer(x, context=other)
+    with pytest.raises(ValueError, match="LightConv: its kernels are parameters"):
+        LightConv(DIM, 3, 2)(x.float(), context=context.float())
 
 
 @pytest.mark.parametrize(
@@ -128,7 +208,7 @@ def test_print_shows_every_keyword(name: str) -> None:
     example = next(example for example in FEW if example.name == name)
     mixer = example.build(causal=True)
     text = mixer.extra_repr()
-    keywords = list(inspect.signature(type(mixer)).parameters)[1:]
+    keywords = set(list(inspect.signature(type(mixer)).parameters)[1:]) - {"device", "dtype"}
     for keyword in keywords:
         assert f"{keyword}={getattr(mixer, keyword)!r}" in text
     # What is printed builds the layer again.

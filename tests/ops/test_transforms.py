@@ -66,6 +66,31 @@ OPERATORS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
         [(B, T, D), (B, T, H, K), (B, K - 1, D)],
     ),
     "lightconv_step": (ring(ops.lightconv_step), [(B, 1, D), (H, K), (B, K - 1, D)]),
+    "lightconv framed": (
+        lambda x, w, b, g, past: ops.lightconv(
+            x,
+            w,
+            2,
+            dilation=2,
+            bias=b,
+            activation="silu",
+            residual=True,
+            gate_in=g,
+            gate_out=g.cos(),
+            initial_state=past,
+        ),
+        [(B, T, D), (H, K), (D,), (B, T, D), (B, 2 * (K - 1), D)],
+    ),
+    "dynamicconv framed, packed": (
+        lambda x, w, past: ops.dynamicconv_softmax(
+            x, w, 2, dilation=2, cu_seqlens=PACKED, residual=True, initial_state=past
+        ),
+        [(1, 2 * T, D), (1, 2 * T, H, K), (3, 2 * (K - 1), D)],
+    ),
+    "lightconv_step framed": (
+        ring(ops.lightconv_step, dilation=2, activation="silu", residual=True),
+        [(B, 3, D), (H, K), (B, 2 * (K - 1), D)],
+    ),
     "dropout": (lambda x: ops.dropout(x, 0.3, seed=7), [(B, T, D)]),
     "dropout_add": (lambda x, y: ops.dropout_add(x, y, 0.3, seed=7), [(B, T, D)] * 2),
     "dropout_add_norm": (
@@ -86,6 +111,10 @@ MIXERS = {
     "conv": mixers.Conv(D, kernel=3),
     "dynamicconv": mixers.DynamicConv(D, kernel=3, heads=2, glu=True, causal=True),
     "lightconv": mixers.LightConv(D, kernel=4, heads=3),
+    "dilated": mixers.DynamicConv(D, 3, 2, dilation=2, causal=True),
+    "lowrankconv": mixers.LowRankConv(D, 3, 2, causal=True),
+    "shortconv": mixers.ShortConv(D, 3, causal=True),
+    "hyena": mixers.Hyena(D, 4, 2),
 }
 
 

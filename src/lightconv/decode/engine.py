@@ -126,6 +126,8 @@ class Engine:
         for part in model.modules():
             if isinstance(part, Layer) and type(part.mixer) not in compiler.MIXERS:
                 return f"the mixer {type(part.mixer).__name__} runs in torch only"
+            if isinstance(part, Layer) and getattr(part.mixer, "dilation", 1) != 1:
+                return "a dilated convolution runs in torch only"
         for name in ("source_embedding", "target_embedding", "embedding", "output"):
             words = getattr(model, name, None)
             if words is not None and type(words) is not TokenEmbedding:

@@ -4,7 +4,9 @@ from lightconv.mixers.attention import Attention
 from lightconv.mixers.average import Average
 from lightconv.mixers.base import Mixer, State, reorder
 from lightconv.mixers.conv import Conv
-from lightconv.mixers.dynamicconv import DynamicConv
+from lightconv.mixers.convert import SelfMixer, from_attention
+from lightconv.mixers.dynamicconv import DynamicConv, LowRankConv
+from lightconv.mixers.gated import Hyena, ShortConv
 from lightconv.mixers.lightconv import LightConv
 from lightconv.mixers.projected import NORMALIZATIONS
 
@@ -14,6 +16,9 @@ MIXERS: dict[str, type[Mixer]] = {
     "lightconv": LightConv,
     "dynamicconv": DynamicConv,
     "average": Average,
+    "lowrankconv": LowRankConv,
+    "shortconv": ShortConv,
+    "hyena": Hyena,
 }
 
 __all__ = [
@@ -23,8 +28,13 @@ __all__ = [
     "Average",
     "Conv",
     "DynamicConv",
+    "Hyena",
     "LightConv",
+    "LowRankConv",
     "Mixer",
+    "SelfMixer",
+    "ShortConv",
     "State",
+    "from_attention",
     "reorder",
 ]

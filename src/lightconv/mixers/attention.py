@@ -7,14 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightconv.mixers.base import (
-    Mixer,
-    check_count,
-    check_heads,
-    check_input,
-    check_probability,
-    linear,
-)
+from lightconv.mixers.base import Device, Dtype, Mixer, linear
 from lightconv.ops.check import is_transformed
 
 # Windowed attention runs in blocks of queries as long as the window, but not shorter than this.
@@ -24,34 +17,44 @@ SHORTEST_BLOCK = 16
 class Attention(Mixer):
     """softmax(Q K^T / sqrt(R)) V per head, with projections: [B, T, D] -> [B, T, D].
 
-    With `window`, a position sees that many: the last ones including itself if causal, otherwise
-    window // 2 back and the rest ahead, like a kernel of that width.
+    dim, heads D and H, which divides it; R = D / H
+    causal     sees no later position, and can be streamed with `start` and `step`
+    window     sees that many positions: the last ones including itself if causal, otherwise
+               window // 2 back and the rest ahead, like a kernel of that width; None sees all
+    dropout    of the attention weights, in training
+    bias, device, dtype  of the projections, as of torch.nn.Linear
+
+    >>> layer = Attention(512, 8, causal=True)
+    >>> y = layer(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("heads", "causal", "window", "dropout")
+    settings = ("heads", "causal", "window", "dropout", "bias")
 
     def __init__(
         self,
         dim: int,
-        *,
         heads: int,
+        *,
         causal: bool = False,
         window: int | None = None,
         dropout: float = 0.0,
+        bias: bool = True,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(dim, causal)
-        check_heads(dim, heads)
+        self.check_heads(heads, dim)
         if window is not None:
-            check_count("window", window)
-        check_probability("dropout", dropout)
+            self.check_counts(window=window)
+        self.check_probability("dropout", dropout)
         self.heads = heads
         self.window = window
         self.dropout = dropout
-        self.in_proj = linear(dim, 3 * dim)
-        self.out_proj = linear(dim, dim)
+        self.bias = bias
+        self.in_proj = linear(dim, 3 * dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = linear(dim, dim, bias=bias, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        check_input(self.dim, x, padding)
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         if padding is not None:
             # 0 * NaN is NaN: a weight of zero would not keep out what stands at padding.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lightconv import ops
-from lightconv.mixers.base import Mixer, check_count, check_input, check_probability, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, linear
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -13,25 +13,38 @@ class Average(Mixer):
 
         g = W2 relu(W1 mean(x[0..t]));    i, f = sigmoid(W3 [x; g]);    out = i * x + f * g
 
-    Causal: the mean of the inputs so far; otherwise of all real positions.
+    dim, ffn_dim  D and the inner width of the feed-forward network
+    causal        the mean of the inputs so far, which can be streamed; otherwise of all positions
+    dropout       of the inner activations, in training
+    bias, device, dtype  of the projections, as of torch.nn.Linear
+
+    >>> y = Average(512, 2048, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("ffn_dim", "causal", "dropout")
+    settings = ("ffn_dim", "causal", "dropout", "bias")
 
     def __init__(
-        self, dim: int, *, ffn_dim: int, causal: bool = False, dropout: float = 0.0
+        self,
+        dim: int,
+        ffn_dim: int,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(dim, causal)
-        check_count("ffn_dim", ffn_dim)
-        check_probability("dropout", dropout)
+        self.check_counts(ffn_dim=ffn_dim)
+        self.check_probability("dropout", dropout)
         self.ffn_dim = ffn_dim
         self.dropout = dropout
-        self.hidden = linear(dim, ffn_dim)
-        self.output = linear(ffn_dim, dim)
-        self.gate = linear(2 * dim, 2 * dim)
+        self.bias = bias
+        self.hidden = linear(dim, ffn_dim, bias=bias, device=device, dtype=dtype)
+        self.output = linear(ffn_dim, dim, bias=bias, device=device, dtype=dtype)
+        self.gate = linear(2 * dim, 2 * dim, bias=bias, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        check_input(self.dim, x, padding)
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         wide = accumulate_dtype(x.dtype)
         if padding is None:
             real = x.new_ones(1, x.shape[1], 1, dtype=wide)

@@ -1,9 +1,17 @@
 """The mixer: the slot of a layer that moves information along time, with a state for streams."""
 
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from lightconv.ops.check import check_boundaries
+
+
+Device = torch.device | str | None
+Dtype = torch.dtype | None
+Made = dict[str, Any]  # device and dtype of new parameters
 
 
 class State(NamedTuple):
@@ -16,33 +24,88 @@ class State(NamedTuple):
 class Mixer(nn.Module):
     """Moves information along time: [B, T, D] -> [B, T, D].
 
-    A subclass defines `forward`, `allocate` and `advance`; `start` and `step` are the same for all.
+    A subclass defines `mix`, `allocate` and `advance`, and `reset_parameters` if not all of its
+    parameters are projections; `forward`, `start` and `step` are the same for all.
     """
 
     settings: tuple[str, ...] = ("causal",)  # keywords of the constructor, for print(mixer)
+    packs = False  # True if `mix` takes cu_seqlens; otherwise packed sequences are padded for it
 
     def __init__(self, dim: int, causal: bool) -> None:
         super().__init__()
-        check_count("dim", dim)
+        self.check_counts(dim=dim)
         self.dim = dim
         self.causal = causal
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Mixes whole sequences.
+    def forward(
+        self,
+        x: Tensor,
+        padding: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Mixes whole sequences: a padded batch, packed ones, or a jagged NestedTensor.
 
-        x       [B, T, D]
-        padding [B, T] bool, True at padding
-        returns [B, T, D], undefined at padding
+        x          [B, T, D]; [1, N, D] with cu_seqlens; NestedTensor (layout=torch.jagged)
+        padding    [B, T] bool, True at padding; `key_padding_mask` is another name of it
+        cu_seqlens [S + 1] int32 or int64: sequence s is x[0, cu_seqlens[s] : cu_seqlens[s + 1]]
+        options    of the class
+        returns    like x, undefined at padding
         """
+        name = type(self).__name__
+        if key_padding_mask is not None:
+            if padding is not None:
+                raise ValueError(f"{name}: padding and key_padding_mask are one argument; give one")
+            padding = key_padding_mask
+        if x.is_nested:
+            if padding is not None or cu_seqlens is not None or x.layout != torch.jagged:
+                raise ValueError(
+                    f"{name}: a NestedTensor takes neither padding nor cu_seqlens and has "
+                    f"layout=torch.jagged, got {x.layout}"
+                )
+            x = x.contiguous()
+            options = {key: v.contiguous().values().unsqueeze(0) for key, v in options.items()}
+            flat = self.forward(x.values().unsqueeze(0), None, x.offsets(), **options)
+            return torch.nested.nested_tensor_from_jagged(flat.squeeze(0), x.offsets())
+        self.check_input(x, padding)
+        if cu_seqlens is None:
+            return self.mix(x, padding, **options)
+        if padding is not None:
+            raise ValueError(
+                f"{name}: padding with cu_seqlens would be ignored: packed sequences have none; "
+                "give one of them"
+            )
+        if self.packs:
+            return self.mix(x, None, cu_seqlens=cu_seqlens, **options)
+        if x.shape[0] != 1:
+            raise ValueError(f"{name}: with cu_seqlens the batch must be 1, got {list(x.shape)}")
+        check_boundaries(cu_seqlens, x.shape[1])
+        lengths = cu_seqlens.diff().tolist()
+        if not sum(lengths):
+            return self.mix(x, None, **options)
+        rows = pad_sequence(x.squeeze(0).split(lengths), batch_first=True)
+        real = torch.arange(rows.shape[1], device=x.device) < cu_seqlens.diff().unsqueeze(1)
+        return self.mix(rows, ~real, **options)[real].unsqueeze(0)
+
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """x [B, T, D], padding [B, T] bool -> [B, T, D]; arguments are checked by `forward`."""
         raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Initialises all parameters anew, as the constructor does; for a layer built on "meta"."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                reset_linear(module)
 
     def start(
         self,
         batch: int,
         max_len: int,
         *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> State:
         """The state before the first position of `batch` sequences of at most `max_len`.
 
@@ -53,23 +116,24 @@ class Mixer(nn.Module):
         device = like.device if device is None else torch.device(device)
         return State(self.allocate(batch, max_len, device, dtype or like.dtype), 0)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, **options: Any) -> tuple[Tensor, State]:
         """The next n positions, equal to those of `forward` without dropout.
 
         x       [B, n, D]: one position or a chunk of any length
+        options of the class
         returns [B, n, D] and the state to pass next time
 
         The state given may be overwritten, unless gradients are being recorded.
         """
         self._require_causal()
-        check_input(self.dim, x)
+        self.check_input(x)
         tensors, position = state
         if tensors[0].shape[0] != x.shape[0]:
             raise ValueError(
-                f"x has {x.shape[0]} rows but the state has {tensors[0].shape[0]}; "
+                f"{type(self).__name__}: x has {x.shape[0]} rows but the state has {tensors[0].shape[0]}; "
                 "use start(batch, ...) or reorder(state, rows)"
             )
-        out, tensors = self.advance(x, tensors, position)
+        out, tensors = self.advance(x, tensors, position, **options)
         return out, State(tensors, position + x.shape[1])
 
     def allocate(
@@ -94,6 +158,40 @@ class Mixer(nn.Module):
                 f"{type(self).__name__} with causal=False is a centred layer: it looks ahead and "
                 "cannot be streamed; build it with causal=True"
             )
+
+    # --- checks: errors name the class that the user built ----------------------------------------
+
+    def check_counts(self, **counts: int) -> None:
+        """Raises ValueError unless every one is an integer of at least 1."""
+        for name, value in counts.items():
+            if not isinstance(value, int) or value < 1:
+                self.refuse(f"{name}={value!r} must be an integer of at least 1")
+
+    def check_heads(self, heads: int, dim: int) -> None:
+        """Raises ValueError unless heads divides dim."""
+        self.check_counts(heads=heads)
+        if dim % heads != 0:
+            self.refuse(f"heads={heads} does not divide dim={dim}")
+
+    def check_probability(self, name: str, value: float) -> None:
+        """Raises ValueError unless 0 <= value < 1."""
+        if not 0.0 <= value < 1.0:
+            self.refuse(f"{name}={value!r} must be in [0, 1)")
+
+    def check_input(self, x: Tensor, padding: Tensor | None = None) -> None:
+        """Raises ValueError unless x is [B, T, dim] and padding a bool [B, T]."""
+        if x.dim() != 3 or x.shape[2] != self.dim:
+            self.refuse(f"x must have shape [B, T, D] with D={self.dim}, got {list(x.shape)}")
+        if padding is None:
+            return
+        if padding.dtype != torch.bool:
+            self.refuse(f"padding must be bool, True at padding, got {padding.dtype}")
+        if padding.shape != x.shape[:2]:
+            wanted = list(x.shape[:2])
+            self.refuse(f"padding must have shape [B, T] = {wanted}, got {list(padding.shape)}")
+
+    def refuse(self, why: str) -> NoReturn:
+        raise ValueError(f"{type(self).__name__}: {why}")
 
 
 S = TypeVar("S")
@@ -129,46 +227,15 @@ def _select(node: Any, rows: Tensor) -> Any:
     )
 
 
-def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """A projection [..., inputs] -> [..., outputs]: xavier-uniform weight, zero bias if any."""
-    layer = nn.Linear(inputs, outputs, bias=bias)
+def reset_linear(layer: nn.Linear) -> None:
+    """Xavier-uniform weight, zero bias."""
     nn.init.xavier_uniform_(layer.weight)
-    if bias:
+    if layer.bias is not None:
         nn.init.zeros_(layer.bias)
+
+
+def linear(inputs: int, outputs: int, **options: Any) -> nn.Linear:
+    """A projection [..., inputs] -> [..., outputs]: xavier-uniform weight, zero bias."""
+    layer = nn.Linear(inputs, outputs, **options)
+    reset_linear(layer)
     return layer
-
-
-# --- checks ---------------------------------------------------------------------------------------
-
-
-def check_count(name: str, value: int) -> None:
-    """Raises ValueError unless value is an integer of at least 1."""
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} must be an integer of at least 1")
-
-
-def check_heads(dim: int, heads: int) -> None:
-    """Raises ValueError unless heads divides dim."""
-    check_count("heads", heads)
-    if dim % heads != 0:
-        raise ValueError(f"heads={heads} does not divide dim={dim}")
-
-
-def check_probability(name: str, value: float) -> None:
-    """Raises ValueError unless 0 <= value < 1."""
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"{name}={value!r} must be in [0, 1)")
-
-
-def check_input(dim: int, x: Tensor, padding: Tensor | None = None) -> None:
-    """Raises ValueError unless x is [B, T, dim] and padding a bool [B, T]."""
-    if x.dim() != 3 or x.shape[2] != dim:
-        raise ValueError(f"x must have shape [B, T, D] with D={dim}, got {list(x.shape)}")
-    if padding is None:
-        return
-    if padding.dtype != torch.bool:
-        raise ValueError(f"padding must be bool, True at padding, got {padding.dtype}")
-    if padding.shape != x.shape[:2]:
-        raise ValueError(
-            f"padding must have shape [B, T] = {list(x.shape[:2])}, got {list(padding.shape)}"
-        )

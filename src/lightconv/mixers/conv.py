@@ -6,31 +6,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Mixer, check_count, check_input
+from lightconv.mixers.base import Device, Dtype, Mixer
 from lightconv.ops.check import accumulate_dtype
 
 
 class Conv(Mixer):
     """out[t] = sum_j weight[j] @ x[t + j - left]: [B, T, D] -> [B, T, D], no bias, no projections.
 
-    weight [K, D, D], tap by tap so that each is one matrix product; left = K - 1 causal, K // 2
-    centred.
+    dim, kernel  D and K; weight [K, D, D], tap by tap so that each is one matrix product
+    causal       left = K - 1, which can be streamed; otherwise left = K // 2
+    device, dtype  of the weight
+
+    >>> y = Conv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
     settings = ("kernel", "causal")
 
-    def __init__(self, dim: int, *, kernel: int, causal: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        kernel: int,
+        *,
+        causal: bool = False,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(dim, causal)
-        check_count("kernel", kernel)
+        self.check_counts(kernel=kernel)
         self.kernel = kernel
         self.left = kernel - 1 if causal else kernel // 2
+        self.weight = nn.Parameter(torch.empty(kernel, dim, dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         # Xavier-uniform: each output reads, and each input feeds, K * D numbers.
-        bound = math.sqrt(6.0 / (2 * kernel * dim))
-        self.weight = nn.Parameter(torch.empty(kernel, dim, dim))
+        bound = math.sqrt(6.0 / (2 * self.kernel * self.dim))
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        check_input(self.dim, x, padding)
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         return self._sum_taps(F.pad(x, (0, 0, self.left, self.kernel - 1 - self.left)))

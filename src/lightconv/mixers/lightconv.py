@@ -1,30 +1,64 @@
 """Lightweight convolution (section 3 of the paper): one normalised kernel per head."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lightconv.mixers.base import Device, Dtype
 from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import lightconv, lightconv_step
 
 
 class LightConv(Projected):
-    """[B, T, D] -> [B, T, D] with the same kernels at every position.
+    """[B, T, D] -> [B, T, D] with the same kernels at every position: weight [H, K].
 
-    weight [H, K], normalised over K. heads=dim and normalize="none" is the paper's depthwise CNN.
+    Arguments as of `DynamicConv`. heads=dim and normalize="none" is the paper's depthwise CNN.
+
+    >>> y = LightConv(512, 31, 8, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    def make_kernel(self) -> None:
+    def __init__(
+        self,
+        dim: int,
+        kernel: int,
+        heads: int,
+        *,
+        causal: bool = False,
+        glu: bool = False,
+        normalize: str = "softmax",
+        dropconnect: float = 0.0,
+        dilation: int = 1,
+        bias: bool = True,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
+        super().__init__(dim, causal)
+        made = {"device": device, "dtype": dtype}
+        self.build(kernel, heads, glu, normalize, dropconnect, dilation, bias, made)
+        self.weight = nn.Parameter(torch.empty(heads, kernel, **made))
+        self.reset_kernel()
+
+    def reset_kernel(self) -> None:
         # Xavier-uniform as for a convolution weight [H, 1, K]: K numbers in, H * K out.
         bound = math.sqrt(6.0 / (self.kernel + self.heads * self.kernel))
-        self.weight = nn.Parameter(torch.empty(self.heads, self.kernel))
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def convolve(self, x: Tensor, cu_seqlens: Tensor | None, dropconnect: float) -> Tensor:
-        weight = NORMALIZATIONS[self.normalize](self.weight)
-        return lightconv(x, weight, self.left, cu_seqlens=cu_seqlens, dropconnect=dropconnect)
+    def convolve(self, x: Tensor, context: Tensor | None, options: dict[str, Any]) -> Tensor:
+        return lightconv(x, self._kernels(context), self.left, **options)
 
-    def convolve_step(self, x: Tensor, window: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        weight = NORMALIZATIONS[self.normalize](self.weight)
-        return lightconv_step(x, window, position, weight)
+    def convolve_step(
+        self,
+        x: Tensor,
+        window: Tensor,
+        position: int,
+        context: Tensor | None,
+        options: dict[str, Any],
+    ) -> tuple[Tensor, Tensor]:
+        return lightconv_step(x, window, position, self._kernels(context), **options)
+
+    def _kernels(self, context: Tensor | None) -> Tensor:
+        if context is not None:
+            self.refuse("its kernels are parameters; DynamicConv predicts them from a context")
+        return NORMALIZATIONS[self.normalize](self.weight)

@@ -5,20 +5,14 @@ The ten normalisations of a kernel (appendix A of the paper) take weights [..., 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.console import suggest
-from lightconv.mixers.base import (
-    Mixer,
-    check_count,
-    check_heads,
-    check_input,
-    check_probability,
-    linear,
-)
+from lightconv.mixers.base import Made, Mixer, linear
 from lightconv.ops.check import accumulate_dtype
 
 EPSILON = 1e-6
@@ -57,85 +51,120 @@ NORMALIZATIONS = {name: _widen(formula) for name, formula in _FORMULAS.items()}
 class Projected(Mixer):
     """[B, T, D] -> in-projection -> [GLU] -> convolution -> out-projection -> [B, T, D].
 
-    A subclass defines `make_kernel`, `convolve` and `convolve_step`. left = K - 1 causal, K // 2
+    A subclass defines `reset_kernel`, `convolve` and `convolve_step`. left = K - 1 causal, K // 2
     centred. DropConnect acts in training, and in `forward` only.
     """
 
-    settings = ("kernel", "heads", "causal", "glu", "normalize", "dropconnect")
+    settings = ("kernel", "heads", "causal", "glu", "normalize", "dropconnect", "dilation", "bias")
+    packs = True
 
-    def __init__(
+    parts = 1  # widths of the in-projection
+    activation: str | None = None  # after the convolution
+
+    def build(
         self,
-        dim: int,
-        *,
         kernel: int,
         heads: int,
-        causal: bool = False,
-        glu: bool = False,
-        normalize: str = "softmax",
-        dropconnect: float = 0.0,
+        glu: bool,
+        normalize: str,
+        dropconnect: float,
+        dilation: int,
+        bias: bool,
+        made: Made,
     ) -> None:
-        super().__init__(dim, causal)
-        check_count("kernel", kernel)
-        check_heads(dim, heads)
-        check_probability("dropconnect", dropconnect)
+        """Everything but the kernels: the constructors of the subclasses share it."""
+        self.check_counts(kernel=kernel, dilation=dilation)
+        self.check_heads(heads, self.dim)
+        self.check_probability("dropconnect", dropconnect)
         if normalize not in NORMALIZATIONS:
-            raise ValueError(f"unknown normalize={normalize!r}{suggest(normalize, NORMALIZATIONS)}")
-        self.kernel = kernel
-        self.heads = heads
-        self.left = kernel - 1 if causal else kernel // 2
-        self.glu = glu
-        self.normalize = normalize
-        self.dropconnect = dropconnect
-        self.in_proj = linear(dim, 2 * dim if glu else dim)
-        self.out_proj = linear(dim, dim)
-        self.make_kernel()
+            self.refuse(f"unknown normalize={normalize!r}{suggest(normalize, NORMALIZATIONS)}")
+        self.kernel, self.heads, self.glu, self.bias = kernel, heads, glu, bias
+        self.normalize, self.dropconnect, self.dilation = normalize, dropconnect, dilation
+        self.left = kernel - 1 if self.causal else kernel // 2
+        width = self.dim * (2 if glu else self.parts)
+        self.in_proj = linear(self.dim, width, bias=bias, **made)
+        self.out_proj = linear(self.dim, self.dim, bias=bias, **made)
 
-    def forward(
-        self, x: Tensor, padding: Tensor | None = None, cu_seqlens: Tensor | None = None
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.reset_kernel()
+
+    def mix(
+        self,
+        x: Tensor,
+        padding: Tensor | None,
+        cu_seqlens: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
-        """Mixes whole sequences, or several packed without padding between them.
+        return self.mix_projected(self.in_proj(x), padding, cu_seqlens, context)
 
-        x          [B, T, D]; [1, N, D] with cu_seqlens
-        padding    [B, T] bool, True at padding
-        cu_seqlens [S + 1] int32 or int64: sequence s is x[0, cu_seqlens[s] : cu_seqlens[s + 1]]
-        returns    [B, T, D], undefined at padding
-        """
-        check_input(self.dim, x, padding)
-        x = self._project(x)
+    def mix_projected(
+        self,
+        x: Tensor,
+        padding: Tensor | None,
+        cu_seqlens: Tensor | None,
+        context: Tensor | None,
+    ) -> Tensor:
+        """x [B, T, width of the in-projection] -> [B, T, D]."""
+        x, gate = self.split(x)
         if padding is not None:
             # After the projection: before it, the bias would leak into the real positions.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
-        x = self.convolve(x, cu_seqlens, self.dropconnect if self.training else 0.0)
-        out: Tensor = self.out_proj(x)
+        dropconnect = self.dropconnect if self.training else 0.0
+        options = self.around | gate | {"cu_seqlens": cu_seqlens, "dropconnect": dropconnect}
+        out: Tensor = self.out_proj(self.convolve(x, context, options))
         return out
+
+    @property
+    def around(self) -> dict[str, Any]:
+        """Options of the operators that are not their defaults: an empty frame costs no time."""
+        values = {"dilation": self.dilation, "activation": self.activation}
+        return {name: value for name, value in values.items() if value not in (1, None)}
+
+    def split(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Projected x -> input of the convolution [B, T, D], and its gates by name."""
+        return F.glu(x, dim=-1) if self.glu else x, {}
 
     def allocate(
         self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """The last K - 1 inputs of the convolution, a ring: [B, K-1, D]."""
-        return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
+        """The last (K - 1) * dilation inputs of the convolution, a ring: [B, slots, D]."""
+        slots = (self.kernel - 1) * self.dilation
+        return (torch.zeros(batch, slots, self.dim, device=device, dtype=dtype),)
 
     def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
+        self,
+        x: Tensor,
+        tensors: tuple[Tensor, ...],
+        position: int,
+        context: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.advance_projected(self.in_proj(x), tensors, position, context)
+
+    def advance_projected(
+        self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         (window,) = tensors
         # Under autocast the projection is narrower than a window in the dtype of the parameters.
-        x = self._project(x).to(window.dtype)
-        out, window = self.convolve_step(x, window, position)
+        x, gate = self.split(x.to(window.dtype))
+        out, window = self.convolve_step(x, window, position, context, self.around | gate)
         return self.out_proj(out), (window,)
 
-    def make_kernel(self) -> None:
-        """Creates and initialises the parameters of the kernels."""
+    def reset_kernel(self) -> None:
+        """Initialises the parameters of the kernels."""
         raise NotImplementedError
 
-    def convolve(self, x: Tensor, cu_seqlens: Tensor | None, dropconnect: float) -> Tensor:
-        """x [B, T, D] -> [B, T, D]."""
+    def convolve(self, x: Tensor, context: Tensor | None, options: dict[str, Any]) -> Tensor:
+        """x [B, T, D] -> [B, T, D]; options of the operator."""
         raise NotImplementedError
 
-    def convolve_step(self, x: Tensor, window: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """x [B, n, D], window [B, K-1, D] -> [B, n, D] and the new window."""
+    def convolve_step(
+        self,
+        x: Tensor,
+        window: Tensor,
+        position: int,
+        context: Tensor | None,
+        options: dict[str, Any],
+    ) -> tuple[Tensor, Tensor]:
+        """x [B, n, D], window [B, slots, D] -> [B, n, D] and the new window."""
         raise NotImplementedError
-
-    def _project(self, x: Tensor) -> Tensor:
-        x = self.in_proj(x)
-        return F.glu(x, dim=-1) if self.glu else x

@@ -9,11 +9,14 @@ from lightconv.models.config import (
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    HyenaConfig,
     LanguageModelConfig,
     LightConvConfig,
+    LowRankConvConfig,
     MixerConfig,
     ModelConfig,
     Seq2SeqConfig,
+    ShortConvConfig,
 )
 
 if TYPE_CHECKING:
@@ -26,13 +29,16 @@ __all__ = [
     "AverageConfig",
     "ConvConfig",
     "DynamicConvConfig",
+    "HyenaConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "LightConvConfig",
+    "LowRankConvConfig",
     "MixerConfig",
     "ModelConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
+    "ShortConvConfig",
 ]
 
 __getattr__ = lazy(__name__, {"lm": ["LanguageModel"], "seq2seq": ["Seq2Seq"]})

@@ -15,6 +15,7 @@ Normalize = Literal[
 ]
 
 # Far above any model: numbers of a stranger's file become shapes and memory.
+REACHES = ("kernel", "window", "short", "dilation")
 WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS, LONGEST_KERNEL = 1 << 20, 1000, 1 << 31, 16, 1 << 12
 
 
@@ -23,7 +24,7 @@ class _Checked:
 
     def __post_init__(self) -> None:
         present = [name for name, value in vars(self).items() if value is not None]
-        for names, most in ((("heads", "ffn_dim"), WIDEST), (("kernel", "window"), LONGEST_KERNEL)):
+        for names, most in ((("heads", "ffn_dim", "rank"), WIDEST), (REACHES, LONGEST_KERNEL)):
             check_counts(self, *(name for name in present if name in names), most=most)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
 
@@ -53,6 +54,7 @@ class _ConvolutionConfig(_Checked):
     glu: bool = False
     normalize: Normalize = "softmax"
     dropconnect: float = 0.0
+    dilation: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,39 @@ class AverageConfig(_Checked):
     dropout: float = 0.0
 
 
-MixerConfig = AttentionConfig | ConvConfig | LightConvConfig | DynamicConvConfig | AverageConfig
+@dataclass(frozen=True, kw_only=True)
+class LowRankConvConfig(_Checked):
+    """Dynamic convolution per channel from a generator of that rank; None is dim / 8."""
+
+    kind: ClassVar[str] = "lowrankconv"
+    kernel: int = 4
+    rank: int | None = None
+    dilation: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortConvConfig(_Checked):
+    """Gated short convolution per channel."""
+
+    kind: ClassVar[str] = "shortconv"
+    kernel: int = 3
+    dilation: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyenaConfig(_Checked):
+    """Gated long convolution per group of channels, behind a short one."""
+
+    kind: ClassVar[str] = "hyena"
+    heads: int
+    kernel: int = 128
+    short: int = 3
+
+
+_Convolutions = LightConvConfig | DynamicConvConfig | LowRankConvConfig
+MixerConfig = (
+    AttentionConfig | ConvConfig | _Convolutions | AverageConfig | ShortConvConfig | HyenaConfig
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Lightweight and dynamic convolution as functions on tensors of shape [B, T, D]."""
 
+from lightconv.ops.frame import final_state
 from lightconv.ops.functional import (
     dynamicconv,
     dynamicconv_softmax,
@@ -18,6 +19,7 @@ __all__ = [
     "dynamicconv",
     "dynamicconv_softmax",
     "dynamicconv_step",
+    "final_state",
     "lightconv",
     "lightconv_softmax",
     "lightconv_step",

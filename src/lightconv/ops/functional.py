@@ -5,7 +5,7 @@ kernel reaches back (K - 1 causal, K // 2 centred). `backend="auto"` runs the ke
 "reference" the formula, "band" the paper's band matrix.
 """
 
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -20,102 +20,106 @@ from lightconv.ops.check import (
     check_step,
     is_transformed,
 )
+from lightconv.ops.frame import convolve as convolve_framed
+from lightconv.ops.frame import fork, make_frame
+from lightconv.ops.frame import step as step_framed
 
 BACKENDS = ("auto", "reference", "band")
 
 
-def dynamicconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    *,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Seed = None,
-    backend: str = "auto",
-) -> Tensor:
+class Options(TypedDict, total=False):
+    """Keywords of the convolutions. Those of the second part are `frame.Frame`, described there.
+
+    cu_seqlens    [S + 1]: x is [1, N, D], S sequences laid end to end without padding
+    dropconnect   drops single weights (scaled by 1 / (1 - p)), by `seed` or one drawn from torch's
+                  generator
+    dilation      distance of two taps: out[t] = sum_j weight[t, j] * x[t + (j - left) * dilation]
+    initial_state [B or S, (K-1) * dilation, D], oldest first: inputs before x, of a causal kernel;
+                  `final_state` has those after it
+    bias, activation, gate_in, gate_out, residual
+                  gate_out * activation(conv(gate_in * x) + bias) + x; [D], "silu", [B, T, D] twice,
+                  bool
+    """
+
+    cu_seqlens: Tensor | None
+    dropconnect: float
+    seed: Seed
+    backend: str
+    dilation: int
+    bias: Tensor | None
+    activation: str | None
+    residual: bool
+    gate_in: Tensor | None
+    gate_out: Tensor | None
+    initial_state: Tensor | None
+
+
+def dynamicconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
     """Convolution with a kernel per position: out[t] = sum_j weight[t, j] * x[t + j - left].
 
-    x          [B, T, D]
-    weight     [B, T, H, K]; channel c uses head c // (D / H)
-    cu_seqlens [S + 1], optional: x is [1, N, D], S sequences laid end to end without padding
-    returns    [B, T, D]
-
-    `dropconnect` drops single weights (scaled by 1 / (1 - p)), by `seed` or a seed drawn from
-    torch's generator.
+    x       [B, T, D]
+    weight  [B, T, H, K]; channel c uses head c // (D / H)
+    options as of `Options`
+    returns [B, T, D]
     """
-    return _convolve("dynamicconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, weight, left, False, **options)
 
 
-def dynamicconv_softmax(
-    x: Tensor,
-    logits: Tensor,
-    left: int,
-    *,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Seed = None,
-    backend: str = "auto",
-) -> Tensor:
+def dynamicconv_softmax(x: Tensor, logits: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
     """dynamicconv(x, logits.softmax(-1), left), with the softmax inside the kernel, in float32.
 
     x       [B, T, D]
     logits  [B, T, H, K]
+    options as of `Options`
     returns [B, T, D]
     """
-    return _convolve("dynamicconv", x, logits, left, True, backend, cu_seqlens, dropconnect, seed)
+    return _convolve("dynamicconv", x, logits, left, True, **options)
 
 
-def lightconv(
-    x: Tensor,
-    weight: Tensor,
-    left: int,
-    *,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Seed = None,
-    backend: str = "auto",
-) -> Tensor:
+def lightconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
     """Convolution with one kernel per head: out[t] = sum_j weight[j] * x[t + j - left].
 
-    x          [B, T, D]
-    weight     [H, K]; channel c uses head c // (D / H); H = D is a depthwise convolution
-    cu_seqlens [S + 1], optional: x is [1, N, D], S sequences laid end to end without padding
-    returns    [B, T, D]
+    x       [B, T, D]
+    weight  [H, K]; channel c uses head c // (D / H); H = D is a depthwise convolution
+    options as of `Options`
+    returns [B, T, D]
     """
-    return _convolve("lightconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, **options)
 
 
-def lightconv_softmax(
-    x: Tensor,
-    logits: Tensor,
-    left: int,
-    *,
-    cu_seqlens: Tensor | None = None,
-    dropconnect: float = 0.0,
-    seed: Seed = None,
-    backend: str = "auto",
-) -> Tensor:
+def lightconv_softmax(x: Tensor, logits: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
     """lightconv(x, logits.softmax(-1), left), with the softmax in float32.
 
     x       [B, T, D]
     logits  [H, K]
+    options as of `Options`
     returns [B, T, D]
     """
     x, logits = _autocast(x, logits)
     check_conv("lightconv", x, logits, left)
     # H x K numbers: a softmax before the kernel costs nothing and stays in float32.
     weight = logits.softmax(-1, dtype=accumulate_dtype(x.dtype))
-    return _convolve("lightconv", x, weight, left, False, backend, cu_seqlens, dropconnect, seed)
+    return _convolve("lightconv", x, weight, left, False, **options)
 
 
 def _convolve(
-    op: str, x: Tensor, weight: Tensor, left: int, softmax: bool, backend: str, *options: Any
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    left: int,
+    softmax: bool,
+    *,
+    backend: str = "auto",
+    cu_seqlens: Tensor | None = None,
+    dropconnect: float = 0.0,
+    seed: Seed = None,
+    **around: Any,
 ) -> Tensor:
     x, weight = _autocast(x, weight)
-    cu_seqlens, dropconnect, seed = options
     # A plain tuple: creating an Extras takes longer, and the operators take their options flat.
     extras = cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device)
+    if around:
+        return _framed(op, x, weight, left, softmax, backend, Extras(*extras), around)
     if backend == "auto" and not is_transformed():
         out: Tensor
         if softmax and x.is_cuda:  # whose backward pass needs the log-sum-exp
@@ -125,8 +129,7 @@ def _convolve(
         else:
             out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
         return out
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    _check_backend(backend)
     check_conv(op, x, weight, left, Extras(*extras))
     if backend != "band":
         return reference.convolve(x, weight, left, softmax, Extras(*extras))
@@ -135,43 +138,91 @@ def _convolve(
     return band.convolve(x, weight, left, softmax)
 
 
+def _framed(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    left: int,
+    softmax: bool,
+    backend: str,
+    extras: Extras,
+    around: dict[str, Any],
+) -> Tensor:
+    """The convolution in its frame; of plain kernels and of the formula's own definition."""
+    _check_backend(backend)
+    check_conv(op, x, weight, left, extras)
+    frame = make_frame(op, around)
+    cu_seqlens, dropconnect, seed = extras
+    frame.check(op, x, weight, left, x.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1)
+    x, residual = fork(x) if frame.residual and backend == "auto" else (x, x)
+    inputs, dilation, state = frame.open(x), frame.dilation, frame.initial_state
+    if dilation == 1 and state is None:
+        options: Any = {"backend": backend, "cu_seqlens": cu_seqlens}
+        options |= {"dropconnect": dropconnect, "seed": seed}
+        out = _convolve(op, inputs, weight, left, softmax, **options)
+    elif backend == "band":
+        raise ValueError("backend 'band' has neither dilation nor initial_state; use 'auto'")
+    elif (
+        backend == "reference"
+        or is_transformed()
+        or (torch.compiler.is_compiling() and cu_seqlens is None)  # views fix a dynamic length
+    ):
+        out = reference.convolve(inputs, weight, left, softmax, extras, dilation, state)
+    else:
+        if dropconnect > 0.0:
+            # The mask of a weight depends on its place, which the frame changes.
+            weight = reference.normalize(inputs, weight, softmax)
+            op, softmax, weight = "dynamicconv", False, reference.drop(weight, dropconnect, seed)
+        run = lambda x, weight, cu: _convolve(op, x, weight, left, softmax, cu_seqlens=cu)
+        out = convolve_framed(run, inputs, weight, cu_seqlens, frame)
+    return frame.close(out, residual)
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
 def dynamicconv_step(
-    x: Tensor, window: Tensor, position: int, weight: Tensor, *, softmax: bool = False
+    x: Tensor,
+    window: Tensor,
+    position: int | Tensor,
+    weight: Tensor,
+    *,
+    softmax: bool = False,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Next n positions of a causal dynamicconv (left = K - 1), given the K - 1 inputs before.
 
     x        [B, n, D]: one position or a chunk of any length
-    window   [B, K-1, D]: a ring, time t in slot t % (K - 1); zeros at the start
-    position the time of x[:, 0]
+    window   [B, (K-1) * dilation, D]: a ring, time t in slot t % len(ring); zeros at the start
+    position the time of x[:, 0]; a tensor [B] if every row has its own
     weight   [B, n, H, K], or logits with `softmax`
+    options  `state_indices` [B]: rows of the window that belong to x, whatever their number;
+             dilation, bias, activation, residual, gate_in and gate_out as of `Options`
     returns  [B, n, D] and the window to pass next time
 
     The window is updated in place, unless gradients are being recorded.
     """
-    return _step("dynamicconv_step", x, window, position, weight, softmax)
+    return _step("dynamicconv_step", x, window, position, weight, softmax, **options)
 
 
 def lightconv_step(
-    x: Tensor, window: Tensor, position: int, weight: Tensor
+    x: Tensor, window: Tensor, position: int | Tensor, weight: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Next n positions of a causal lightconv (left = K - 1), given the K - 1 inputs before.
 
-    x        [B, n, D]: one position or a chunk of any length
-    window   [B, K-1, D]: a ring, time t in slot t % (K - 1); zeros at the start
-    position the time of x[:, 0]
-    weight   [H, K]
-    returns  [B, n, D] and the window to pass next time, updated in place as above
+    weight   [H, K]; everything else as of `dynamicconv_step`
     """
-    return _step("lightconv_step", x, window, position, weight)
+    return _step("lightconv_step", x, window, position, weight, **options)
 
 
 def _step(
-    op: str, x: Tensor, window: Tensor, position: int, weight: Tensor, *softmax: bool
+    op: str, x: Tensor, window: Tensor, position: Any, weight: Tensor, *softmax: bool, **around: Any
 ) -> tuple[Tensor, Tensor]:
-    if is_transformed() or (
-        torch.is_grad_enabled()
-        and (x.requires_grad or window.requires_grad or weight.requires_grad)
-    ):
+    if around or isinstance(position, Tensor):
+        return _framed_step(op, x, window, position, weight, *softmax, **around)
+    if _recorded(x, window, weight):
         check_step(op, x, window, position, weight)
         return reference.step(x, window, position, weight, *softmax)
     if type(x) is Tensor and x.is_cpu and not torch.compiler.is_compiling():
@@ -180,6 +231,49 @@ def _step(
     else:
         kernel = getattr(torch.ops.lightconv, op).default
     return kernel(x, window, position, weight, *softmax), window
+
+
+def _recorded(*tensors: Tensor | None) -> bool:
+    """True if gradients or transforms forbid an update in place."""
+    grads = (each.requires_grad for each in tensors if each is not None)
+    return is_transformed() or (torch.is_grad_enabled() and any(grads))
+
+
+def _framed_step(
+    op: str,
+    x: Tensor,
+    window: Tensor,
+    position: int | Tensor,
+    weight: Tensor,
+    *softmax: bool,
+    state_indices: Tensor | None = None,
+    **around: Any,
+) -> tuple[Tensor, Tensor]:
+    frame = make_frame(op, around)
+    rows = window if state_indices is None else window.index_select(0, state_indices)
+    if frame.initial_state is not None:
+        raise ValueError(f"{op}: a step has no initial_state; its window is the state")
+    frame.check(op, x, weight, weight.shape[-1] - 1, x.shape[0])
+    wanted = [x.shape[0], (weight.shape[-1] - 1) * frame.dilation, x.shape[2]]
+    if list(rows.shape) != wanted:
+        raise ValueError(f"{op}: window must have shape {wanted}, got {list(rows.shape)}")
+    if isinstance(position, Tensor) and (
+        position.shape != x.shape[:1] or position.is_floating_point()
+    ):
+        raise ValueError(f"{op}: position must be an integer or integers of shape {[x.shape[0]]}")
+    inputs = frame.open(x)
+    in_place = not _recorded(inputs, window, weight)
+    if torch.compiler.is_compiling() and frame.dilation > 1:  # phases fix a dynamic position
+        run = lambda *each: reference.step(*each, *softmax, dilation=frame.dilation)
+    else:
+        run = lambda *each: _step(op, *each, *softmax)
+    out, new = step_framed(run, inputs, rows, position, weight, frame.dilation)
+    if state_indices is not None:
+        put = window.index_copy_ if in_place else window.index_copy
+        new = put(0, state_indices, new)
+    elif in_place:
+        new = window if new is window else window.copy_(new)
+    return frame.close(out, x), new
 
 
 def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

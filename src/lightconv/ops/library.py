@@ -71,6 +71,15 @@ class ResidualProblem(ctypes.Structure):
     )
 
 
+class TailProblem(ctypes.Structure):
+    """csrc/problem.h's Tail, field for field."""
+
+    _fields_ = (
+        *members(POINTER, "y bias gate x grad out grad_y grad_bias grad_gate"),
+        *members(INTEGER, "rows D dtype bias_dtype silu"),
+    )
+
+
 class Native(NamedTuple):
     """The loaded library or None, its instruction set, and the reason in one sentence."""
 
@@ -145,7 +154,8 @@ def _find_fault(path: Path) -> str:
 
 def _prepare(library: ctypes.CDLL) -> str:
     """Declares the functions, hands over torch's thread pool, and returns the instruction set."""
-    for size, struct in (("problem", Problem), ("residual", ResidualProblem)):
+    structs = {"problem": Problem, "residual": ResidualProblem, "tail": TailProblem}
+    for size, struct in structs.items():
         size_of = getattr(library, f"lightconv_{size}_bytes")
         size_of.restype = INTEGER
         if size_of() != ctypes.sizeof(struct):

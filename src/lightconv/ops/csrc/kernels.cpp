@@ -4,6 +4,7 @@
 #include "residual.h"
 #include "shared.h"
 #include "step.h"
+#include "tail.h"
 
 namespace LIGHTCONV_ISA {
 
@@ -39,7 +40,21 @@ static void residual_backward_any(const Residual& r, ParallelFor parallel) {
                       : residual_backward<float>(r, parallel);
 }
 
+static void tail_forward_any(const Tail& t, ParallelFor parallel) {
+  t.dtype == kFloat64 ? tail_forward<double>(t, parallel) : tail_forward<float>(t, parallel);
+}
+
+static void tail_backward_any(const Tail& t, ParallelFor parallel) {
+  t.dtype == kFloat64 ? tail_backward<double>(t, parallel) : tail_backward<float>(t, parallel);
+}
+
 extern const Kernels kernels;
-const Kernels kernels = {forward, backward, step_any, residual_forward_any, residual_backward_any};
+const Kernels kernels = {forward,
+                         backward,
+                         step_any,
+                         residual_forward_any,
+                         residual_backward_any,
+                         tail_forward_any,
+                         tail_backward_any};
 
 }  // namespace LIGHTCONV_ISA

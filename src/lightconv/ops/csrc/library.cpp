@@ -68,6 +68,8 @@ __attribute__((visibility("default"))) int64_t lightconv_residual_bytes() {
   return sizeof(Residual);
 }
 
+__attribute__((visibility("default"))) int64_t lightconv_tail_bytes() { return sizeof(Tail); }
+
 // Chooses an instruction set by name, or the best one for this machine when name is null or empty;
 // returns its name, or null when it does not exist or does not run here.
 __attribute__((visibility("default"))) const char* lightconv_choose(const char* name) {
@@ -108,6 +110,14 @@ __attribute__((visibility("default"))) int lightconv_residual_forward(const Resi
 
 __attribute__((visibility("default"))) int lightconv_residual_backward(const Residual* r) {
   return guarded([&] { chosen->kernels->residual_backward(*r, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_tail_forward(const Tail* t) {
+  return guarded([&] { chosen->kernels->tail_forward(*t, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_tail_backward(const Tail* t) {
+  return guarded([&] { chosen->kernels->tail_backward(*t, parallel); });
 }
 
 __attribute__((visibility("default"))) int64_t lightconv_instruction_bytes() {

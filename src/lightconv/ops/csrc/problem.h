@@ -60,6 +60,23 @@ struct Residual {
   int64_t seed;
 };
 
+// The tail of a convolution, out = gate * silu(y + bias) + x, of `rows` contiguous rows of D numbers.
+struct Tail {
+  const void* y;           // [rows, D]: the convolution
+  const void* bias;        // [D], or null
+  const void* gate;        // [rows, D], or null
+  const void* x;           // [rows, D], or null: no residual (forward only)
+  const void* grad;        // [rows, D] (backward only)
+  void* out;               // [rows, D] (forward only)
+  void* grad_y;            // [rows, D] (backward only)
+  void* grad_bias;         // [D], or null when not wanted
+  void* grad_gate;         // [rows, D], or null when not wanted
+  int64_t rows, D;
+  int64_t dtype;           // of all but bias and grad_bias
+  int64_t bias_dtype;
+  int64_t silu;            // otherwise there is no activation
+};
+
 // Runs body(begin, end) over [0, count) on threads; torch's own pool, given by Python.
 using ParallelBody = void (*)(int64_t begin, int64_t end, void* context);
 using ParallelFor = int32_t (*)(int64_t begin, int64_t end, int64_t grain, ParallelBody body,
@@ -71,4 +88,6 @@ struct Kernels {
   void (*step)(const Step&, ParallelFor);
   void (*residual_forward)(const Residual&, ParallelFor);
   void (*residual_backward)(const Residual&, ParallelFor);
+  void (*tail_forward)(const Tail&, ParallelFor);
+  void (*tail_backward)(const Tail&, ParallelFor);
 };

@@ -1,0 +1,289 @@
+"""Dilation, states, gates, bias, SiLU, residual, rows of a window: against sums written out."""
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightconv import ops
+
+WIDE = torch.float64
+
+
+def noise(*shape: int, dtype: torch.dtype = WIDE) -> Tensor:
+    return torch.randn(*shape, dtype=WIDE).to(dtype)
+
+
+def by_sums(
+    x: Tensor, weight: Tensor, left: int, options: dict[str, Any], bounds: list[int] | None
+) -> Tensor:
+    """The definition, a tap at a time: x [B, T, D], weight [B, T, H, K] or [H, K] -> [B, T, D]."""
+    d, state = options.get("dilation", 1), options.get("initial_state")
+    inputs = x * options["gate_in"] if "gate_in" in options else x
+    B, T, D = x.shape
+    H, K = weight.shape[-2:]
+    weight = weight.expand(B, T, H, K).repeat_interleave(D // H, 2)
+    rows = []
+    for b in range(B):
+        spans = itertools.pairwise([0, T] if bounds is None else bounds)
+        for s, (begin, end) in enumerate(spans):
+            past = None if state is None else state[b if bounds is None else s]
+            for t in range(begin, end):
+                total = torch.zeros(D, dtype=x.dtype)
+                for j in range(K):
+                    at = t + (j - left) * d - begin
+                    if 0 <= at < end - begin:
+                        total = total + weight[b, t, :, j] * inputs[b, begin + at]
+                    elif at < 0 and past is not None:
+                        total = total + weight[b, t, :, j] * past[at + len(past)]
+                rows.append(total)
+    out = torch.stack(rows).view(B, T, D) if rows else x
+    if "bias" in options:
+        out = out + options["bias"]
+    if options.get("activation"):
+        out = out * torch.sigmoid(out)
+    if "gate_out" in options:
+        out = out * options["gate_out"]
+    return out + x if options.get("residual") else out
+
+
+def draw(rng: random.Random, dtype: torch.dtype = WIDE) -> tuple[Any, ...]:
+    """A random case: operator, x, weight, left, options, boundaries."""
+    torch.manual_seed(rng.randrange(2**31))
+    packed = rng.random() < 0.4
+    B, T, H = 1 if packed else rng.randint(1, 3), rng.randint(0, 14), rng.choice([1, 2, 3])
+    D, K, d = H * rng.choice([1, 2, 5]), rng.randint(1, 5), rng.choice([1, 1, 2, 3, 7])
+    dynamic = rng.random() < 0.5
+    name = "dynamicconv" if dynamic else "lightconv"
+    weight = noise(*((B, T) if dynamic else ()), H, K, dtype=dtype)
+    bounds = sorted([0, T, *(rng.randint(0, T) for _ in range(3))]) if packed else None
+    S = len(bounds) - 1 if bounds else B
+    causal = rng.random() < 0.7
+    options: dict[str, Any] = {"dilation": d}
+    candidates: dict[str, Any] = {
+        "bias": noise(D, dtype=dtype),
+        "activation": "silu",
+        "residual": True,
+        "gate_in": noise(B, T, D, dtype=dtype),
+        "gate_out": noise(B, T, D, dtype=dtype),
+    }
+    if causal:
+        candidates["initial_state"] = noise(S, (K - 1) * d, D, dtype=dtype)
+    options |= {key: value for key, value in candidates.items() if rng.random() < 0.5}
+    left = K - 1 if causal else rng.randint(0, K + 1)
+    return name, noise(B, T, D, dtype=dtype), weight, left, options, bounds
+
+
+def check(seed: int) -> None:
+    name, x, weight, left, options, bounds = draw(random.Random(seed))
+    leaves = [x, weight, *(v for v in options.values() if isinstance(v, Tensor))]
+    expected = by_sums(x, weight, left, options, bounds)
+    direction = torch.randn_like(expected)
+    results = []
+    for leaf in leaves:
+        leaf.requires_grad_()
+    cu = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
+    for backend in ("formula", "auto", "reference"):
+        if backend == "formula":
+            out = by_sums(x, weight, left, options, bounds)
+        else:
+            out = getattr(ops, name)(x, weight, left, backend=backend, **options, **cu)
+            torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-10)
+        if out.requires_grad:
+            total = (out * direction).sum()
+            results.append(torch.autograd.grad(total, leaves, materialize_grads=True))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_option_crossed_at_random(part: int) -> None:
+    for seed in range(75 * part, 75 * part + 75):
+        check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_many_more(part: int) -> None:
+    for seed in range(10_000 + 625 * part, 10_625 + 625 * part):
+        check(seed)
+
+
+def test_gradcheck() -> None:
+    """First and second derivatives by finite differences, of everything at once."""
+    torch.manual_seed(0)
+    x, weight, gate, past = noise(1, 5, 4), noise(2, 3), noise(1, 5, 4), noise(2, 4, 4)
+    leaves = [v.requires_grad_() for v in (x, weight, noise(4), gate, past)]
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, past: Tensor) -> Tensor:
+        options: Any = {"dilation": 2, "cu_seqlens": torch.tensor([0, 2, 5]), "residual": True}
+        options |= {"activation": "silu", "gate_in": gate, "gate_out": gate.sin()}
+        return ops.lightconv(x, weight, 2, bias=bias, initial_state=past, **options)
+
+    assert torch.autograd.gradcheck(run, leaves)
+    assert torch.autograd.gradgradcheck(run, leaves)
+    plain = lambda x, w, b: ops.lightconv(x, w, 2, bias=b, activation="silu", residual=True)
+    assert torch.autograd.gradcheck(plain, leaves[:3])
+    assert torch.autograd.gradgradcheck(plain, leaves[:3])
+
+
+def test_sixteen_bits_are_summed_wide() -> None:
+    for seed in range(40):
+        name, x, weight, left, options, bounds = draw(random.Random(seed), torch.bfloat16)
+        wide = {k: v.double() if isinstance(v, Tensor) else v for k, v in options.items()}
+        cu = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
+        out = getattr(ops, name)(x, weight, left, **options, **cu)
+        assert out.dtype == torch.bfloat16
+        expected = by_sums(x.double(), weight.double(), left, wide, bounds)
+        torch.testing.assert_close(out.double(), expected, atol=0.1, rtol=0.05)
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_dropconnect_has_the_formula_s_mask(dilation: int) -> None:
+    torch.manual_seed(0)
+    for cu in (None, torch.tensor([0, 4, 4, 11])):
+        x = noise(1 if cu is not None else 3, 11, 6)
+        for name, weight in (("dynamicconv", noise(len(x), 11, 2, 3)), ("lightconv", noise(2, 3))):
+            options = {"dilation": dilation, "cu_seqlens": cu, "dropconnect": 0.4, "seed": 3}
+            options["initial_state"] = noise(3, 2 * dilation, 6)
+            results = [
+                getattr(ops, name)(x, weight, 2, backend=backend, **options)
+                for backend in ("auto", "reference")
+            ]
+            torch.testing.assert_close(*results)
+
+
+def test_nothing_leaks_between_sequences_and_phases() -> None:
+    torch.manual_seed(0)
+    x, weight, cu = noise(1, 12, 4), noise(2, 3), torch.tensor([0, 5, 5, 12])
+    state = noise(3, 4, 4)
+    options: dict[str, Any] = {"dilation": 2, "cu_seqlens": cu}
+    whole = ops.lightconv(x, weight, 2, initial_state=state, **options)
+    bad = state.clone()
+    bad[2], bad[0, 1::2] = torch.nan, torch.nan
+    out = ops.lightconv(x, weight, 2, initial_state=bad, **options)
+    assert torch.equal(out[:, 0:5:2], whole[:, 0:5:2])  # the even phase of the first sequence
+    poisoned = x.clone()
+    poisoned[:, 5:] = torch.nan
+    out = ops.lightconv(poisoned, weight, 2, initial_state=state, **options)
+    assert torch.equal(out[:, :5], whole[:, :5])
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_chunks_with_states_are_the_whole(K: int, dilation: int) -> None:
+    """Chunks of 0, 1 and more positions, whole and packed; the gradient too."""
+    torch.manual_seed(0)
+    x, weight = noise(2, 17, 6).requires_grad_(), noise(3, K).requires_grad_()
+    whole = ops.lightconv(x, weight, K - 1, dilation=dilation)
+    state: Tensor | None = None
+    packed_state: Tensor | None = None
+    parts, packed = [], []
+    for chunk in x.split([1, 0, 3, 1, 12], dim=1):
+        options: dict[str, Any] = {"dilation": dilation}
+        parts.append(ops.lightconv(chunk, weight, K - 1, initial_state=state, **options))
+        state = ops.final_state(chunk, (K - 1) * dilation, initial_state=state)
+        n = chunk.shape[1]
+        cu, flat = torch.tensor([0, n, 2 * n]), chunk.reshape(1, 2 * n, 6)
+        options |= {"cu_seqlens": cu, "initial_state": packed_state}
+        packed.append(ops.lightconv(flat, weight, K - 1, **options).view(2, n, 6))
+        packed_state = ops.final_state(
+            flat, (K - 1) * dilation, initial_state=packed_state, cu_seqlens=cu
+        )
+        torch.testing.assert_close(packed_state, state)
+    direction = torch.randn_like(whole)
+    expected = torch.autograd.grad((whole * direction).sum(), [x, weight])
+    for each in (parts, packed):
+        joined = torch.cat(each, dim=1)
+        torch.testing.assert_close(joined, whole)
+        torch.testing.assert_close(
+            torch.autograd.grad((joined * direction).sum(), [x, weight]), expected
+        )
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "shared"])
+@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "in place"])
+def test_steps_of_chosen_rows(dynamic: bool, K: int, dilation: int, recorded: bool) -> None:
+    """Rows of a pool at positions of their own, in chunks of any size: each equals its sequence."""
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    M, T, D, H = 5, 23, 6, 3
+    x = noise(M, T, D).requires_grad_(recorded)
+    weight = noise(M, T, H, K) if dynamic else noise(H, K)
+    around = {"bias": noise(D), "activation": "silu", "residual": True, "dilation": dilation}
+    op, step = ("dynamicconv", "dynamicconv_step") if dynamic else ("lightconv", "lightconv_step")
+    whole = getattr(ops, op)(x, weight, K - 1, **around)
+    pool = torch.zeros(M, (K - 1) * dilation, D, dtype=WIDE)
+    times = [0] * M
+    for _ in range(25):
+        n = rng.choice([0, 1, 1, 2, 7])
+        rows = [row for row in rng.sample(range(M), rng.randint(1, M)) if times[row] + n <= T]
+        if not rows:
+            continue
+        spans = [(row, slice(times[row], times[row] + n)) for row in rows]
+        before = pool
+        out, pool = getattr(ops, step)(
+            torch.stack([x[span] for span in spans]),
+            pool,
+            torch.tensor([times[row] for row in rows]),
+            torch.stack([weight[span] for span in spans]) if dynamic else weight,
+            state_indices=torch.tensor(rows),
+            **around,
+        )
+        assert (pool is before) != recorded
+        torch.testing.assert_close(out, torch.stack([whole[span] for span in spans]))
+        for row in rows:
+            times[row] += n
+    if recorded:
+        assert torch.autograd.grad(out.sum(), x)[0].isfinite().all()
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"dilation": 0}, "dilation must be an integer of at least 1, got 0"),
+    ({"activation": "relu"}, "activation must be None or 'silu', got 'relu'"),
+    ({"bias": torch.zeros(5)}, r"bias must have shape \[6\], got \[5\]"),
+    ({"gate_in": torch.zeros(6)}, r"gate_in must have shape \[2, 4, 6\]"),
+    ({"gate_out": torch.zeros(2, 4, 5)}, r"gate_out must have shape"),
+    ({"initial_state": torch.zeros(2, 3, 6)}, r"initial_state must have shape \[2, 2, 6\]"),
+    ({"initial_state": torch.zeros(2, 2, 6), "left": 1}, "needs a causal kernel, left=2, got 1"),
+    ({"dilation": 2, "backend": "band"}, "'band' has neither dilation nor initial_state"),
+    ({"bias": torch.zeros(6), "backend": "bend"}, "backend must be one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    arguments = {"left": 2, **options}
+    with pytest.raises(ValueError, match=message):
+        ops.lightconv(torch.zeros(2, 4, 6), torch.zeros(3, 3), **arguments)
+
+
+def test_bad_steps() -> None:
+    x, window, weight = torch.zeros(2, 1, 6), torch.zeros(2, 2, 6), torch.zeros(3, 3)
+    for options, message in (
+        ({"dilation": 2}, r"window must have shape \[2, 4, 6\], got \[2, 2, 6\]"),
+        ({"initial_state": window}, "a step has no initial_state"),
+        ({"position": torch.zeros(3, dtype=torch.int64)}, r"integers of shape \[2\]"),
+    ):
+        arguments: dict[str, Any] = {"position": 0, "residual": True, **options}
+        with pytest.raises(ValueError, match=message):
+            ops.lightconv_step(x, window, weight=weight, **arguments)
+    with pytest.raises(TypeError, match=r"lightconv\(\) got an unexpected .* 'biass'"):
+        ops.lightconv(x, weight, 2, biass=None)  # type: ignore[call-arg]
+
+
+def test_silu_is_torch_s() -> None:
+    x, weight = noise(1, 5, 4), noise(4, 2)
+    plain = ops.lightconv(x, weight, 1)
+    torch.testing.assert_close(ops.lightconv(x, weight, 1, activation="silu"), F.silu(plain))
