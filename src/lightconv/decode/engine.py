@@ -167,6 +167,7 @@ class Engine:
     """
 
     name = "native"
+    joins = True
     device = torch.device("cpu")
 
     def __init__(self, model: nn.Module, quantize: str | None = None) -> None:
@@ -374,6 +375,9 @@ class Engine:
         """The state of those rows: permuted, repeated or dropped; rows [N'] int64."""
         state.reorder(rows)
         return state
+
+    def callers(self, sentences: int, beam: int) -> int:
+        return min(torch.get_num_threads(), max(1, sentences // 2))
 
     def join(self, state: EngineState, other: EngineState) -> EngineState:
         """The state of all their rows, those of `other` last, wherever each is in its text."""
