@@ -202,9 +202,8 @@ def test_texts_join_and_leave_at_any_step(make: Any, kind: str, quantize: str | 
         return engine.start(source.take([numbers[0] % 4]), room)
 
     def alone(number: int) -> Tensor:
-        state, found = start([number], 40), []
-        for token in texts[number]:
-            found.append(engine.step(torch.tensor([[token]]), state)[0])
+        state = start([number], 40)
+        found = [engine.step(torch.tensor([[token]]), state)[0] for token in texts[number]]
         return torch.cat(found, 1)[0]
 
     expected = [alone(number) for number in range(len(texts))]

@@ -209,6 +209,8 @@ class Running(Generic[S]):
         self.state: Any = None
         self.rules: Any = None
         self.live: Any = None
+        self.past: Any = None
+        self.real: Any = None
         self.order = torch.empty(0)  # 0, 1, ..., for whom nothing moves
         self.looks: Tensor | None = None  # [N, t, S], attention of the steps so far
 
@@ -246,7 +248,7 @@ class Running(Generic[S]):
         self._number()
 
     def _number(self) -> None:
-        """Numbers the real hypotheses: `rows` [b, W], `of` their sentences [N], `at` their places."""
+        """Numbers real hypotheses: `rows` [b, W], `of` their sentences [N], `at` their places."""
         b, W = self.real.shape
         self.at = self.real.flatten().nonzero()[:, 0]
         if len(self.order) < b * W:
@@ -288,8 +290,8 @@ class Running(Generic[S]):
         logits, self.state, *attention = self.step(words[:, None], self.state)
         new = torch.stack([words.double(), totals], 1)[:, None]
         self.past = torch.cat([self.past, new], 1)
-        for look in attention:
-            look = look[:, -1:].float()
+        for each in attention:
+            look = each[:, -1:].float()
             self.looks = look if self.looks is None else torch.cat([self.looks, look], 1)
         width = self.choice.width
         candidates = self.choice.choose(self, logits[:, -1])

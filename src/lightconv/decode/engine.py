@@ -1,6 +1,8 @@
 """Inference on the CPU as two programs: encode sources, step hypotheses."""
 
 import ctypes
+import math
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -19,6 +21,9 @@ from lightconv.ops.library import POOL, native
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
 _ROWS_READ_AT_ONCE = 192  # of hypotheses that read several tokens
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
+_ROWS_MEASURED = 1, 4, 16  # with one thread and with all, so many steps each
+_STEPS_MEASURED = 5
+_ALL = 1 << 60
 
 
 class EngineSource(NamedTuple):
@@ -204,6 +209,7 @@ class Engine:
             to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
             self._decoder.linear(self._x, output.weight, None, to, output=1)
             self._decoder.finish()
+        self._rows_alone: dict[int, int] = {}  # by number of threads
         self._waves = torch.empty(0, model.config.dim)
         self._sinusoids(1)
 
@@ -402,11 +408,14 @@ class Engine:
     ) -> None:
         """Runs the instructions from begin to end over tokens [rows], at positions below n."""
         rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
+        threads = torch.get_num_threads()
+        if rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._alone(threads):
+            threads = 1
         size = ctypes.sizeof(program.Instruction)
         task.program = ctypes.addressof(compiled.code) + begin * size
         task.count = (len(compiled.instructions) if end is None else end) - begin
         task.rows, task.pad = rows, self.config.pad
-        task.threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
+        task.threads = threads
         task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
         task.sinusoids = waves.data_ptr()
         unknown = program.run(self._panels.engine, task)
@@ -416,6 +425,27 @@ class Engine:
                 f"{name} must be ids below {compiled.instructions[0].I}, the size of the "
                 f"vocabulary; got {int(tokens[unknown])}"
             )
+
+    def _alone(self, threads: int) -> int:
+        """Rows up to which one thread is as fast as all; measured once, changes no result."""
+        if threads > 1 and threads not in self._rows_alone:
+            self._rows_alone[threads] = _ALL
+            self._rows_alone[threads] = self._measure(threads)
+        return self._rows_alone.get(threads, _ALL)
+
+    def _measure(self, threads: int) -> int:
+        for rows in _ROWS_MEASURED:
+            tokens = torch.full((rows, 1), int(self.config.pad == 0))
+            state = self.start(self.encode(tokens) if self.pairs else rows, 2 * _STEPS_MEASURED)
+            best = {_ALL: math.inf, 0: math.inf}
+            for alone in [*best] * _STEPS_MEASURED:
+                self._rows_alone[threads] = alone
+                begin = time.perf_counter()
+                _, state = self.step(tokens, state)
+                best[alone] = min(best[alone], time.perf_counter() - begin)
+            if best[0] < 0.9 * best[_ALL]:
+                return rows // 4
+        return rows
 
     def _sinusoids(self, positions: int) -> Tensor:
         """Position encodings of at least `positions` tokens: [positions, D]."""

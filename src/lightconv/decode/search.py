@@ -138,7 +138,7 @@ class Stream:
     """Sources that join a running search as soon as there is room, and leave it one by one.
 
     most        sentences at once, and `most_tokens` of their sources
-    on_token    called with a key and the tokens so far of its best hypothesis, after each step
+    on_token    by key, called after each step with the tokens so far of its best hypothesis
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Stream:
         # Several streams may share what waits.
         self.waiting: deque[Request] = deque() if waiting is None else waiting
         self._lock = lock or threading.Lock()
-        self.on_token: dict[Any, Callable[[Any, list[int]], None]] = {}
+        self.on_token: dict[Any, Callable[[list[int]], None]] = {}
         self._running = search.begin()
         self._since: dict[Any, tuple[Request, float]] = {}
         self._batches = 0
@@ -207,14 +207,21 @@ class Stream:
             return []
         with torch.inference_mode():
             together, left = len(self._since), self._running.advance()
-            for b, each in enumerate(self._running.sentences if self.on_token else ()):
-                if each.key in self.on_token:
-                    self.on_token[each.key](each.key, self._running.best_so_far(b))
+            sentences = enumerate(self._running.sentences if self.on_token else ())
+            told = [
+                (each.key, self._running.best_so_far(b))
+                for b, each in sentences
+                if each.key in self.on_token
+            ]
         now = time.perf_counter()
-        return [
+        found = [
             Searched(key, hypotheses, self._batches, now - self._since.pop(key)[1], together)
             for key, hypotheses in left
         ]
+        for key, ids in told:
+            if key in self.on_token:  # a callback may have cancelled it
+                self.on_token[key](ids)
+        return found
 
 
 def derive_seed(seed: int, number: int) -> int:

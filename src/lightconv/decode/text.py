@@ -6,6 +6,7 @@ for answer in model.answers(lines, beam=4):     # an iterator, for streams of an
     print(answer.text, answer.outputs[0].score)
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -114,10 +115,16 @@ class TextModel:
         return self.build_translator(chosen, ensemble).answers(texts, prefixes)
 
     def stream(
-        self, *, sample: bool = False, ensemble: "Sequence[TextModel]" = (), **options: Any
+        self,
+        *,
+        sample: bool = False,
+        ensemble: "Sequence[TextModel]" = (),
+        warn: Callable[[str], None] = warnings.warn,
+        **options: Any,
     ) -> TextStream:
         """Texts that join a running batch one by one, with an answer or an error each."""
-        return TextStream(self.build_translator(self.options(options, sample=sample), ensemble))
+        chosen = self.options(options, sample=sample)
+        return TextStream(self.build_translator(chosen, ensemble, warn=warn))
 
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
