@@ -117,13 +117,19 @@ def test_what_may_follow(options: Any, tokens: list[list[int]], words: list[list
     assert allowed(make(len(tokens), **options), tokens) == words
 
 
-def test_rows_of_a_sentence_stand_together() -> None:
-    rules = make(3, min_len=[1, 4, 1], max_len=[9, 9, 2])
-    assert rules.longest == 9
+def test_each_row_follows_its_sentence_and_its_time() -> None:
+    rules = make(1, min_len=4, max_len=9, time=1)
+    rules.join(make(2, min_len=1, max_len=[9, 2], time=3, prefix=[[4, 5], []]))
+    rules.join(make(1, min_len=1, max_len=9, time=0))
+    rules.take(torch.tensor([0, 2, 1]))
     logits = torch.zeros(4, 6)
-    everything = rules.all(logits, 2, torch.tensor([1, 2]), None) > -torch.inf
-    assert everything[:, EOS].tolist() == [False, False, True, True]
-    assert everything.sum(1).tolist() == [5, 5, 1, 1]
+    for time, ends, counts in (
+        (4, [False, False, False, True], [5, 5, 1, 6]),
+        (5, [True, True, False, True], [6, 6, 1, 1]),
+    ):
+        everything = rules.all(logits, time, torch.tensor([0, 0, 2, 1]), None) > -torch.inf
+        assert everything[:, EOS].tolist() == ends, time
+        assert everything.sum(1).tolist() == counts, time
 
 
 @pytest.mark.parametrize(

@@ -69,31 +69,25 @@ def test_every_row_of_the_table_runs_in_the_engine() -> None:
 @pytest.mark.parametrize("batch_size", [1, 2, 256])
 def test_all_do_the_same_work(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds there and back, the first not counted; outputs as long as the sources and EOS."""
-    calls: list[tuple[int, list[int], list[int]]] = []
     models = [build("depthwise"), build("aan-decoder"), build("cnn")]
-    real = search.ModelSearch.__call__
-    known: list[object] = []
+    real, known, order = search.search_batches, list[object](), list[int]()
 
-    def call(self: search.ModelSearch, sources: Sequence[Sequence[int]], *rest: Any) -> Any:
-        if self not in known:
-            known.append(self)
-        found = real(self, sources, *rest)
-        lengths = [len(each[0].tokens) for each in found]
-        calls.append((known.index(self), [len(source) for source in sources], lengths))
-        assert self.options.decode.beam == 3
-        assert all(len(each) == 3 for each, source in zip(found, sources, strict=True) if source)
+    def call(chosen: search.ModelSearch, sources: Sequence[Sequence[int]], text: Any) -> Any:
+        if chosen not in known:
+            known.append(chosen)
+        order.append(known.index(chosen))
+        found = list(real(chosen, sources, text))
+        assert (chosen.options.decode.beam, text.max_sentences) == (3, batch_size)
+        assert all(each.sentences <= batch_size for each in found)
+        for each in found:
+            assert len(each.hypotheses[0].tokens) == len(sources[each.row]) + 1
         return found
 
-    monkeypatch.setattr(search.ModelSearch, "__call__", call)
+    monkeypatch.setattr(search, "search_batches", call)
     found = measure_speed(
         models, SOURCES, split="valid", beam=3, batch_size=batch_size, rounds=2
     ).speeds
-    batches = -(-len(SOURCES) // batch_size)
-    order = [place for place, *_ in calls[::batches]]
     assert order == [0, 1, 2, 2, 1, 0, 0, 1, 2]
-    assert all(len(sources) <= batch_size for _, sources, _ in calls)
-    for _, sources, lengths in calls:
-        assert len({length - source for length, source in zip(lengths, sources, strict=True)}) == 1
     assert len({each.tokens for each in found}) == 1
     for each in found:
         assert (each.split, each.lines, each.sentences, each.beam) == ("valid", 3, batch_size, 3)

@@ -2,17 +2,25 @@
 
 import io
 import os
+import random
 import select
 import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import count, islice
+from typing import Any
 
 import pytest
+import torch
 
+import lightconv
 from lightconv.data.text import LONGEST_LINE, Notes
 from lightconv.decode import translator
+from lightconv.decode.answer import Answer
+from lightconv.decode.engine import Engine
+from lightconv.decode.text import TextModel
 from lightconv.decode.translator import LineReader, read_stream, read_windows, windows
+from tests.trained import Trained
 
 
 class Ends:
@@ -129,3 +137,134 @@ def test_stdin_without_and_with_a_descriptor(ends: Ends, monkeypatch: pytest.Mon
     ends.end()
     assert list(found) == []
     sys.stdin.close()
+
+
+@pytest.fixture
+def pairs(copies: Trained) -> TextModel:
+    return lightconv.load(copies.model)
+
+
+@pytest.mark.parametrize(
+    "options", [{"beam": 3, "n_best": 2}, {"sample": True, "n_best": 2}, {"beam": 1}]
+)
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_texts_join_and_leave_a_running_batch(
+    pairs: TextModel, options: dict[str, Any], quantize: Any
+) -> None:
+    """Texts and score bits are those of each text alone, whenever it joined and who was there."""
+    draw = random.Random(str((options, quantize)))
+    words = [f"w{n}" for n in range(1, 9)]
+    texts = [" ".join(draw.choices(words, k=draw.randrange(0, 9))) for _ in range(20)]
+    options = options | {"quantize": quantize, "max_len_plus": 12, "max_source": 6}
+
+    def alone(number: int) -> Answer:
+        translator = pairs.build_translator(
+            pairs.options(
+                {k: v for k, v in options.items() if k != "sample"}, sample="sample" in options
+            ),
+            warn=lambda text: None,
+        )
+        return translator.answer([(texts[number], "")], number + 1)[0]
+
+    stream = pairs.stream(max_sentences=5, warn=lambda text: None, **options)
+    keys, found, waiting = dict[int, int](), dict[int, Answer](), list(range(20))
+    while waiting or stream:
+        for _ in range(min(len(waiting), draw.choice([0, 0, 1, 3]))):
+            number = waiting.pop()
+            keys[stream.submit(texts[number], number=number + 1)] = number
+        found |= {keys[key]: answer for key, answer in stream.step()}
+    for number in range(20):
+        expected = alone(number)
+        assert found[number].outputs == expected.outputs, texts[number]
+        assert found[number].parts == expected.parts
+
+
+def test_a_bad_text_leaves_the_others_alone(pairs: TextModel) -> None:
+    stream = pairs.stream(beam=2, max_len_plus=9, strict=True, max_source=8)
+    said = list[str]()
+    kept = stream.submit("w1 w2 w3", on_token=said.append)
+    bad = stream.submit("w1 \ud800")
+    long = stream.submit(" ".join(["w1"] * 30))
+    gone, never = stream.submit("w4 w5"), stream.submit("w4")
+    stream.cancel(never)
+    found = dict(stream.step())
+    stream.cancel(gone)
+    while stream:
+        found |= dict(stream.step())
+    assert set(found) == {kept, bad, long}
+    assert (
+        found[kept].outputs
+        == next(iter(pairs.answers(["w1 w2 w3"], beam=2, max_len_plus=9))).outputs
+    )
+    assert not found[bad].outputs and "surrogate" in found[bad].error
+    assert "30 tokens, expected at most 8" in found[long].error
+    assert said[-1].startswith(found[kept].text) or found[kept].text.startswith(said[-1])
+    assert found[bad].plain()["error"] == found[bad].error
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_callers_change_no_answer(pairs: TextModel, threads: int) -> None:
+    before = torch.get_num_threads()
+    texts = [" ".join(f"w{n % 9 + 1}" for n in range(k % 7)) for k in range(40)]
+    expected = [next(iter(pairs.answers([text]))).outputs for text in texts]
+    try:
+        torch.set_num_threads(threads)
+        found = [answer.outputs for answer in pairs.answers(texts, max_sentences=4)]
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found == expected
+
+
+def test_callbacks_cancel_and_fail_their_own_texts(pairs: TextModel) -> None:
+    texts = ["w1 w2 w3", "w4 w5", "w6 w7 w8", "w2 w9", "w3"]
+    stream = pairs.stream(beam=2, min_len=5, max_len_plus=9, max_source=3, warn=lambda text: None)
+    keys = [stream.submit(text) for text in texts[:3]]
+    gone = stream.submit("w2 w9", on_token=lambda said: stream.cancel(gone))
+
+    def refuse(said: str) -> None:
+        raise ConnectionError("the client has gone")
+
+    failed = stream.submit("w3", on_token=refuse)
+    said = list[str]()
+    parts = stream.submit("w1 w2 w3 w4 w5", on_token=said.append)
+    found = dict(stream.step())
+    while stream:
+        found |= dict(stream.step())
+    assert set(found) == {*keys, failed, parts} and found[failed].error == "the client has gone"
+    assert found[parts].parts == 2 and len(said) >= 5
+    for key, text in zip(keys, texts, strict=False):
+        expected = pairs.answers([text], beam=2, min_len=5, max_len_plus=9)
+        assert found[key].outputs == next(iter(expected)).outputs
+
+
+@pytest.mark.parametrize("rows", [0, 1 << 60])
+def test_threads_of_a_step_change_no_answer(
+    pairs: TextModel, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["w1 w2 w3", "w4 w5"]
+    expected = [answer.outputs for answer in pairs.answers(texts)]
+    before = torch.get_num_threads()
+    monkeypatch.setattr("lightconv.decode.engine._WORK_FOR_THREADS", 0)
+    monkeypatch.setattr(Engine, "_alone", lambda self, threads: rows)
+    try:
+        torch.set_num_threads(2)
+        assert [answer.outputs for answer in pairs.answers(texts)] == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_thread_runs_small_steps_if_it_is_faster(
+    pairs: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock says that all threads take a tenth from 4 rows on."""
+    engine, clock = Engine(pairs.model), [0.0]
+    real = Engine.step
+
+    def step(self: Engine, tokens: torch.Tensor, state: Any) -> Any:
+        clock[0] += 0.1 if self._rows_alone[2] == 0 and len(tokens) >= 4 else 1.0
+        return real(self, tokens, state)
+
+    monkeypatch.setattr(Engine, "step", step)
+    monkeypatch.setattr("lightconv.decode.engine.time.perf_counter", lambda: clock[0])
+    assert engine._alone(1) > 1 << 30 and engine._alone(2) == 1

@@ -96,7 +96,9 @@ bool rowwise_runs() {
   c.i.from = c.buffer(2 * D), c.i.to = c.buffer(D), c.i.with = c.buffer(2 * D);
   c.i.I = c.i.op == kEmbed ? 9 : D, c.i.O = D, c.i.weight = weight.data(), c.i.bias = bias.data();
   c.i.factor = 1.0;
-  c.run.tokens = tokens.data(), c.run.sinusoids = waves.data(), c.run.time = 2, c.run.longest = 1;
+  c.run.tokens = tokens.data(), c.run.sinusoids = waves.data(), c.run.longest = 1;
+  const std::vector<int64_t> positions(static_cast<size_t>(c.rows), 2);
+  c.run.positions = positions.data();
   return c.go({c.i});
 }
 
@@ -106,21 +108,22 @@ bool mixing_runs() {
   const int64_t H = size_of({1, 2, 5}), D = H * size_of({1, 3, 16, 40}), K = size_of({1, 2, 7, 31});
   const int64_t time = size_of({0, 1, 5, 40}), sentences = pick({1, 3});
   c.i.op = pick({kConvolve, kAttend, kAttendSource, kAverage, kArrange, kWindow});
-  const bool decodes = c.i.op == kArrange ? false : pick({0, 1});
+  const bool decodes = c.i.op == kArrange ? false : pick({0, 1}), chunks = pick({0, 1});
   c.i.heads = H, c.i.kernel = c.i.op == kAttend ? pick({0, K}) : K;
   c.i.left = decodes ? K - 1 : K / 2;
-  c.i.normalize = size_of({0, 9}), c.i.factor = 0.5;
+  c.i.normalize = pick({0, 1, 2, 5, 8}), c.i.factor = 0.5;
   c.i.from = c.buffer(c.i.op == kAttend ? 3 * D : 2 * D), c.i.to = c.buffer(c.i.op == kWindow ? K * D : D);
-  c.i.with = c.buffer(H * K), c.i.I = c.i.O = D, c.i.narrow = pick({0, 1});
+  c.i.with = c.buffer(std::max(D, H * K)), c.i.I = c.i.O = D, c.i.narrow = pick({0, 1});
   const std::vector<float> kernels = floats(H * K);
   if (pick({0, 1})) c.i.weight = kernels.data();
   const int64_t ring = c.i.op == kAverage ? 2 : c.i.kernel ? c.i.kernel : time + 1;
-  const int64_t slots = c.rows + pick({0, 2}), span = ring + pick({0, 3});
+  const int64_t slots = c.rows + pick({0, 2}), span = ring + pick({0, 3}), clock = time + span;
   std::vector<float> history = floats(ring * slots * 2 * D);
   std::vector<int32_t> ancestors(static_cast<size_t>(c.rows * span));
   for (int32_t& a : ancestors) a = int32_t(generator() % unsigned(slots));
-  std::vector<int64_t> begins, ends, sentence, offsets{0};
+  std::vector<int64_t> begins, ends, sentence, hypotheses, positions, lengths, offsets{0};
   for (int64_t s = 0; s < sentences; ++s) offsets.push_back(offsets.back() + size_of({1, 4, 18}));
+  for (int64_t s = 0; s < sentences; ++s) lengths.push_back(offsets[size_t(s) + 1] - offsets[size_t(s)]);
   // As large as needed, so that a byte too far is seen: int8 takes scales and rounded bytes.
   const int64_t numbers = c.i.narrow ? 2 * H + (2 * D + 3) / 4 : 2 * D;
   const std::vector<float> source = floats(offsets.back() * numbers);
@@ -130,17 +133,26 @@ bool mixing_runs() {
     const int64_t split = c.rows / 3;
     begins.push_back(row < split ? 0 : split), ends.push_back(row < split ? split : c.rows);
     sentence.push_back(row * sentences / c.rows);
+    hypotheses.push_back(row < split ? 0 : 1);
+    positions.push_back(chunks ? row - begins.back() + time : generator() % unsigned(time + 1));
   }
   float* histories[] = {history.data()};
-  const void* sources[] = {source.data()};
+  std::vector<const char*> sources;
+  for (int64_t s = 0; s < sentences; ++s)
+    sources.push_back(reinterpret_cast<const char*>(source.data() + offsets[size_t(s)] * numbers));
   void* outputs[] = {arranged.data()};
   c.run.outputs = outputs;
-  c.run.time = time, c.run.slots = slots, c.run.span = span, c.run.ancestors = ancestors.data();
+  c.run.time = clock, c.run.slots = slots, c.run.span = span, c.run.ancestors = ancestors.data();
+  c.run.positions = positions.data();
   c.run.histories = histories, c.run.rings = &ring, c.run.sentences = sentence.data();
-  c.run.offsets = offsets.data(), c.run.sources = sources;
-  c.run.longest = std::max<int64_t>({K, c.rows, time + 1, 18});
-  if (!decodes) c.run.begins = begins.data(), c.run.ends = ends.data(), c.run.ancestors = nullptr;
-  return c.go({c.i});
+  c.run.lengths = lengths.data(), c.run.layers = 1, c.run.sources = sources.data();
+  c.run.longest = std::max<int64_t>({K, c.rows + time, time + 1, 18});
+  if (!decodes || chunks) c.run.begins = begins.data(), c.run.ends = ends.data();
+  if (!decodes) c.run.ancestors = nullptr;
+  else if (chunks) c.run.hypotheses = hypotheses.data();
+  Instruction kept = c.i;
+  kept.op = kRemember;
+  return decodes ? c.go({c.i, kept}) : c.go({c.i});
 }
 
 bool topk_is_right() {

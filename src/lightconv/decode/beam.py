@@ -7,12 +7,11 @@ finished hypotheses leaves the batch. Of equal sums the one whose past was bette
 the lower word.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,9 +20,12 @@ from lightconv.decode.options import DecodeConfig
 from lightconv.decode.rules import PENALTIES, Lengths, Rules, coverage_penalty
 
 S = TypeVar("S")
-Array = npt.NDArray[Any]
 # tokens [N, 1], state -> logits [N, 1, V], next state and, for alignments, attention [N, 1, S].
 StepFunction = Callable[[Tensor, S], tuple[Tensor, S] | tuple[Tensor, S, Tensor]]
+NO_OUTPUT = (
+    "{} has no output: every one has probability zero or is not a number. Check the "
+    "model's weights, and whether prefix, n-gram blocking and lengths contradict each other"
+)
 # state, rows [N'] -> the state of those rows.
 Reorder = Callable[[S, Tensor], S]
 # length -> divisor of the sum of log-probabilities; a number alpha means length ** alpha.
@@ -84,11 +86,8 @@ def beam_search(
         raise ValueError(f"nbest must be from 1 to beam={beam}, got {nbest}")
     forbidden = forbidden if pad is None else (*forbidden, pad)
     rules = Rules(first, eos, max_len, min_len, forbidden, block_ngrams, prefix)
-    with torch.inference_mode():
-        trace = _search(step, state, first, rules, beam, reorder)
-        found = trace.hypotheses(length_penalty, coverage=coverage, padding=padding)
-    # Of equal scores the one that ended first comes first.
-    return [sorted(each, key=lambda h: -h.score)[:nbest] for each in found]
+    running = Running(step, Beams(beam, nbest), length_penalty, coverage, reorder)
+    return running.run(state, first, rules, padding)
 
 
 def beam_options(
@@ -118,183 +117,277 @@ def beam_options(
     }
 
 
-class _Live(NamedTuple):
+class Live(NamedTuple):
     """W hypotheses of each of b sentences, best first; or candidates."""
 
-    sentences: Tensor  # [b], their rows in the batch
     rows: Tensor  # [b, W], the row of the step before that each continues
     words: Tensor  # [b, W], the next input
     totals: Tensor  # [b, W] float64, sums of log-probabilities; -inf fills up the rectangle
 
 
-def _search(
-    step: StepFunction[S], state: S, first: Tensor, rules: Rules, beam: int, reorder: Reorder[S]
-) -> "Trace":
-    # With one hypothesis the second candidate is never used.
-    width = 2 * beam if beam > 1 else 1
-    trace = Trace(len(first), rules.eos)
-    order = torch.arange(len(first) * beam, device=first.device)
-    sentences = order[: len(first)]
-    totals = torch.zeros_like(first, dtype=torch.float64)
-    live = _Live(sentences, sentences[:, None], first[:, None], totals[:, None])
-    counts = torch.zeros_like(first)
-    tokens = None
-    for length in range(1, rules.longest + 1):
-        logits, state, *attention = step(live.words.reshape(-1, 1), state)
-        trace.add(live.words, live.totals, live.rows, attention)
-        if rules.block_ngrams > 0:
-            tokens = extend(tokens, live.rows.flatten(), live.words.flatten())
-        values, words = rules.best(logits[:, -1], length, live.sentences, tokens, width)
-        candidates = _expand(live, values, words, width, order)
-        ended = candidates.words == rules.eos
-        if bool(ended.any()):
-            live = _survive(candidates, ended, beam)
-            _finish(candidates, ended, counts, trace, beam)
-            going = (counts[live.sentences] < beam) & (live.totals[:, 0] > -torch.inf)
-            if not bool(going.all()):
-                live = _Live(*(each[going] for each in live))
-                if len(live.sentences) == 0:
-                    break
-        else:
-            rows, words, totals = (each[:, :beam] for each in candidates[1:])
-            live = _Live(candidates.sentences, rows, words, totals)
-        if length < rules.longest:
-            state = move(state, live.rows.flatten(), order[: len(logits)], reorder)
-    return trace
+class Choice(Protocol):
+    """How hypotheses are continued; `width` of a sentence live on, `starts` of them at first."""
+
+    width: int
+    starts: int
+    ends: int  # outputs with which a sentence leaves
+
+    def choose(self, running: "Running[Any]", logits: Tensor) -> Live:
+        """Candidates of each sentence; the first `width` may end."""
+
+    def survive(self, candidates: Live, ended: Tensor) -> Live:
+        """Those that live on; ended [b, C] bool."""
+
+    def order(self, found: list[tuple[int, "Hypothesis"]]) -> "list[Hypothesis]":
+        """The outputs of a sentence from (place among the candidates, output) as they ended."""
 
 
-def _expand(live: _Live, values: Tensor, words: Tensor, width: int, order: Tensor) -> _Live:
-    """The best `width` continuations of each sentence; values, words [b * W, k]."""
-    b, W = live.words.shape
-    k = values.shape[1]
-    # Sums in float64: the log-probability of a token is the difference of two of them.
-    totals = live.totals[..., None] + values.reshape(b, W, k)
-    totals, index = totals.view(b, W * k).sort(dim=1, descending=True, stable=True)
-    totals, index = totals[:, :width], index[:, :width]
-    rows = index // k + order[:b, None] * W
-    return _Live(live.sentences, rows, words.reshape(b, W * k).gather(1, index), totals)
+class Beams:
+    """The best continuations of all hypotheses of a sentence together."""
+
+    starts = 1
+
+    def __init__(self, beam: int, nbest: int) -> None:
+        self.width = self.ends = beam
+        self._nbest = nbest
+
+    def choose(self, running: "Running[Any]", logits: Tensor) -> Live:
+        # With one hypothesis the second candidate is never used.
+        width = 2 * self.width if self.width > 1 else 1
+        values, words = running.best(logits, width)
+        b, W = running.live.words.shape
+        k = values.shape[1]
+        # Sums in float64: the log-probability of a token is the difference of two of them.
+        totals = running.live.totals[..., None] + running.spread(values, -torch.inf).view(b, W, k)
+        totals, index = totals.view(b, W * k).sort(dim=1, descending=True, stable=True)
+        totals, index = totals[:, :width], index[:, :width]
+        words = running.spread(words, 0).view(b, W * k).gather(1, index)
+        return Live(running.rows.gather(1, index // k), words, totals)
+
+    def survive(self, candidates: Live, ended: Tensor) -> Live:
+        # A stable sort puts ended ones last and keeps the order of the rest. With a vocabulary
+        # smaller than the beam the rest can be too few; ended ones then fill up the rectangle.
+        order = ended.to(torch.int8).argsort(dim=1, stable=True)[:, : self.width]
+        totals = candidates.totals.masked_fill(ended, -torch.inf)
+        return Live(*(each.gather(1, order) for each in (*candidates[:2], totals)))
+
+    def order(self, found: list[tuple[int, "Hypothesis"]]) -> "list[Hypothesis]":
+        # Of equal scores the one that ended first comes first.
+        return sorted((each for _, each in found), key=lambda h: -h.score)[: self._nbest]
 
 
-def _survive(candidates: _Live, ended: Tensor, beam: int) -> _Live:
-    """The first `beam` candidates of each sentence that have not ended; ended [b, k] bool."""
-    # A stable sort puts ended ones last and keeps the order of the rest. With a vocabulary smaller
-    # than the beam the rest can be too few; ended ones then fill up the rectangle.
-    order = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
-    totals = candidates.totals.masked_fill(ended, -torch.inf)
-    rows, words, totals = (each.gather(1, order) for each in (*candidates[1:3], totals))
-    return _Live(candidates.sentences, rows, words, totals)
+class _Sentence(NamedTuple):
+    key: Any
+    begin: int
+    padding: Tensor | None
+    found: list[tuple[int, Hypothesis]]
 
 
-def _finish(candidates: _Live, ended: Tensor, counts: Tensor, trace: "Trace", beam: int) -> None:
-    """Finishes those of the first `beam` candidates that have ended; raises counts [B]."""
-    ended = ended[:, :beam] & (candidates.totals[:, :beam] > -torch.inf)
-    nth = counts[candidates.sentences, None] + ended.cumsum(1)
-    place = (ended & (nth <= beam)).nonzero(as_tuple=True)
-    sentences = candidates.sentences[place[0]]
-    trace.end(sentences, candidates.rows[place], candidates.totals[place])
-    counts.index_add_(0, sentences, torch.ones_like(sentences))
+class Running(Generic[S]):
+    """A search in steps, over sentences that join and leave at any of them.
 
-
-def extend(tokens: Tensor | None, rows: Tensor, words: Tensor) -> Tensor:
-    """Inputs of rows [N'] so far, without the first: [N, t] and words [N'] -> [N', t + 1]."""
-    if tokens is None:
-        return words.new_zeros(len(words), 0)
-    return torch.cat([tokens[rows], words[:, None]], dim=1)
-
-
-def move(state: S, rows: Tensor, order: Tensor, reorder: Reorder[S]) -> S:
-    """The state of those rows out of all, `order`; untouched if every row stays."""
-    return state if torch.equal(rows, order) else reorder(state, rows)
-
-
-class Trace:
-    """The steps of a search over B sentences, from which finished hypotheses are read back.
-
-    At each step a row has its input word, the sum of its log-probabilities up to that word, and
-    its parent: the row of the step before that it continues. So nothing grows inside the search.
+    Between steps row r of the state is the r-th real hypothesis of `live`; `past` has the words it
+    read and its sums up to each.
     """
 
-    def __init__(self, B: int, eos: int) -> None:
-        self.B = B
-        self.eos = eos
-        # Of each step [N], attention [N, S].
-        self._words: list[Tensor] = []
-        self._totals: list[Tensor] = []
-        self._parents: list[Tensor] = []
-        self._attention: list[Tensor] = []
-        # Of each step with ends [m]: sentences, rows, sums and lengths.
-        self._ends: list[tuple[Tensor, ...]] = []
-
-    def add(
-        self, words: Tensor, totals: Tensor, parents: Tensor, attention: Sequence[Tensor]
+    def __init__(
+        self,
+        step: StepFunction[S],
+        choice: Choice,
+        length_penalty: Penalty = 1.0,
+        coverage: float = 0.0,
+        reorder: Reorder[S] = mixers.reorder,
+        join: Callable[[S, S], S] | None = None,
     ) -> None:
-        self._words.append(words.flatten())
-        self._totals.append(totals.flatten())
-        self._parents.append(parents.flatten())
-        self._attention += [each[:, -1].float() for each in attention]
-
-    def end(self, sentences: Tensor, rows: Tensor, totals: Tensor) -> None:
-        """Ends those rows [m] of the last step with EOS, with those sums."""
-        lengths = torch.full_like(rows, len(self._words))
-        self._ends.append((sentences, rows, totals, lengths))
-
-    def hypotheses(
-        self, length_penalty: Penalty, *, coverage: float = 0.0, padding: Tensor | None = None
-    ) -> list[list[Hypothesis]]:
-        """For each sentence its hypotheses in the order they ended; ValueError if it has none."""
-        found: list[list[Hypothesis]] = [[] for _ in range(self.B)]
-        for b, hypothesis in self._read(length_penalty, coverage, padding) if self._ends else ():
-            found[b].append(hypothesis)
-        for b, hypotheses in enumerate(found):
-            if not hypotheses:
-                raise ValueError(
-                    f"sentence {b} has no output: every one has probability zero or is not a "
-                    "number. Check the model's weights, and whether prefix, n-gram blocking and "
-                    "lengths contradict each other"
-                )
-        return found
-
-    def _read(
-        self, length_penalty: Penalty, coverage: float, padding: Tensor | None
-    ) -> Iterator[tuple[int, Hypothesis]]:
+        self.step, self.choice, self.coverage = step, choice, coverage
+        self.reorder, self.join = reorder, join
         if not callable(length_penalty):
             length_penalty = partial(PENALTIES["power"], alpha=length_penalty)
-        columns = list(map(torch.cat, zip(*self._ends, strict=True)))
-        sentences, rows, totals, lengths = (column.cpu().numpy() for column in columns)
-        path = self._read_back(rows, lengths)
-        words = torch.cat(self._words).cpu().numpy()[path]
-        sums = np.pad(torch.cat(self._totals).cpu().numpy()[path], ((0, 0), (0, 1)))
-        sums[np.arange(len(path)), lengths] = totals
-        attention = None
-        if self._attention:
-            places = torch.from_numpy(path).to(columns[3].device)
-            real = torch.arange(path.shape[1], device=places.device) < columns[3][:, None]
-            attention = torch.cat(self._attention)[places] * real[..., None]  # [M, T, S]
-        extra = [0.0] * len(path)
-        if coverage > 0.0:
-            if attention is None or padding is None:
-                raise ValueError(
-                    "coverage needs a step that returns the attention to the source, and the "
-                    "source's padding; without them use coverage=0"
-                )
-            extra = (coverage * coverage_penalty(attention, padding[columns[0]])).tolist()
-        table = sentences, lengths, totals, words, np.diff(sums, axis=1)
-        each = zip(*(column.tolist() for column in table), strict=True)
-        for i, (b, length, total, read, logprobs) in enumerate(each):
-            # The input of a step is the token chosen at the step before it.
-            tokens = [*read[1:length], self.eos]
-            score = total / length_penalty(length) + extra[i]
-            looks = None if attention is None else attention[i, :length]
-            yield b, Hypothesis(tokens, score, logprobs[:length], looks)
+        self.penalty = length_penalty
+        self.time = 0
+        self.sentences: list[_Sentence] = []
+        self.state: Any = None
+        self.rules: Any = None
+        self.live: Any = None
+        self.past: Any = None
+        self.real: Any = None
+        self.order = torch.empty(0)  # 0, 1, ..., for whom nothing moves
+        self.looks: Tensor | None = None  # [N, t, S], attention of the steps so far
 
-    def _read_back(self, rows: Array, lengths: Array) -> Array:
-        """The rows of M hypotheses, counted over all T steps: [M, T], any behind the end."""
-        starts = np.cumsum([0, *map(len, self._words)])[:-1]
-        parents = np.split(torch.cat(self._parents).cpu().numpy(), starts[1:])
-        path = np.empty((len(starts), len(rows)), dtype=np.int64)
-        here = np.zeros_like(rows)
-        for t in reversed(range(len(starts))):
-            here = np.where(lengths == t + 1, rows, here)
-            path[t] = here + starts[t]
-            here = parents[t][here]
-        return path.T
+    def add(
+        self, keys: Sequence[Any], state: S, first: Tensor, rules: Rules, padding: Tensor | None
+    ) -> None:
+        """Sentences that begin now; `rules` are theirs, of this time."""
+        B, W, starts = len(first), self.choice.width, self.choice.starts
+        if starts > 1:
+            state = self.reorder(
+                state, torch.arange(B, device=first.device).repeat_interleave(starts)
+            )
+        totals = first.new_zeros(B, W, dtype=torch.float64)
+        totals[:, starts:] = -torch.inf
+        words = first[:, None].expand(B, W)
+        rows = torch.arange(W, device=first.device).expand(B, W) < starts
+        past = totals.new_full((B * starts, 0, 2), -1.0)
+        if self.sentences:
+            assert self.join is not None
+            self.state = self.join(self.state, state)
+            self.rules.join(rules)
+            wide = self.past.shape[1]
+            self.past = torch.cat([self.past, past.new_full((len(past), wide, 2), -1.0)])
+            here = self.live, Live(rows, words, totals)
+            self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
+            self.real = torch.cat([self.real, rows])
+        else:
+            self.state, self.rules, self.past, self.real = state, rules, past, rows
+            self.live = Live(rows, words, totals)
+            self.looks = None
+        each = [None] * B if padding is None else list(padding)
+        self.sentences += [
+            _Sentence(key, self.time, row, []) for key, row in zip(keys, each, strict=True)
+        ]
+        self._number()
+
+    def _number(self) -> None:
+        """Numbers real hypotheses: `rows` [b, W], `of` their sentences [N], `at` their places."""
+        b, W = self.real.shape
+        self.at = self.real.flatten().nonzero()[:, 0]
+        if len(self.order) < b * W:
+            self.order = torch.arange(2 * b * W, device=self.at.device)
+        self.is_full = len(self.at) == b * W
+        rows = torch.zeros(b * W, dtype=torch.int64, device=self.at.device)
+        rows[self.at] = self.order[: len(self.at)]
+        self.rows, self.of = rows.view(b, W), self.at // W
+
+    def spread(self, values: Tensor, fill: float) -> Tensor:
+        """Values [N, k] of the real hypotheses at their places in the rectangle: [b * W, k]."""
+        if self.is_full:
+            return values
+        found = values.new_full((self.real.numel(), values.shape[1]), fill)
+        found[self.at] = values
+        return found
+
+    def _tokens(self) -> Tensor | None:
+        return self.past[:, 1:, 0].long() if self.rules.block_ngrams > 0 else None
+
+    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """As `Rules.best` of the real hypotheses."""
+        found: tuple[Tensor, Tensor] = self.rules.best(
+            logits, self.time, self.of, self._tokens(), count
+        )
+        return found
+
+    def all(self, logits: Tensor) -> Tensor:
+        """As `Rules.all` of the real hypotheses."""
+        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens())
+        return found
+
+    def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
+        """One step; returns keys and outputs of the sentences that left, none if it has none."""
+        self.time += 1
+        words, totals = (each.reshape(-1) for each in self.live[1:])
+        if not self.is_full:
+            words, totals = words[self.at], totals[self.at]
+        logits, self.state, *attention = self.step(words[:, None], self.state)
+        new = torch.stack([words.double(), totals], 1)[:, None]
+        self.past = torch.cat([self.past, new], 1)
+        for each in attention:
+            look = each[:, -1:].float()
+            self.looks = look if self.looks is None else torch.cat([self.looks, look], 1)
+        width = self.choice.width
+        candidates = self.choice.choose(self, logits[:, -1])
+        ended = candidates.words == self.rules.eos
+        left = []
+        if bool(ended.any()):
+            self._end(candidates, ended[:, :width] & (candidates.totals[:, :width] > -torch.inf))
+            live = self.choice.survive(candidates, ended)
+            going = (live.totals > -torch.inf).any(1).tolist()
+            done = [len(each.found) >= self.choice.ends for each in self.sentences]
+            stays = [go and not end for go, end in zip(going, done, strict=True)]
+            left = [each for each, stay in zip(self.sentences, stays, strict=True) if not stay]
+        else:
+            live = Live(*(each[:, :width] for each in candidates))
+            stays = []
+        self._keep(live, stays if left else None)
+        return [(each.key, self.choice.order(each.found)) for each in left]
+
+    def cancel(self, keys: Collection[Any]) -> None:
+        """Those sentences leave without outputs."""
+        live = self.live._replace(rows=self.rows)
+        self._keep(live, [each.key not in keys for each in self.sentences])
+
+    def _keep(self, live: Live, stays: list[bool] | None) -> None:
+        """Moves state and past to the hypotheses of `live`, of those sentences that stay."""
+        if stays is not None:
+            kept = torch.tensor(stays, device=live.words.device).nonzero()[:, 0]
+            self.sentences = [
+                each for each, stay in zip(self.sentences, stays, strict=True) if stay
+            ]
+            live = Live(*(each[kept] for each in live))
+            self.rules.take(kept)
+        if not self.sentences:
+            self.state = self.past = self.looks = None
+            return
+        # What has no probability is nobody's past.
+        real, self.live = live.totals > -torch.inf, live
+        is_full = bool(real.all())
+        rows, N = live.rows.flatten() if is_full else live.rows[real], len(self.past)
+        if len(rows) != N or not torch.equal(rows, self.order[:N]):
+            self.state, self.past = self.reorder(self.state, rows), self.past[rows]
+            self.looks = None if self.looks is None else self.looks[rows]
+        if stays is not None:
+            length = self.time - min(each.begin for each in self.sentences)
+            self.past = self.past[:, self.past.shape[1] - length :]
+        if not (is_full and self.is_full and real.shape == self.real.shape):
+            self.real = real
+            self._number()
+
+    def _end(self, candidates: Live, ended: Tensor) -> None:
+        """Outputs of those candidates [b, W] bool, as long as their sentences want some."""
+        places = ended.nonzero()
+        sentences, ranks = places.unbind(1)
+        rows = candidates.rows[sentences, ranks]
+        totals = candidates.totals[sentences, ranks].tolist()
+        seen = self.past[rows].tolist()
+        for n, ((b, rank), total) in enumerate(zip(places.tolist(), totals, strict=True)):
+            each = self.sentences[b]
+            if len(each.found) >= self.choice.ends:
+                continue
+            length = self.time - each.begin
+            # The input of a step is the token chosen at the step before it.
+            words, sums = zip(*seen[n][-length:], strict=True)
+            logprobs = [after - before for before, after in pairwise((*sums, total))]
+            looks = None if self.looks is None else self.looks[rows[n], -length:]
+            score = total / self.penalty(length)
+            if self.coverage > 0.0:
+                if looks is None or each.padding is None:
+                    raise ValueError(
+                        "coverage needs a step that returns the attention to the source, and the "
+                        "source's padding; without them use coverage=0"
+                    )
+                covered = coverage_penalty(looks[None], each.padding[None])
+                score += float(self.coverage * covered)
+            tokens = [*map(int, words[1:]), self.rules.eos]
+            each.found.append((rank, Hypothesis(tokens, score, logprobs, looks)))
+
+    def best_so_far(self, b: int) -> list[int]:
+        """Tokens of the first hypothesis of live sentence b."""
+        length = self.time - self.sentences[b].begin
+        row = int(self.rows[b, 0])
+        read = self.past[row, self.past.shape[1] - length + 1 :, 0].long().tolist()
+        return [*read, int(self.live.words[b, 0])] if length else []
+
+    def run(
+        self, state: S, first: Tensor, rules: Rules, padding: Tensor | None = None
+    ) -> list[list[Hypothesis]]:
+        """Outputs of each of B sentences; ValueError if one has none."""
+        found: list[list[Hypothesis]] = [[] for _ in first]
+        with torch.inference_mode():
+            if len(first):
+                self.add(range(len(first)), state, first, rules, padding)
+            while self.sentences:
+                for b, hypotheses in self.advance():
+                    found[b] = hypotheses
+        for b, hypotheses in enumerate(found):
+            if not hypotheses:
+                raise ValueError(NO_OUTPUT.format(f"sentence {b}"))
+        return found

@@ -58,9 +58,21 @@ class Program:
             self.columns += width
         return self.buffers[name, size]
 
-    def memory(self, ring: int | None, width: int) -> int:
-        self.memories.append((ring, width))
-        return len(self.memories) - 1
+    def mix(
+        self,
+        op: str,
+        x: Buffer,
+        to: Buffer,
+        kept: Buffer,
+        ring: int | None,
+        causal: bool,
+        **how: Any,
+    ) -> None:
+        """An instruction along time; a causal one remembers `kept` of `ring` positions or all."""
+        self.emit(op, x, to, memory=len(self.memories) if causal else 0, **how)
+        if causal:
+            self.emit("remember", kept, _NOWHERE, memory=len(self.memories))
+            self.memories.append((ring, kept.size))
 
     def emit(
         self,
@@ -223,8 +235,7 @@ def _projected(b: Program, mixer: Projected, x: Buffer) -> Buffer:
 def _convolve(b: Program, mixer: Projected, x: Buffer, **options: Any) -> Buffer:
     mixed = b.buffer("mixed", x.size)
     options |= {"heads": mixer.heads, "kernel": mixer.kernel, "left": mixer.left}
-    memory = b.memory(mixer.kernel, x.size) if mixer.causal else 0
-    b.emit("convolve", x, mixed, memory=memory, **options)
+    b.mix("convolve", x, mixed, x, mixer.kernel, mixer.causal, **options)
     return mixed
 
 
@@ -248,9 +259,9 @@ def _attention(b: Program, mixer: Attention, x: Buffer, add: Buffer, to: Buffer)
     linear(b, mixer.in_proj, x, projected)
     window = mixer.window or 0
     left = window - 1 if mixer.causal else window // 2
-    memory = b.memory(mixer.window, 2 * x.size) if mixer.causal else 0
-    options = {"heads": mixer.heads, "factor": (x.size // mixer.heads) ** -0.5}
-    b.emit("attend", projected, mixed, kernel=window, left=left, memory=memory, **options)
+    options = {"heads": mixer.heads, "factor": (x.size // mixer.heads) ** -0.5, "left": left}
+    kept = projected._replace(shift=x.size, size=2 * x.size)
+    b.mix("attend", projected, mixed, kept, mixer.window, mixer.causal, kernel=window, **options)
     linear(b, mixer.out_proj, mixed, to, second=add)
 
 
@@ -258,7 +269,8 @@ def _average(b: Program, mixer: Average, x: Buffer, add: Buffer, to: Buffer) -> 
     D = x.size
     mean, hidden = b.buffer("mean", D), b.buffer("hidden", mixer.ffn_dim)
     both, gates, mixed = b.buffer("both", 2 * D), b.buffer("gates", 2 * D), b.buffer("mixed", D)
-    b.emit("average", x, mean, memory=b.memory(2, D) if mixer.causal else 0)
+    total = b.buffer("total of the past", D)
+    b.mix("average", x, mean, total, 2, mixer.causal, second=total)
     linear(b, mixer.hidden, mean, hidden, relu=1)
     b.emit("copy", x, both._replace(size=D))
     linear(b, mixer.output, hidden, both._replace(shift=D, size=D))
@@ -269,8 +281,8 @@ def _average(b: Program, mixer: Average, x: Buffer, add: Buffer, to: Buffer) -> 
 
 def _conv(b: Program, mixer: Conv, x: Buffer, add: Buffer, to: Buffer) -> None:
     window = b.buffer("window", mixer.kernel * x.size)
-    memory = b.memory(mixer.kernel, x.size) if mixer.causal else 0
-    b.emit("window", x, window, memory=memory, kernel=mixer.kernel, left=mixer.left)
+    options = {"kernel": mixer.kernel, "left": mixer.left}
+    b.mix("window", x, window, x, mixer.kernel, mixer.causal, **options)
     b.linear(window, mixer.weight.detach().transpose(0, 1).flatten(1), None, to, second=add)
 
 

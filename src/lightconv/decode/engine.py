@@ -1,6 +1,9 @@
 """Inference on the CPU as two programs: encode sources, step hypotheses."""
 
 import ctypes
+import math
+import time
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +19,11 @@ from lightconv.ops import program
 from lightconv.ops.library import POOL, native
 
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
+_ROWS_READ_AT_ONCE = 192  # of hypotheses that read several tokens
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
+_ROWS_MEASURED = 1, 4, 16  # with one thread and with all, so many steps each
+_STEPS_MEASURED = 5
+_ALL = 1 << 60
 
 
 class EngineSource(NamedTuple):
@@ -30,46 +37,131 @@ class EngineSource(NamedTuple):
     keys_values: tuple[Tensor, ...]
     longest: int  # rows of the longest sentence
 
+    def addresses(self) -> Tensor:
+        """Of each sentence in each layer: [B, layers] int64."""
+        begin = torch.tensor([each.data_ptr() for each in self.keys_values])
+        sizes = torch.tensor([each.stride(0) * each.itemsize for each in self.keys_values])
+        return begin + self.offsets[:-1, None] * sizes
+
+    def take(self, rows: Sequence[int]) -> "EngineSource":
+        """Those neighbouring sentences alone."""
+        offsets = self.offsets[rows[0] : rows[-1] + 2]
+        begin, lengths = int(offsets[0]), offsets.diff()
+        parts = tuple(each[begin : int(offsets[-1])] for each in self.keys_values)
+        return EngineSource(offsets - begin, parts, int(lengths.max()))
+
 
 class EngineState:
-    """N hypotheses after `position` tokens; belongs to one search and one thread.
+    """N hypotheses, each after `positions` tokens; belongs to one search and one thread.
 
     Rows of a history stay where they were written. A hypothesis is a row of a table of its
-    ancestors: reordering, repeating and dropping hypotheses changes only that table.
+    ancestors: reordering, repeating and dropping hypotheses changes only that table. The clock is
+    common to all, so hypotheses of any position go together: each knows how far back its past is.
     """
 
     def __init__(
         self, decoder: Program, source: EngineSource | None, batch: int, max_len: int
     ) -> None:
         self.decoder = decoder
-        self.source = source
-        self.max_len = max_len
-        self.position = 0
-        rings = [ring for ring, _ in decoder.memories]
-        self.rings = torch.tensor([min(ring or max_len, max_len) for ring in rings])
-        self.span = max([1, *self.rings.tolist()])
-        self.is_bounded = any(ring is None or ring > max_len for ring in rings)
+        self.positions = torch.zeros(batch, dtype=torch.int64)
+        self.oldest = 0  # at least the largest of them
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
-        # [N, span]: the row each was at time t, in column t % span.
-        self.ancestors = torch.zeros(batch, self.span, dtype=torch.int32)
-        self.slots = 0
-        self.histories: list[Tensor] = []  # per memory [ring, slots, width]: time t at t % ring
+        self.sources = [] if source is None else [source] * batch  # keeps their memory alive
+        self.addresses = torch.empty(0) if source is None else source.addresses()
+        self.lengths = torch.empty(0) if source is None else source.offsets.diff()
+        self.longest = 1 if source is None else source.longest
+        self.slots = self.time = self.max_len = 0
+        self.rings = torch.zeros(len(decoder.memories), dtype=torch.int64)
+        # [N, span]: the slot each had at time t, in column t % span.
+        self.ancestors = torch.zeros(batch, 0, dtype=torch.int32)
+        # Per memory [ring, slots, width]: time t at t % ring.
+        self.histories = [torch.empty(0, 0, width) for _, width in decoder.memories]
         self.workspace = torch.empty(0)
+        self.resize(max_len, 0)
 
-    def make_room(self) -> None:
-        """Grows workspace and histories to the number of rows."""
-        rows = len(self.sentences)
+    @property
+    def span(self) -> int:
+        return self.ancestors.shape[1]
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if some layer looks back as far as `max_len`."""
+        return any(ring is None or ring > self.max_len for ring, _ in self.decoder.memories)
+
+    def resize(self, max_len: int, slots: int) -> None:
+        """Makes room for outputs of that length and so many rows; keeps what is remembered."""
+        self.max_len = max_len
+        rings = [min(ring or max_len, max_len) for ring, _ in self.decoder.memories]
+        time, span = self.time, max([1, *rings])
+        self.time = max(time, span)  # so that no time is below zero
+        for number, (ring, old) in enumerate(zip(rings, self.histories, strict=True)):
+            new = POOL.empty(torch.Size([ring, slots, old.shape[2]]), torch.float32)
+            ago = torch.arange(1, min(ring, len(old), self.oldest) + 1)
+            new[(self.time - ago) % ring, : old.shape[1]] = old[(time - ago) % max(len(old), 1)]
+            self.histories[number] = new
+        ago = torch.arange(1, min(span, self.span, self.oldest) + 1)
+        ancestors = self.ancestors.new_zeros(len(self.ancestors), span)
+        ancestors[:, (self.time - ago) % span] = self.ancestors[:, (time - ago) % max(self.span, 1)]
+        self.ancestors, self.rings, self.slots = ancestors, torch.tensor(rings), slots
+
+    def make_room(self, rows: int) -> None:
+        """Grows the workspace to the rows of a run, and histories to the hypotheses."""
         if self.workspace.numel() < rows * self.decoder.columns:
             self.workspace = torch.empty(rows * self.decoder.columns)
-        if rows <= self.slots:
+        if len(self.sentences) > self.slots:
+            self.resize(self.max_len, len(self.sentences))
+
+    def check(self, tokens: int) -> None:
+        """ValueError if no room is left for so many tokens of each hypothesis."""
+        if self.oldest + tokens > self.max_len:  # which it need not be: the oldest may have left
+            self.oldest = max(self.positions.tolist(), default=0)
+        if self.oldest + tokens > self.max_len and self.is_bounded:
+            raise ValueError(
+                f"position {self.oldest + tokens - 1} is beyond max_len={self.max_len}; start with "
+                "a larger max_len"
+            )
+
+    def reorder(self, rows: Tensor) -> None:
+        self.ancestors = self.ancestors.index_select(0, rows)
+        self.sentences = self.sentences.index_select(0, rows)
+        self.positions = self.positions.index_select(0, rows)
+
+    def join(self, other: "EngineState") -> None:
+        """Takes the hypotheses of another state behind its own; `other` is used up."""
+        used, self.sentences = self.sentences.unique(return_inverse=True)
+        if self.sources or other.sources:
+            self.sources = [self.sources[b] for b in used.tolist()] + other.sources
+            self.addresses = torch.cat([self.addresses[used], other.addresses])
+            self.lengths = torch.cat([self.lengths[used], other.lengths])
+            self.longest = int(self.lengths.max())
+        own, rows = len(self.positions), len(self.positions) + len(other.positions)
+        self.oldest = max([other.oldest, *self.positions.tolist()])
+        if other.max_len > self.max_len or rows > self.slots:
+            self.resize(max(self.max_len, other.max_len), max(self.slots, rows))
+        self.sentences = torch.cat([self.sentences, other.sentences + len(used)])
+        self.ancestors = torch.cat(
+            [self.ancestors, self.ancestors.new_zeros(rows - own, self.span)]
+        )
+        self._adopt(other, own)
+        self.positions = torch.cat([self.positions, other.positions])
+
+    def _adopt(self, other: "EngineState", own: int) -> None:
+        """Copies the past of another state's hypotheses to slots that ours no longer need."""
+        ago = torch.arange(1, min(self.span, other.span, other.oldest) + 1)  # [A]
+        if len(ago) == 0:
             return
-        grown = []
-        for (_, width), ring in zip(self.decoder.memories, self.rings.tolist(), strict=True):
-            grown.append(POOL.empty(torch.Size([ring, rows, width]), torch.float32))
-        for new, old in zip(grown, self.histories, strict=False):
-            filled = min(self.position, len(old))
-            new[:filled, : self.slots] = old[:filled]
-        self.histories, self.slots = grown, rows
+        taken = torch.zeros(len(ago), self.slots + 1, dtype=torch.bool)
+        mine = self.ancestors[:own, (self.time - ago) % self.span].long()  # [own, A]
+        taken.scatter_(1, mine.where(self.positions[:, None] >= ago, self.slots).T, True)
+        free = (
+            taken[:, :-1].byte().argsort(dim=1, stable=True)[:, : len(other.positions)]
+        )  # [A, new]
+        self.ancestors[own:, (self.time - ago) % self.span] = free.T.int()
+        theirs = other.ancestors[:, (other.time - ago) % other.span].long()
+        for new, old in zip(self.histories, other.histories, strict=True):
+            n = min(len(new), len(old), len(ago))
+            to = (self.time - ago[:n, None]) % len(new)
+            new[to, free[:n]] = old[(other.time - ago[:n, None]) % len(old), theirs.T[:n]]
 
     def nbytes(self) -> int:
         """Memory of the hypotheses, without the source."""
@@ -84,6 +176,7 @@ class Engine:
     """
 
     name = "native"
+    joins = True
     device = torch.device("cpu")
 
     def __init__(self, model: nn.Module, quantize: str | None = None) -> None:
@@ -109,12 +202,14 @@ class Engine:
                 stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
                 stack = model.embedding, model.layers, model.norm
-            self._decoder, x = self._compile(*stack)
+            self._decoder, self._x = self._compile(*stack)
+            self._body = len(self._decoder.instructions)  # what follows scores the vocabulary
             output: Any = model.output
             self._vocab = len(output.weight)
             to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
-            self._decoder.linear(x, output.weight, None, to, output=1)
+            self._decoder.linear(self._x, output.weight, None, to, output=1)
             self._decoder.finish()
+        self._rows_alone: dict[int, int] = {}  # by number of threads
         self._waves = torch.empty(0, model.config.dim)
         self._sinusoids(1)
 
@@ -202,52 +297,127 @@ class Engine:
                 f"tokens has {N} rows but the state has {len(state.sentences)}; use start() or "
                 "reorder(state, rows)"
             )
-        last = state.position + n - 1
-        if state.is_bounded and last >= state.max_len:
-            raise ValueError(
-                f"position {last} is beyond max_len={state.max_len}; start with a larger max_len"
-            )
-        if n == 1:
-            return self._step(tokens[:, 0].contiguous(), state)[:, None], state
-        scores = [self._step(column.contiguous(), state) for column in tokens.unbind(1)]
-        return torch.stack(scores, 1), state
+        state.check(n)
+        if n != 1:
+            return self._read(tokens, torch.ones_like(tokens, dtype=torch.bool), state), state
+        state.make_room(N)
+        scores = torch.empty(N, self._vocab)
+        self._step(tokens[:, 0].contiguous(), state, state.positions, state.sentences, [scores])
+        state.positions += 1
+        return scores[:, None], state
 
-    def _step(self, tokens: Tensor, state: EngineState) -> Tensor:
-        """tokens [N] int64 -> scores [N, V]."""
-        state.make_room()
-        source, position, workspace = state.source, state.position, state.workspace.data_ptr()
-        scores = torch.empty(len(tokens), self._vocab)
-        histories = program.addresses(state.histories)
-        task = program.Task(time=position, slots=state.slots, span=state.span)
-        task.ancestors = state.ancestors.data_ptr()
-        task.histories, task.rings = ctypes.addressof(histories), state.rings.data_ptr()
-        task.longest, task.workspace = max(self._decoder.widest, state.span), workspace
-        if source is not None:
-            sources = program.addresses(list(source.keys_values))
-            task.sentences = state.sentences.data_ptr()
-            task.offsets, task.sources = source.offsets.data_ptr(), ctypes.addressof(sources)
-            task.longest = max(task.longest, source.longest)
-        self._run(self._decoder, task, tokens, position + 1, [scores])
-        state.position += 1
+    def read(self, texts: Sequence[Sequence[int]], state: EngineState) -> EngineState:
+        """The state after each hypothesis has read its text; a new state, if lengths differ."""
+        n = max(map(len, texts), default=0)
+        state.check(n)
+        if any(len(text) < n for text in texts) and state.oldest > 0:
+            raise ValueError("texts of several lengths need a state that has read nothing yet")
+        # The last tokens stand together, at one time.
+        tokens = torch.tensor([[0] * (n - len(text)) + [*text] for text in texts])
+        lengths = torch.tensor([len(text) for text in texts])
+        self._read(tokens, torch.arange(n) >= n - lengths[:, None], state, scored=False)
+        return state
+
+    def _read(
+        self, tokens: Tensor, real: Tensor, state: EngineState, scored: bool = True
+    ) -> Tensor:
+        """Reads tokens [N, n] where `real` [N, n], many at once; scores [N, n, V] if wanted."""
+        N, n = tokens.shape
+        found = torch.zeros(N, n if scored else 0, self._vocab)
+        wide = max(1, _ROWS_READ_AT_ONCE // max(N, 1))
+        for column in range(0, n, wide):
+            some = real[:, column : column + wide]
+            hypotheses = some.nonzero()[:, 0]
+            rows, counts = len(hypotheses), some.sum(1)
+            after = counts.cumsum(0)
+            begins, ends = (each[hypotheses] for each in (after - counts, after))
+            positions = state.positions[hypotheses] + torch.arange(rows) - begins
+            state.make_room(rows)
+            arrays = {"hypotheses": hypotheses, "begins": begins, "ends": ends}
+            state.time += some.shape[1] - 1
+            ids = tokens[:, column : column + wide][some]
+            sentences = state.sentences[hypotheses]
+            self._step(ids, state, positions, sentences, [], **arrays)
+            state.positions += counts
+            if scored:
+                x = state.workspace[self._x.column * rows :][: rows * self._x.width]
+                found[:, column : column + wide][some] = self._score(x.view(rows, -1))
+        return found
+
+    def _score(self, x: Tensor) -> Tensor:
+        """Features [rows, width] -> scores [rows, V]."""
+        rows, workspace = len(x), torch.empty(len(x) * self._decoder.columns)
+        workspace[self._x.column * rows :][: x.numel()] = x.reshape(-1)
+        scores = torch.empty(rows, self._vocab)
+        task = program.Task(workspace=workspace.data_ptr(), longest=1)
+        tokens = torch.zeros(rows, dtype=torch.int64)
+        self._run(self._decoder, task, tokens, 1, [scores], self._body)
         return scores
+
+    def _step(
+        self,
+        tokens: Tensor,
+        state: EngineState,
+        positions: Tensor,
+        sentences: Tensor,
+        outputs: list[Tensor],
+        **arrays: Tensor,
+    ) -> None:
+        """One run over tokens [rows] at `positions`; without outputs none are scored."""
+        state.oldest += 1 if outputs else int(positions.max()) + 1 - state.oldest
+        histories = program.addresses(state.histories)
+        task = program.Task(time=state.time, slots=state.slots, span=state.span)
+        task.ancestors, task.positions = state.ancestors.data_ptr(), positions.data_ptr()
+        task.histories, task.rings = ctypes.addressof(histories), state.rings.data_ptr()
+        task.longest = max(self._decoder.widest, state.span, state.longest)
+        task.workspace, task.sentences = state.workspace.data_ptr(), sentences.data_ptr()
+        if state.sources:
+            task.lengths, task.layers = state.lengths.data_ptr(), state.addresses.shape[1]
+            task.sources = state.addresses.data_ptr()
+        for name, array in arrays.items():
+            setattr(task, name, array.data_ptr())
+        end = len(self._decoder.instructions) if outputs else self._body
+        self._run(self._decoder, task, tokens, state.oldest, outputs, 0, end)
+        state.time += 1
 
     def step_attending(self, tokens: Tensor, state: EngineState) -> Any:
         raise ValueError("the engine does not return attention weights; decode in torch")
 
     def reorder(self, state: EngineState, rows: Tensor) -> EngineState:
         """The state of those rows: permuted, repeated or dropped; rows [N'] int64."""
-        state.ancestors = state.ancestors.index_select(0, rows)
-        state.sentences = state.sentences.index_select(0, rows)
+        state.reorder(rows)
+        return state
+
+    def callers(self, sentences: int, beam: int) -> int:
+        return min(torch.get_num_threads(), max(1, sentences // 2))
+
+    def join(self, state: EngineState, other: EngineState) -> EngineState:
+        """The state of all their rows, those of `other` last, wherever each is in its text."""
+        if state.decoder is not other.decoder or state.decoder is not self._decoder:
+            raise ValueError("states of another engine do not join")
+        state.join(other)
         return state
 
     def _run(
-        self, compiled: Program, task: program.Task, tokens: Tensor, n: int, outputs: list[Tensor]
+        self,
+        compiled: Program,
+        task: program.Task,
+        tokens: Tensor,
+        n: int,
+        outputs: list[Tensor],
+        begin: int = 0,
+        end: int | None = None,
     ) -> None:
-        """Runs a program over tokens [rows], at positions below n."""
+        """Runs the instructions from begin to end over tokens [rows], at positions below n."""
         rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
-        task.program, task.count = ctypes.addressof(compiled.code), len(compiled.instructions)
+        threads = torch.get_num_threads()
+        if rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._alone(threads):
+            threads = 1
+        size = ctypes.sizeof(program.Instruction)
+        task.program = ctypes.addressof(compiled.code) + begin * size
+        task.count = (len(compiled.instructions) if end is None else end) - begin
         task.rows, task.pad = rows, self.config.pad
-        task.threads = torch.get_num_threads() if rows * compiled.work > _WORK_FOR_THREADS else 1
+        task.threads = threads
         task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
         task.sinusoids = waves.data_ptr()
         unknown = program.run(self._panels.engine, task)
@@ -257,6 +427,27 @@ class Engine:
                 f"{name} must be ids below {compiled.instructions[0].I}, the size of the "
                 f"vocabulary; got {int(tokens[unknown])}"
             )
+
+    def _alone(self, threads: int) -> int:
+        """Rows up to which one thread is as fast as all; measured once, changes no result."""
+        if threads > 1 and threads not in self._rows_alone:
+            self._rows_alone[threads] = _ALL
+            self._rows_alone[threads] = self._measure(threads)
+        return self._rows_alone.get(threads, _ALL)
+
+    def _measure(self, threads: int) -> int:
+        for rows in _ROWS_MEASURED:
+            tokens = torch.full((rows, 1), int(self.config.pad == 0))
+            state = self.start(self.encode(tokens) if self.pairs else rows, 2 * _STEPS_MEASURED)
+            best = {_ALL: math.inf, 0: math.inf}
+            for alone in [*best] * _STEPS_MEASURED:
+                self._rows_alone[threads] = alone
+                begin = time.perf_counter()
+                _, state = self.step(tokens, state)
+                best[alone] = min(best[alone], time.perf_counter() - begin)
+            if best[0] < 0.9 * best[_ALL]:
+                return rows // 4
+        return rows
 
     def _sinusoids(self, positions: int) -> Tensor:
         """Position encodings of at least `positions` tokens: [positions, D]."""

@@ -7,6 +7,7 @@ rule that is off costs nothing.
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import ops
@@ -35,18 +36,25 @@ def coverage_penalty(attention: Tensor, padding: Tensor) -> Tensor:
 
 
 def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
-    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would."""
+    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would.
+
+    Rows of fewer than t tokens have -1 before them.
+    """
     t = tokens.shape[1]
     if n == 0 or t < n:
         return None
     grams = tokens.unfold(1, n, 1)  # [N, t - n + 1, n]
-    same = (grams[..., :-1] == tokens[:, None, t - n + 1 :]).all(-1)
+    last = tokens[:, None, t - n + 1 :]
+    same = ((grams[..., :-1] == last) & (last >= 0)).all(-1) & (grams[..., -1] >= 0)
     rows, places = same.nonzero(as_tuple=True)
     return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
 
 
 class Rules:
-    """The words that may come next in each of B sentences; arguments as of `beam_search`."""
+    """The words that may come next in each of B sentences; arguments as of `beam_search`.
+
+    A row's length is the time since its sentence began.
+    """
 
     def __init__(
         self,
@@ -57,16 +65,16 @@ class Rules:
         forbidden: Sequence[int] = (),
         block_ngrams: int = 0,
         prefix: Sequence[Sequence[int]] | None = None,
+        time: int = 0,
     ) -> None:
         B, device = len(first), first.device
         self.eos = eos
+        self.begin = torch.full((B,), time, device=device)
+        self.seeds = torch.zeros_like(self.begin)
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
-        # Python ints: most steps skip a rule without reading a tensor.
-        least, most = self.min_len.tolist(), self.max_len.tolist()
-        self.longest = max(most, default=0)
-        self._first_limit, self._last_min = min(most, default=0), max(least, default=0)
-        for b, (low, high) in enumerate(zip(least, most, strict=True)):
+        each = zip(self.min_len.tolist(), self.max_len.tolist(), strict=True)
+        for b, (low, high) in enumerate(each):
             if not 1 <= low <= high:
                 raise ValueError(
                     f"min_len and max_len must rise from 1, got {low} and {high} (sentence {b})"
@@ -78,31 +86,61 @@ class Rules:
         self.forbidden = torch.tensor(sorted(set(forbidden)), dtype=torch.int64, device=device)
         self.block_ngrams = block_ngrams
         self.prefix = _prefix(prefix, eos, self.max_len)
+        self._note()
+
+    def seeded(self, seeds: Sequence[int]) -> "Rules":
+        """These, with a seed of 64 bits for the draws of each sentence."""
+        # The same 64 bits as signed numbers.
+        signed = [(seed + 2**63) % 2**64 - 2**63 for seed in seeds]
+        self.seeds = torch.tensor(signed, dtype=torch.int64, device=self.begin.device)
+        return self
+
+    def _note(self) -> None:
+        # Python ints: most steps skip a rule without reading a tensor.
+        self._first_limit = min((self.begin + self.max_len).tolist(), default=0)
+        self._last_min = max((self.begin + self.min_len).tolist(), default=0)
+        self._last_prefix = max(self.begin.tolist(), default=0) + self.prefix.shape[1]
+
+    def take(self, sentences: Tensor) -> None:
+        """Only those sentences stay."""
+        for name in ("begin", "max_len", "min_len", "seeds", "prefix"):
+            setattr(self, name, getattr(self, name)[sentences])
+        self._note()
+
+    def join(self, other: "Rules") -> None:
+        """Those of another for its sentences, behind these."""
+        wide = max(self.prefix.shape[1], other.prefix.shape[1])
+        both = (
+            F.pad(each, (0, wide - each.shape[1]), value=-1) for each in (self.prefix, other.prefix)
+        )
+        self.prefix = torch.cat(list(both))
+        for name in ("begin", "max_len", "min_len", "seeds"):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+        self._note()
 
     def best(
-        self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None, count: int
+        self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None, count: int
     ) -> tuple[Tensor, Tensor]:
         """The best continuations of each row.
 
         logits    [N, V]
-        length    of the rows with the next word
-        sentences [b] int64: their rows in the batch; N = b * W, those of one sentence together
-        tokens    [N, length - 1]: the rows so far, without the first input; None is enough while
-                  no n-grams are blocked
+        time      of the next word; rows that began at 0 will have that length
+        sentences [N] int64: the sentence of each row
+        tokens    [N, t]: the rows so far, without the first input, the last words last, -1 before
+                  them; None is enough while no n-grams are blocked
         returns   log-probabilities [N, k] and words [N, k], among them the `count` best allowed
                   ones (or all there are); words that are not allowed have -inf
         """
         V = logits.shape[1]
-        forced = self._forced(length, sentences)
-        if forced is not None:
-            if bool((forced >= 0).all()):
-                only = _each_row(forced, len(logits))[:, None]
+        only = self._forced(time, sentences)
+        if only is not None:
+            if bool((only >= 0).all()):
                 dtype = accumulate_dtype(logits.dtype)
-                return logits.log_softmax(-1, dtype=dtype).gather(1, only), only
-            return topk(self.all(logits, length, sentences, tokens), min(count, V))
+                return logits.log_softmax(-1, dtype=dtype).gather(1, only[:, None]), only[:, None]
+            return topk(self.all(logits, time, sentences, tokens), min(count, V))
         # `spare` extra candidates guarantee `count` allowed ones without a full scan.
         banned = None if tokens is None else repeats(tokens, self.block_ngrams)
-        early = length < self._last_min
+        early = time < self._last_min
         spare = len(self.forbidden) + early
         if banned is not None:
             spare += int(banned[0].bincount().max())
@@ -116,37 +154,38 @@ class Rules:
         elif len(self.forbidden) > 1:
             values = values.masked_fill((words[..., None] == self.forbidden).any(-1), -torch.inf)
         if early:
-            short = _each_row(length < self.min_len[sentences], len(logits))
+            short = (self.begin + self.min_len > time)[sentences]
             values = values.masked_fill((words == self.eos) & short[:, None], -torch.inf)
         return values, words
 
-    def all(self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
+    def all(self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
         """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
         logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
-        forced = self._forced(length, sentences)
-        if forced is not None:
-            words = _each_row(forced, len(logits))
+        words = self._forced(time, sentences)
+        if words is not None:
             rows = (words >= 0).nonzero()[:, 0]
             only = rows, words[rows]
             kept = logprobs[only]
         logprobs.index_fill_(1, self.forbidden, -torch.inf)
         if tokens is not None and (banned := repeats(tokens, self.block_ngrams)) is not None:
             logprobs[banned] = -torch.inf
-        if length < self._last_min:
-            short = _each_row(length < self.min_len[sentences], len(logprobs))
+        if time < self._last_min:
+            short = (self.begin + self.min_len > time)[sentences]
             logprobs[:, self.eos].masked_fill_(short, -torch.inf)
-        if forced is not None:
+        if words is not None:
             logprobs.index_fill_(0, rows, -torch.inf)
             logprobs[only] = kept
         return logprobs
 
-    def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
-        """The only word that may come next [b], -1 where any may; None if any may everywhere."""
+    def _forced(self, time: int, sentences: Tensor) -> Tensor | None:
+        """The only word that may come next [N], -1 where any may; None if any may everywhere."""
         forced = None
-        if length <= self.prefix.shape[1]:
-            forced = self.prefix[sentences, length - 1]
-        if length >= self._first_limit:
-            ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
+        if time <= self._last_prefix and self.prefix.shape[1]:
+            place = (time - 1 - self.begin)[sentences]
+            inside = place < self.prefix.shape[1]
+            forced = self.prefix[sentences, place.where(inside, 0)].where(inside, -1)
+        if time >= self._first_limit:
+            ends = torch.where((self.begin + self.max_len)[sentences] <= time, self.eos, -1)
             forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
         return None if forced is None or bool((forced < 0).all()) else forced
 
@@ -174,8 +213,3 @@ def _prefix(prefix: Sequence[Sequence[int]] | None, eos: int, max_len: Tensor) -
             )
     rows = [torch.tensor(words, dtype=torch.int64, device=max_len.device) for words in prefix]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
-
-
-def _each_row(values: Tensor, N: int) -> Tensor:
-    """One value per sentence [b] -> one per row [N], those of a sentence together."""
-    return values.repeat_interleave(N // max(len(values), 1))

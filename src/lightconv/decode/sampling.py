@@ -5,13 +5,13 @@ depend on the batch of the sentence, and the first sample is the same however ma
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from lightconv import mixers
-from lightconv.decode.beam import Hypothesis, Penalty, Reorder, StepFunction, Trace, extend, move
+from lightconv.decode.beam import Hypothesis, Live, Penalty, Reorder, Running, StepFunction
 from lightconv.decode.options import SampleConfig
 from lightconv.decode.rules import Lengths, Rules
 from lightconv.ops.reference import random_bits
@@ -57,73 +57,41 @@ def sample(
         raise ValueError(f"seeds must be one for each of {len(first)} sentences, got {len(seeds)}")
     forbidden = forbidden if pad is None else (*forbidden, pad)
     rules = Rules(first, eos, max_len, min_len, forbidden, block_ngrams, prefix)
-    # The same 64 bits as signed numbers.
-    signed = [(seed + 2**63) % 2**64 - 2**63 for seed in seeds]
-    keys = torch.tensor(signed, dtype=torch.int64, device=first.device)
-    with torch.inference_mode():
-        trace = _run(step, state, first, keys, rules, samples, config, reorder)
-        found = trace.hypotheses(length_penalty)
-    flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
-    return [flat[b * samples : (b + 1) * samples] for b in range(len(first))]
+    running = Running(step, Draws(samples, config), length_penalty, 0.0, reorder)
+    return running.run(state, first, rules.seeded(seeds))
 
 
-def _run(
-    step: StepFunction[S],
-    state: S,
-    first: Tensor,
-    keys: Tensor,
-    rules: Rules,
-    samples: int,
-    config: SampleConfig,
-    reorder: Reorder[S],
-) -> Trace:
-    """All steps; sample n of sentence b is number b * samples + n of the trace."""
-    B = len(first)
-    trace = Trace(B * samples, rules.eos)
-    numbers = torch.arange(B * samples, device=first.device)
-    live = torch.arange(B, device=first.device)  # [b], the sentences that continue
-    rows = live.repeat_interleave(samples)
-    state = move(state, rows, live, reorder)
-    words, totals = first[rows], torch.zeros_like(rows, dtype=torch.float64)
-    unended = torch.ones_like(rows, dtype=torch.bool)
-    tokens = None
-    for length in range(1, rules.longest + 1):
-        logits, state, *attention = step(words[:, None], state)
-        trace.add(words, totals, rows, attention)
-        if rules.block_ngrams > 0:
-            tokens = extend(tokens, rows, words)
+class Draws:
+    """Each hypothesis of a sentence continued by a word of its own draw."""
+
+    def __init__(self, samples: int, config: SampleConfig) -> None:
+        self.width = self.starts = self.ends = samples
+        self._config = config
+
+    def choose(self, running: Running[Any], logits: Tensor) -> Live:
+        config, live, rules = self._config, running.live, running.rules
         # Strictly between 0 and 1: [b, samples] float64.
-        draws = torch.arange(samples, device=rows.device) << 32
-        uniform = (random_bits(keys[live, None], draws + length).double() + 0.5) / 2**32
-        scores = logits[:, -1]
+        draws = torch.arange(self.width, device=live.words.device) << 32
+        draws = draws + (running.time - rules.begin)[:, None]
+        uniform = (random_bits(rules.seeds[:, None], draws).double() + 0.5) / 2**32
         if config.top_k > 0:
-            chances, known = rules.best(scores, length, live, tokens, config.top_k)
+            chances, known = running.best(logits, config.top_k)
             order = chances.argsort(dim=1, descending=True, stable=True)[:, : config.top_k]
             chances, known = chances.gather(1, order), known.gather(1, order)
         else:
-            chances, known = rules.all(scores, length, live, tokens), None
+            chances, known = running.all(logits), None
         probs = (chances.double() / config.temperature).softmax(-1)
-        place = choose(probs, uniform.flatten(), config.top_p)[:, None]
-        words = (place if known is None else known.gather(1, place))[:, 0]
-        values = chances.gather(1, place)[:, 0].double()
-        totals = totals + values
-        ended = unended & (words == rules.eos) & (totals > -torch.inf)
-        order = rows = torch.arange(len(words), device=words.device)
-        if bool(ended.any()):
-            trace.end(numbers[ended], rows[ended], totals[ended])
-            unended = unended & ~ended
-            # A sentence leaves with the last of its samples: all sentences have the same number
-            # of rows, which share the state of the source.
-            going = unended.view(-1, samples).any(1)
-            kept = going.repeat_interleave(samples)
-            live, rows = live[going], rows[kept]
-            numbers, unended = numbers[kept], unended[kept]
-            words, totals = words[kept], totals[kept]
-            if len(live) == 0:
-                break
-        if length < rules.longest:
-            state = move(state, rows, order, reorder)
-    return trace
+        place = choose(probs, uniform.flatten()[running.at], config.top_p)[:, None]
+        words = running.spread(place if known is None else known.gather(1, place), 0)
+        values = running.spread(chances.gather(1, place).double(), -torch.inf)
+        totals = live.totals + values.view_as(live.totals)
+        return Live(running.rows, words.view_as(live.words), totals)
+
+    def survive(self, candidates: Live, ended: Tensor) -> Live:
+        return candidates._replace(totals=candidates.totals.masked_fill(ended, -torch.inf))
+
+    def order(self, found: list[tuple[int, Hypothesis]]) -> list[Hypothesis]:
+        return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def choose(probs: Tensor, uniform: Tensor, top_p: float = 1.0) -> Tensor:

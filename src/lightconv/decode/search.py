@@ -4,22 +4,26 @@ search = ModelSearch(TorchBackend(model), Options(decode=DecodeConfig(beam=4)))
 best = search([[5, 6, 7]], [0])[0][0]       # ids without EOS in, a hypothesis out
 """
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from itertools import chain
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightconv.config import to_dict
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
-from lightconv.decode.beam import Hypothesis, beam_options, beam_search
+from lightconv.decode.beam import NO_OUTPUT, Beams, Hypothesis, Running, beam_options
 from lightconv.decode.options import DecodeConfig, Options, TextOptions
-from lightconv.decode.rules import PENALTIES
-from lightconv.decode.sampling import sample
+from lightconv.decode.rules import PENALTIES, Rules
+from lightconv.decode.sampling import Draws
 
 Ids = Sequence[int]
 Rows = Sequence[Ids]
@@ -28,6 +32,16 @@ Found = list[list[Hypothesis]]
 # Sources without EOS, their numbers in the input (draws depend on them, errors name them) and the
 # ids that their outputs begin with -> hypotheses.
 Search = Callable[[Rows, Sequence[int], Rows | None], Found]
+
+
+class Request(NamedTuple):
+    """A source without EOS, its number (draws depend on it) and what its output begins with."""
+
+    key: Any
+    source: Ids
+    number: int = 1
+    prefix: Ids = ()
+    limits: tuple[int, int] = (1, 1)  # least and most tokens of its output
 
 
 @dataclass(eq=False)
@@ -40,64 +54,173 @@ class ModelSearch:
     def __call__(
         self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None
     ) -> Found:
-        if self.backend.pairs:
-            return self._search(sources, numbers, prefixes)
-        if prefixes is not None:
-            raise ValueError("a language model continues its prompt, expected no prefix beside it")
         found: Found = [[] for _ in sources]
-        # All rows of a state have one position, so only prompts of one length form a batch.
-        for length in sorted({len(prompt) for prompt in sources}):
-            rows = [row for row, prompt in enumerate(sources) if len(prompt) == length]
-            chosen = [sources[row] for row in rows], [numbers[row] for row in rows]
-            for row, hypotheses in zip(rows, self._search(*chosen), strict=True):
-                found[row] = hypotheses
+        stream = Stream(self)
+        prefixes = [()] * len(sources) if prefixes is None else prefixes
+        each = list(zip(range(len(sources)), sources, numbers, prefixes, strict=True))
+        # Without positions of their own only prompts of one length go together.
+        for one in each if self.backend.pairs else sorted(each, key=lambda one: len(one[1])):
+            stream.put(*one)
+        while stream:
+            for searched in stream.advance():
+                found[searched.row] = searched.check(numbers[searched.row])
         return found
 
-    def _search(self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None) -> Found:
-        backend, sampling = self.backend, self.options.sampling
-        keywords = self._keywords(sources, numbers, prefixes)
-        longest, step = max(keywords["max_len"]), backend.step
+    def begin(self) -> Running[Any]:
+        """A search without sentences."""
+        backend, decode, sampling = self.backend, self.options.decode, self.options.sampling
+        covers = decode.coverage > 0.0 and sampling is None
+        n_best = self.options.text.n_best
+        choice = Beams(decode.beam, decode.beam) if sampling is None else Draws(n_best, sampling)
+        return Running(
+            backend.step_attending if covers else backend.step,
+            choice,
+            partial(PENALTIES[decode.length_penalty], alpha=decode.alpha),
+            decode.coverage if covers else 0.0,
+            backend.reorder,
+            backend.join,
+        )
+
+    def request(self, key: Any, source: Ids, number: int = 1, prefix: Ids = ()) -> Request:
+        """ValueError, with the line, if no output has a valid length."""
+        if len(prefix) and not self.backend.pairs:
+            raise ValueError("a language model continues its prompt, expected no prefix beside it")
+        options = beam_options(self.options.decode, [len(source) + 1], eos=EOS)
+        least, most = options["min_len"][0], options["max_len"][0]
+        if least > most:
+            raise ValueError(
+                f"line {number}: at least {least} tokens, and at most {most}, expected room "
+                "for an output. Change min_len, min_len_ratio, max_len_plus or max_len_ratio"
+            )
+        if len(prefix) >= most:
+            raise ValueError(
+                f"line {number}: a prefix of {len(prefix)} tokens, expected fewer than "
+                f"the {most} an output may have. Raise max_len_plus"
+            )
+        return Request(key, source, number, prefix, (least, most))
+
+    def add(self, running: Running[Any], requests: Sequence[Request]) -> None:
+        """Lets sentences join a search."""
+        backend, decode = self.backend, self.options.decode
+        sources = [each.source for each in requests]
+        least, most = zip(*(each.limits for each in requests), strict=True)
+        padding = None
         with torch.inference_mode():
             if backend.pairs:
                 source = pad_right([[*source, EOS] for source in sources], backend.device)
-                state = backend.start(backend.encode(source), longest)
+                state = backend.start(backend.encode(source), max(most))
                 first = source.new_full((len(sources),), EOS)
-                if self.options.decode.coverage > 0.0 and sampling is None:
-                    keywords["padding"] = source == PAD
-                    return beam_search(backend.step_attending, state, first, **keywords)
+                padding = source == PAD if running.coverage > 0.0 else None
             else:
-                tokens = pad_right([[EOS, *prompt] for prompt in sources], backend.device)
-                state = backend.start(len(sources), tokens.shape[1] + longest)
-                first = tokens[:, -1]
-                if tokens.shape[1] > 1:
-                    _, state = step(tokens[:, :-1], state)
-            search = beam_search if sampling is None else sample
-            return search(step, state, first, **keywords)
+                prompts = [[EOS, *prompt] for prompt in sources]
+                state = backend.start(len(prompts), max(map(len, prompts)) + max(most))
+                state = backend.read([prompt[:-1] for prompt in prompts], state)
+                first = torch.tensor([prompt[-1] for prompt in prompts], device=backend.device)
+            rules = Rules(
+                first,
+                EOS,
+                most,
+                least,
+                (PAD,) if decode.allow_unknown else (PAD, UNK),
+                decode.block_ngrams,
+                [each.prefix for each in requests]
+                if any(each.prefix for each in requests)
+                else None,
+                running.time,
+            )
+            if self.options.sampling is not None:
+                seed = self.options.sampling.seed
+                rules.seeded([derive_seed(seed, each.number) for each in requests])
+            running.add([each.key for each in requests], state, first, rules, padding)
 
-    def _keywords(
-        self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None
-    ) -> dict[str, Any]:
-        """Keywords of the search; ValueError, with the line, if no output has a valid length."""
-        lengths = [len(source) + 1 for source in sources]
-        found = beam_options(self.options.decode, lengths, eos=EOS, pad=PAD, unknown=UNK)
-        limits = zip(numbers, found["min_len"], found["max_len"], strict=True)
-        for row, (number, least, most) in enumerate(limits):
-            if least > most:
-                raise ValueError(
-                    f"line {number}: at least {least} tokens, and at most {most}, expected room "
-                    "for an output. Change min_len, min_len_ratio, max_len_plus or max_len_ratio"
-                )
-            if prefixes is not None and len(prefixes[row]) >= most:
-                raise ValueError(
-                    f"line {number}: a prefix of {len(prefixes[row])} tokens, expected fewer than "
-                    f"the {most} an output may have. Raise max_len_plus"
-                )
-        found |= {"prefix": prefixes, "reorder": self.backend.reorder}
-        if self.options.sampling is not None:
-            del found["beam"], found["coverage"]
-            found |= to_dict(self.options.sampling) | {"samples": self.options.text.n_best}
-            seed = found.pop("seed")
-            found["seeds"] = [derive_seed(seed, number) for number in numbers]
+
+class Stream:
+    """Sources that join a running search as soon as there is room, and leave it one by one.
+
+    most        sentences at once, and `most_tokens` of their sources
+    on_token    by key, called after each step with the tokens so far of its best hypothesis
+    """
+
+    def __init__(
+        self,
+        search: ModelSearch,
+        most: int = 1 << 30,
+        most_tokens: int = 1 << 30,
+        waiting: "deque[Request] | None" = None,
+        lock: "threading.Lock | None" = None,
+    ) -> None:
+        self.search, self.most, self.most_tokens = search, most, most_tokens
+        # Several streams may share what waits.
+        self.waiting: deque[Request] = deque() if waiting is None else waiting
+        self._lock = lock or threading.Lock()
+        self.on_token: dict[Any, Callable[[list[int]], None]] = {}
+        self._running = search.begin()
+        self._since: dict[Any, tuple[Request, float]] = {}
+        self._batches = 0
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self._since)
+
+    def put(self, key: Any, source: Ids, number: int = 1, prefix: Ids = ()) -> None:
+        """Adds a source; ValueError if it can have no output."""
+        self.waiting.append(self.search.request(key, source, number, prefix))
+
+    def cancel(self, *keys: Any) -> None:
+        """Those sources leave, whether they wait or run."""
+        self.waiting = deque(each for each in self.waiting if each.key not in keys)
+        if running := [key for key in keys if self._since.pop(key, None) is not None]:
+            with torch.inference_mode():
+                self._running.cancel(running)
+
+    def _admit(self) -> None:
+        running, joins = self._running, self.search.backend.joins
+        if running.sentences and not joins:
+            return
+        room = self.most - len(self._since)
+        # A few at a time: encoding one alone costs more.
+        if room < min(len(self.waiting), max(1, self.most // 8)):
+            return
+        with self._lock:
+            chosen = self._take(room)
+        if chosen:
+            now, self._batches = time.perf_counter(), self._batches + 1
+            self._since |= {each.key: (each, now) for each in chosen}
+            self.search.add(running, chosen)
+
+    def _take(self, room: int) -> list[Request]:
+        backend, chosen = self.search.backend, list[Request]()
+        tokens = sum(len(each.source) + 1 for each, _ in self._since.values())
+        while self.waiting and len(chosen) < room:
+            size = len(self.waiting[0].source) + 1
+            full = tokens + size > self.most_tokens and bool(chosen or self._since)
+            alike = not chosen or size == len(chosen[0].source) + 1
+            if full or not (backend.joins or backend.pairs or alike):
+                break
+            chosen.append(self.waiting.popleft())
+            tokens += size
+        return chosen
+
+    def advance(self) -> "list[Searched]":
+        """One step of all; the sources that are done."""
+        self._admit()
+        if not self._running.sentences:
+            return []
+        with torch.inference_mode():
+            together, left = len(self._since), self._running.advance()
+            sentences = enumerate(self._running.sentences if self.on_token else ())
+            told = [
+                (each.key, self._running.best_so_far(b))
+                for b, each in sentences
+                if each.key in self.on_token
+            ]
+        now = time.perf_counter()
+        found = [
+            Searched(key, hypotheses, self._batches, now - self._since.pop(key)[1], together)
+            for key, hypotheses in left
+        ]
+        for key, ids in told:
+            if key in self.on_token:  # a callback may have cancelled it
+                self.on_token[key](ids)
         return found
 
 
@@ -124,13 +247,19 @@ def normalize(total: float, length: int, config: DecodeConfig) -> float:
 
 
 class Searched(NamedTuple):
-    """The result for one source, by its row, and the number, time and size of its batch."""
+    """The result for one source, by its row, its time, and with how many it ran at its end."""
 
-    row: int
-    hypotheses: list[Hypothesis]
+    row: Any
+    hypotheses: list[Hypothesis]  # none if no output has a probability
     batch: int
     seconds: float
     sentences: int
+
+    def check(self, number: int) -> list[Hypothesis]:
+        """The hypotheses; ValueError names the line if there are none."""
+        if not self.hypotheses:
+            raise ValueError(NO_OUTPUT.format(f"line {number}"))
+        return self.hypotheses
 
 
 def search_batches(
@@ -140,18 +269,83 @@ def search_batches(
     numbers: Sequence[int] | None = None,
     prefixes: Rows | None = None,
 ) -> Iterator[Searched]:
-    """Searches every source once, in batches of similar length; arguments as of `Search`."""
+    """Searches every source once; arguments as of `Search`.
+
+    Those of similar length go together. With a backend that can, they join and leave a running
+    batch of each of several callers; else they are in batches.
+    """
+    numbers = range(len(sources)) if numbers is None else numbers
     batches = batch_by_length([sources], options.max_tokens, options.max_sentences)
+    if isinstance(search, ModelSearch) and search.backend.joins:
+        begins = [()] * len(sources) if prefixes is None else prefixes
+        requests = [
+            search.request(row, sources[row], numbers[row], begins[row])
+            for row in chain.from_iterable(batches)
+        ]
+        for searched in _share(search, requests, options):
+            searched.check(numbers[searched.row])
+            yield searched
+        return
     for number, rows in enumerate(batches):
         begin = time.perf_counter()
         found = search(
             [sources[row] for row in rows],
-            rows if numbers is None else [numbers[row] for row in rows],
+            [numbers[row] for row in rows],
             None if prefixes is None else [prefixes[row] for row in rows],
         )
         seconds = time.perf_counter() - begin
         for row, hypotheses in zip(rows, found, strict=True):
             yield Searched(row, hypotheses, number, seconds, len(rows))
+
+
+def _share(
+    search: ModelSearch, requests: list[Request], options: TextOptions
+) -> Iterator[Searched]:
+    """The results of all requests as they come, from several callers of one thread each."""
+    threads = torch.get_num_threads()
+    callers = search.backend.callers(len(requests), search.options.decode.beam)
+    most = min(options.max_sentences, -(-len(requests) // callers))
+    first = requests[: callers * most]  # dealt out, so that all have long ones and short ones
+    dealt = [first[caller::callers] for caller in range(callers)]
+    waiting = deque([*chain.from_iterable(dealt), *requests[len(first) :]])
+    lock, stop = threading.Lock(), threading.Event()
+    results: SimpleQueue[Searched | BaseException | None] = SimpleQueue()
+
+    def work() -> Iterator[Searched]:
+        stream = Stream(search, most, options.max_tokens, waiting, lock)
+        while stream and not stop.is_set():
+            yield from stream.advance()
+
+    def call() -> None:
+        torch.set_num_threads(1)  # of this thread, and of such as begin meanwhile
+        try:
+            for each in work():
+                results.put(each)
+            results.put(None)
+        except BaseException as error:
+            results.put(error)
+
+    if callers == 1:
+        yield from work()
+        return
+    pool = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
+    try:
+        for each in pool:
+            each.start()
+        going = callers
+        while going:
+            found = results.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                going -= 1
+            else:
+                yield found
+    finally:
+        stop.set()
+        for each in pool:
+            each.join()
+        torch.set_num_threads(threads)
 
 
 def batch_by_length(sides: Sequence[Rows], max_tokens: int, max_sentences: int) -> list[list[int]]:

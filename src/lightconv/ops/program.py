@@ -15,7 +15,7 @@ from lightconv.ops.library import INTEGER, NUMBER, POINTER, call, members, nativ
 # In the order of csrc/program.h.
 OPS = (
     *("embed", "norm", "linear", "quantize", "linear_int8", "glu", "convolve", "attend"),
-    *("attend_source", "average", "gate", "copy", "arrange", "window"),
+    *("attend_source", "average", "gate", "copy", "arrange", "window", "remember"),
 )
 NORMALIZATIONS = (
     *("none", "softmax", "sigmoid", "tanh", "l1", "l2", "square", "abs", "abs_l1", "abs_l2"),
@@ -50,8 +50,9 @@ class Task(ctypes.Structure):
         *members(INTEGER, "count rows threads"),
         *members(POINTER, "workspace outputs tokens sinusoids"),
         *members(INTEGER, "pad longest time slots span"),
-        *members(POINTER, "ancestors histories rings sentences offsets sources"),
-        *members(POINTER, "begins ends nanoseconds"),
+        *members(POINTER, "positions hypotheses ancestors histories rings sentences lengths"),
+        ("layers", INTEGER),
+        *members(POINTER, "sources begins ends nanoseconds"),
     )
 
 

@@ -30,7 +30,6 @@ struct alignas(64) Progress {
 constexpr int64_t kFewRows = 24;    // too few for a thread to fetch all weights for
 constexpr int64_t kManyRows = 192;  // more would not stay in its cache
 constexpr int64_t kTaskRows = 16;   // of an instruction without panels
-constexpr int64_t kLongest = 1 << 27;  // rows that one row may read
 
 static void perform(const Run& run, const Instruction& i, Range rows, Range panels,
                     const Room& room, std::atomic<int64_t>& unknown) {
@@ -56,6 +55,7 @@ static void perform(const Run& run, const Instruction& i, Range rows, Range pane
     case kWindow: return each([&](int64_t row) { window(run, i, row, room); });
     case kAverage: return each([&](int64_t row) { average(run, i, row, room); });
     case kGate: return each([&](int64_t row) { gate(run, i, row); });
+    case kRemember: return each([&](int64_t row) { remember(run, i, row); });
     case kCopy: return each([&](int64_t row) { copy_row(run, i, row); });
     default: return;
   }
@@ -69,7 +69,9 @@ static int64_t panels_of(const Instruction& i) {
 static std::vector<Range> cut_rows(const Run& run) {
   std::vector<Range> parts;
   const int64_t share = (run.rows + run.threads - 1) / run.threads;
-  const int64_t most = share < kFewRows ? run.rows : std::min(kManyRows, share);
+  // Several tokens of hypotheses are not divided: what one part remembers another may still read.
+  const bool whole = share < kFewRows || (run.ancestors && run.begins);
+  const int64_t most = whole ? run.rows : std::min(kManyRows, share);
   const int64_t count = (run.rows + most - 1) / most, size = (run.rows + count - 1) / count;
   for (int64_t begin = 0, end; begin < run.rows; begin = end) {
     end = std::min(run.rows, begin + size);
@@ -175,7 +177,8 @@ static int64_t run_program(const Run& run, ParallelFor parallel) {
     throw std::bad_alloc();
   if (run.ancestors)
     for (int64_t row = 0; row < run.rows; ++row)
-      run.ancestors[row * run.span + run.time % run.span] = int32_t(row);
+      run.ancestors[hypothesis_of(run, row) * run.span + time_of(run, row) % run.span] =
+          int32_t(hypothesis_of(run, row));
   return crew.unknown.load();
 }
 

@@ -27,6 +27,7 @@ static inline Vec<float> load_wide(const int8_t* from) {
 #endif
 }
 
+constexpr int64_t kLongest = 1 << 27;  // rows that one row may read
 constexpr int kTogether = 4;  // rows that attend to the same keys at once
 
 // Scratch of one thread.
@@ -168,25 +169,42 @@ static inline void attend(const float* const* q, const float* const* keys, int64
   }
 }
 
-// The rows before `row`, itself last, of one memory in a decoder; returns how many there are.
-static inline int64_t ancestors(const Run& run, int64_t memory, int64_t width, int64_t row,
-                                int64_t most, const float** rows) {
-  const int64_t ring = run.rings[memory], first = std::max<int64_t>(0, run.time - most + 1);
-  const float* history = run.histories[memory];
-  const int32_t* slots = run.ancestors + row * run.span;
-  int64_t column = first % run.span, at = first % ring;
-  for (int64_t t = first; t < run.time; ++t) {
-    rows[t - first] = history + (at * run.slots + slots[column]) * width;
-    if (++column == run.span) column = 0;
-    if (++at == ring) at = 0;
-  }
-  rows[run.time - first] = history + (at * run.slots + row) * width;
-  return run.time - first + 1;
+// The hypothesis of a row in a decoder, and the time of its token.
+static inline int64_t hypothesis_of(const Run& run, int64_t row) {
+  return run.hypotheses ? run.hypotheses[row] : row;
 }
 
-static inline float* own_memory(const Run& run, int64_t memory, int64_t width, int64_t row) {
-  const int64_t at = run.time % run.rings[memory];
-  return run.histories[memory] + (at * run.slots + row) * width;
+static inline int64_t time_of(const Run& run, int64_t row) {
+  return run.ends ? run.time - (run.ends[row] - 1 - row) : run.time;
+}
+
+// The last `most` rows up to `row`, itself last, in a decoder; returns how many there are. Those of
+// this run are in the buffer `from`, earlier ones in a history.
+static inline int64_t past(const Run& run, const Instruction& i, const Place& from, int64_t width,
+                           int64_t row, int64_t most, const float** rows) {
+  const int64_t n = std::min(most, run.positions[row] + 1);
+  const int64_t here = run.begins ? std::min(n, row - run.begins[row] + 1) : 1, old = n - here;
+  const int64_t ring = run.rings[i.memory], first = time_of(run, row) - n + 1;
+  const float* history = run.histories[i.memory];
+  const int32_t* slots = run.ancestors + hypothesis_of(run, row) * run.span;
+  if (old) {
+    int64_t column = first % run.span, at = first % ring;
+    for (int64_t j = 0; j < old; ++j) {
+      rows[j] = history + (at * run.slots + slots[column]) * width;
+      if (++column == run.span) column = 0;
+      if (++at == ring) at = 0;
+    }
+  }
+  for (int64_t j = 0; j < here; ++j) rows[old + j] = place(run, from, row - here + 1 + j);
+  return n;
+}
+
+// An instruction of its own: no row of a run may be written over before all have read.
+static void remember(const Run& run, const Instruction& i, int64_t row) {
+  const int64_t ring = run.rings[i.memory], time = time_of(run, row);
+  if (run.time - time >= ring) return;
+  float* to = run.histories[i.memory] + (time % ring * run.slots + hypothesis_of(run, row)) * i.I;
+  memcpy(to, place(run, i.from, row), size_t(i.I) * sizeof(float));
 }
 
 // The ten normalisations of a kernel, numbered as ops/program.py does; 1 is the softmax.
@@ -211,17 +229,15 @@ static inline void normalize(int64_t how, float* w, int64_t K) {
 static inline int64_t under_kernel(const Run& run, const Instruction& i, int64_t row,
                                    const float** rows, int64_t& first) {
   const int64_t D = i.I, K = i.kernel;
-  const float* x = place(run, i.from, row);
-  if (!run.begins) {
-    memcpy(own_memory(run, i.memory, D, row), x, size_t(D) * sizeof(float));
-    const int64_t n = ancestors(run, i.memory, D, row, K, rows);
+  if (run.ancestors) {
+    const int64_t n = past(run, i, i.from, D, row, K, rows);
     first = K - n;
     return n;
   }
   const int64_t zero = row - i.left;
   first = std::max<int64_t>(0, run.begins[row] - zero);
   const int64_t n = std::min(K, run.ends[row] - zero) - first;
-  for (int64_t j = 0; j < n; ++j) rows[j] = x + (first + j - i.left) * i.from.width;
+  for (int64_t j = 0; j < n; ++j) rows[j] = place(run, i.from, zero + first + j);
   return n;
 }
 
@@ -294,8 +310,8 @@ static void attend_source(const Run& run, const Instruction& i, Range range, con
   for (int64_t row = range.begin, rows; row < range.end; row += rows) {
     const int64_t sentence = run.sentences[row];
     rows = alike(row, range.end, [&](int64_t other) { return run.sentences[other] == sentence; });
-    const int64_t first = run.offsets[sentence], n = run.offsets[sentence + 1] - first;
-    const char* block = static_cast<const char*>(run.sources[i.memory]) + first * source_bytes(i, D);
+    const int64_t n = run.lengths[sentence];
+    const char* block = run.sources[sentence * run.layers + i.memory];
     const float* scales = i.narrow ? reinterpret_cast<const float*>(block) : nullptr;
     const E* keys = reinterpret_cast<const E*>(block + n * scale_bytes(i));
     together(run, i, row, rows, [&](auto g, const float** q, float** to) {
@@ -332,7 +348,7 @@ static void attend_self(const Run& run, const Instruction& i, Range range, const
   for (int64_t row = range.begin, rows; row < range.end; row += rows) {
     rows = 1;
     int64_t n;
-    if (run.begins) {
+    if (!run.ancestors) {
       int64_t first = run.begins[row], last = run.ends[row];
       if (i.kernel) {
         const int64_t zero = row - i.left;
@@ -343,9 +359,8 @@ static void attend_self(const Run& run, const Instruction& i, Range range, const
       n = last - first;
       for (int64_t s = 0; s < n; ++s) keys[s] = place(run, i.from, first + s) + D;
     } else {
-      memcpy(own_memory(run, i.memory, 2 * D, row), place(run, i.from, row) + D,
-             size_t(2 * D) * sizeof(float));
-      n = ancestors(run, i.memory, 2 * D, row, i.kernel ? i.kernel : run.time + 1, keys);
+      const Place from{i.from.column, i.from.width, i.from.shift + D};
+      n = past(run, i, from, 2 * D, row, i.kernel ? i.kernel : kLongest, keys);
     }
     together(run, i, row, rows, [&](auto g, const float** q, float** to) {
       attend<decltype(g)::value>(q, keys, n, D, i.heads, float(i.factor), room, to);
@@ -353,28 +368,34 @@ static void attend_self(const Run& run, const Instruction& i, Range range, const
   }
 }
 
-// The mean of a row's past; in an encoder of its whole sequence, once for all its rows there.
+// The mean of a sequence's rows, once for all of them; in a decoder of the past of each, from its
+// sum, which goes to `with`. Whoever has the first row of a sequence does them all.
 static void average(const Run& run, const Instruction& i, int64_t row, const Room& room) {
-  const int64_t D = i.I;
+  const int64_t D = i.I, first = run.begins ? run.begins[row] : row;
+  const int64_t end = run.begins ? run.ends[row] : row + 1;
+  if (row != first) return;
   float* to = place(run, i.to, row);
-  if (run.begins) {
-    const int64_t first = run.begins[row], n = run.ends[row] - first;
+  if (!run.ancestors) {
     std::fill(to, to + D, 0.0f);
-    for (int64_t s = 0; s < n; ++s) {
-      const float* x = place(run, i.from, first + s);
+    for (int64_t s = first; s < end; ++s) {
+      const float* x = place(run, i.from, s);
       for (int64_t c = 0; c < D; ++c) to[c] += x[c];
     }
-    for (int64_t c = 0; c < D; ++c) to[c] /= float(n);
+    for (int64_t c = 0; c < D; ++c) to[c] /= float(end - first);
+    for (int64_t s = first + 1; s < end; ++s) memcpy(place(run, i.to, s), to, size_t(D) * sizeof(float));
     return;
   }
-  const float* x = place(run, i.from, row);
-  float* total = own_memory(run, i.memory, D, row);
   const float** rows = room.list<float>();
-  const int64_t n = ancestors(run, i.memory, D, row, 2, rows);
-  const float count = float(run.time + 1);
-  for (int64_t c = 0; c < D; ++c) {
-    total[c] = n == 2 ? rows[0][c] + x[c] : x[c];
-    to[c] = total[c] / count;
+  const float* before = past(run, i, i.with, D, row, 2, rows) == 2 ? rows[0] : nullptr;
+  for (; row < end; ++row) {
+    const float* x = place(run, i.from, row);
+    const float count = float(run.positions[row] + 1);
+    float *total = place(run, i.with, row), *to = place(run, i.to, row);
+    for (int64_t c = 0; c < D; ++c) {
+      total[c] = before ? before[c] + x[c] : x[c];
+      to[c] = total[c] / count;
+    }
+    before = total;
   }
 }
 

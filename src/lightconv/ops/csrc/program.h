@@ -19,11 +19,12 @@ enum Op : int64_t {
   kConvolve,      // lightconv or dynamicconv: each head sums rows in time
   kAttend,        // self-attention; from: queries, keys, values
   kAttendSource,  // attention to a source; from: queries
-  kAverage,       // mean over the past (decoder) or the sequence (encoder)
+  kAverage,       // mean over the past (decoder; with: its sum) or the sequence (encoder)
   kGate,          // sigmoid(a) x + sigmoid(b) g; from: x, g; with: a, b
   kCopy,
   kArrange,       // keys and values as kAttendSource reads them; from: keys, values
   kWindow,        // the rows under a kernel, end to end: [kernel, I]
+  kRemember,      // a row goes to its place in a history
   kOps
 };
 
@@ -59,19 +60,23 @@ struct Run {
   const float* sinusoids;      // [positions, D], from the first token's on
   int64_t pad;
   int64_t longest;             // no row reads more rows than this
-  // A decoder's step; all rows have the same time.
-  int64_t time;
+  // A decoder's step (`ancestors` is not null). The clock is common to all hypotheses; each has its
+  // own position, the number of its tokens before this one, all of them at the times just before.
+  int64_t time;                // of the last token of each hypothesis in this run
   int64_t slots;               // rows that a history has room for at each time
-  int64_t span;                // times a row's ancestors are known for
-  int32_t* ancestors;          // [rows, span]: the row it was at time t in column t % span; updated
+  int64_t span;                // times a hypothesis's ancestors are known for
+  const int64_t* positions;    // [rows]
+  const int64_t* hypotheses;   // [rows]; null: as the rows
+  int32_t* ancestors;          // [hypotheses, span]: its slot at time t in column t % span; updated
   float* const* histories;     // per memory: [ring, slots, width], time t at t % ring
   const int64_t* rings;        // per memory
   const int64_t* sentences;    // [rows]: which source sentence
-  const int64_t* offsets;      // [sentences + 1]: rows of the source
-  // Per memory the keys and values of each sentence, as mix.h describes at source_bytes().
-  const void* const* sources;
-  // An encoder's run: sequences laid end to end; null in a decoder's.
-  const int64_t* begins;       // [rows]: the first row of this row's sequence
+  const int64_t* lengths;      // [sentences]: rows of the source
+  int64_t layers;
+  // [sentences, layers]: keys and values, as mix.h describes at source_bytes().
+  const char* const* sources;
+  // Sequences laid end to end: an encoder's, or several tokens of each hypothesis, in order.
+  const int64_t* begins;       // [rows]: the first row of this row's sequence; null: each is one
   const int64_t* ends;         // [rows]: one past its last
   int64_t* nanoseconds;        // [kOps] added to, or null
 };

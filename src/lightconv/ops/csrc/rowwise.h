@@ -26,7 +26,7 @@ static bool embed(const Run& run, const Instruction& i, int64_t row) {
   const int64_t token = run.tokens[row], D = i.O;
   if (token < 0 || token >= i.I) return false;
   const float* word = static_cast<const float*>(i.weight) + token * D;
-  const int64_t position = run.begins ? row - run.begins[row] : run.time;
+  const int64_t position = run.positions ? run.positions[row] : row - run.begins[row];
   const float* wave = run.sinusoids + position * D;
   const float factor = float(i.factor), here = token == run.pad ? 0.0f : 1.0f;
   each_channel(
