@@ -54,8 +54,8 @@ def from_attention(
     """Replaces the self-attention of a model by mixers and says what it kept.
 
     model     nn.MultiheadAttention, whose replacement is returned, or any module that has some
-              (nn.TransformerEncoderLayer, nn.TransformerEncoder, your own), which is changed in place;
-              attention of a decoder to its source (`multihead_attn`) stays
+              (nn.TransformerEncoderLayer, nn.TransformerEncoder, your own), which is changed in
+              place; attention of a decoder to its source (`multihead_attn`) stays
     mixer     a class, and its arguments after `dim`
     returns   the model; `kept` of every `SelfMixer` in it is a sentence
 

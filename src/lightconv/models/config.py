@@ -104,8 +104,8 @@ class HyenaConfig(_Checked):
     """Gated long convolution per group of channels, behind a short one."""
 
     kind: ClassVar[str] = "hyena"
-    heads: int
     kernel: int = 128
+    heads: int = 1
     short: int = 3
 
 

@@ -2,8 +2,9 @@
 
     out = gate_out * activation(conv(gate_in * x) + bias) + x
 
-Bias, activation, output gate and residual are one pass over memory; the rest needs no kernel. A dilated convolution is a plain one of a view: positions that
-are `dilation` apart become rows, those between them heads. A state is a prefix of its sequence.
+Bias, activation, output gate and residual are one pass over memory (csrc/tail.h); the rest needs no
+kernel. A dilated convolution is a plain one of a view: positions that are `dilation` apart become
+rows, those between them heads. A state is a prefix of its sequence.
 """
 
 import ctypes
