@@ -11,12 +11,12 @@ CEILINGS = {
     ("console", "files", "processes", "device"): 691,
     ("config",): 480,
     ("ops",): 3350,
-    ("mixers",): 1280,
+    ("mixers",): 1290,
     ("models",): 1465,
     ("data",): 2700,
     ("corpora",): 2240,
     ("train",): 3240,
-    ("decode",): 2710,
+    ("decode",): 2715,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
     ("interop",): 850,
@@ -24,7 +24,7 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 25_000
+MOST_LINES = 25_850
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

@@ -28,6 +28,7 @@ class SelfMixer(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
+        """query, key and value one tensor [B, T, D], or [T, B, D] without batch_first -> like it."""
         name = type(self.mixer).__name__
         if query is not key or key is not value:
             raise ValueError(f"{name} mixes one sequence: query, key and value must be one tensor")

@@ -112,6 +112,7 @@ class Hyena(ShortConv):
     def advance_projected(
         self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """x [B, n, 3D] -> [B, n, D] and the new rings."""
         window, before = tensors
         x, before = lightconv_step(x.to(before.dtype), before, position, self.short_weight)
         out, (window,) = super().advance_projected(x, (window,), position, context)

@@ -54,7 +54,6 @@ class _ConvolutionConfig(_Checked):
     glu: bool = False
     normalize: Normalize = "softmax"
     dropconnect: float = 0.0
-    dilation: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
