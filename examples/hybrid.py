@@ -1,7 +1,7 @@
 """Language models of equal size: attention, dynamic convolutions, and a hybrid of both.
 
-    python examples/hybrid.py --text FOLDER        # wiki.train.tokens, wiki.valid.tokens: WikiText-2
-    python examples/hybrid.py --steps 100          # words of Python's standard library
+    python examples/hybrid.py --text FOLDER   # WikiText-2: wiki.train.tokens, wiki.valid.tokens
+    python examples/hybrid.py --steps 100     # words of Python's standard library
 
 A hybrid is a configuration: attention in every third layer, gated short convolutions, dynamic
 convolutions or anything else of `MIXERS` in the others. The feed-forward networks are widened until

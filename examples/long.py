@@ -163,7 +163,7 @@ def print_costs(lengths: Sequence[int]) -> None:
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Prints the costs, trains, and returns the accuracies on new sequences."""
     parser = argparse.ArgumentParser(description="Long sequences.")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--length", type=int, default=16_384)
     parser.add_argument("--quick", action="store_true", help="short sequences, few steps")
     parser.add_argument("--measure", nargs=2, metavar=("MIXER", "LENGTH"), help=argparse.SUPPRESS)

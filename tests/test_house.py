@@ -10,13 +10,17 @@ CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 300,
     ("console", "files", "processes", "device"): 691,
     ("config",): 480,
-    ("ops",): 3200,
-    ("mixers",): 900,
-    ("models",): 1430,
+    ("ops",): 3350,
+    ("mixers",): 1290,
+    ("models",): 1465,
     ("data",): 2700,
     ("corpora",): 2240,
     ("train",): 3240,
+<<<<<<< HEAD
     ("decode",): 3380,
+=======
+    ("decode",): 2715,
+>>>>>>> a21mod
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
     ("interop",): 850,
@@ -24,7 +28,7 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 25_000
+MOST_LINES = 25_850
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightconv.decode.text import load
+    from lightconv.fitting.run import fit
     from lightconv.mixers import (
         Attention,
         Average,
@@ -39,6 +40,7 @@ _HOMES = {
     "ShortConv": "lightconv.mixers",
     "from_attention": "lightconv.mixers",
     "reorder": "lightconv.mixers",
+    "fit": "lightconv.fitting.run",
     "load": "lightconv.decode.text",
     "explain": "lightconv.ops.functional",
 }
@@ -55,6 +57,7 @@ __all__ = [
     "ShortConv",
     "__version__",
     "explain",
+    "fit",
     "from_attention",
     "load",
     "reorder",

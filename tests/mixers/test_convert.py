@@ -56,7 +56,7 @@ def test_kept_says_the_truth() -> None:
     decoder = nn.TransformerDecoderLayer(D, H, 16)
     from_attention(decoder, DynamicConv, 3, H, causal=True)
     assert isinstance(decoder.multihead_attn, nn.MultiheadAttention)
-    with pytest.raises(ValueError, match="Linear has no nn.MultiheadAttention"):
+    with pytest.raises(ValueError, match=r"Linear has no nn\.MultiheadAttention"):
         from_attention(nn.Linear(2, 2), DynamicConv, 3, 1)
     with pytest.raises(ValueError, match="query, key and value must be one tensor"):
         gated(torch.zeros(2, 1, D), torch.zeros(2, 1, D), torch.zeros(2, 1, D))

@@ -219,10 +219,11 @@ class Engine:
         if type(model) not in (Seq2Seq, LanguageModel):
             return f"{type(model).__name__} is neither Seq2Seq nor LanguageModel"
         for part in model.modules():
-            if isinstance(part, Layer) and type(part.mixer) not in compiler.MIXERS:
-                return f"the mixer {type(part.mixer).__name__} runs in torch only"
-            if isinstance(part, Layer) and getattr(part.mixer, "dilation", 1) != 1:
-                return "a dilated convolution runs in torch only"
+            if isinstance(part, Layer) and (
+                type(part.mixer) not in compiler.MIXERS or getattr(part.mixer, "dilation", 1) != 1
+            ):
+                kind = "dilated " * (type(part.mixer) in compiler.MIXERS)
+                return f"the {kind}mixer {type(part.mixer).__name__} runs in torch only"
         for name in ("source_embedding", "target_embedding", "embedding", "output"):
             words = getattr(model, name, None)
             if words is not None and type(words) is not TokenEmbedding:

@@ -8,10 +8,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lightconv.ops.check import check_boundaries
 
-
 Device = torch.device | str | None
 Dtype = torch.dtype | None
-Made = dict[str, Any]  # device and dtype of new parameters
+Made = dict[str, Any]  # keywords of a constructor: device and dtype of new parameters
 
 
 class State(NamedTuple):
@@ -129,8 +128,8 @@ class Mixer(nn.Module):
         self.check_input(x)
         tensors, position = state
         if tensors[0].shape[0] != x.shape[0]:
-            raise ValueError(
-                f"{type(self).__name__}: x has {x.shape[0]} rows but the state has {tensors[0].shape[0]}; "
+            self.refuse(
+                f"x has {x.shape[0]} rows but the state has {tensors[0].shape[0]}; "
                 "use start(batch, ...) or reorder(state, rows)"
             )
         out, tensors = self.advance(x, tensors, position, **options)

@@ -28,6 +28,7 @@ class SelfMixer(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
+        """query, key and value one tensor [B, T, D], or [T, B, D] without batch_first -> like it."""
         name = type(self.mixer).__name__
         if query is not key or key is not value:
             raise ValueError(f"{name} mixes one sequence: query, key and value must be one tensor")
@@ -54,8 +55,8 @@ def from_attention(
     """Replaces the self-attention of a model by mixers and says what it kept.
 
     model     nn.MultiheadAttention, whose replacement is returned, or any module that has some
-              (nn.TransformerEncoderLayer, nn.TransformerEncoder, your own), which is changed in place;
-              attention of a decoder to its source (`multihead_attn`) stays
+              (nn.TransformerEncoderLayer, nn.TransformerEncoder, your own), which is changed in
+              place; attention of a decoder to its source (`multihead_attn`) stays
     mixer     a class, and its arguments after `dim`
     returns   the model; `kept` of every `SelfMixer` in it is a sentence
 

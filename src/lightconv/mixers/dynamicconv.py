@@ -55,7 +55,7 @@ class DynamicConv(Projected):
         dtype: Dtype = None,
     ) -> None:
         super().__init__(dim, causal)
-        made = {"device": device, "dtype": dtype}
+        made: Made = {"device": device, "dtype": dtype}
         self.build(kernel, heads, glu, normalize, dropconnect, dilation, bias, made)
         self.build_generator(kernel_dim, rank, made)
 
@@ -141,6 +141,6 @@ class LowRankConv(DynamicConv):
         dtype: Dtype = None,
     ) -> None:
         super(DynamicConv, self).__init__(dim, causal)
-        made = {"device": device, "dtype": dtype}
+        made: Made = {"device": device, "dtype": dtype}
         self.build(kernel, dim, False, "none", dropconnect, dilation, bias, made)
         self.build_generator(kernel_dim, max(1, dim // 8) if rank is None else rank, made)

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype
+from lightconv.mixers.base import Device, Dtype, Made
 from lightconv.mixers.lightconv import LightConv
 from lightconv.ops import lightconv, lightconv_step
 
@@ -38,8 +38,8 @@ class ShortConv(LightConv):
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
-        options = {"dropconnect": dropconnect, "dilation": dilation, "bias": bias}
-        made = {"device": device, "dtype": dtype}
+        options: Made = {"dropconnect": dropconnect, "dilation": dilation, "bias": bias}
+        made: Made = {"device": device, "dtype": dtype}
         super().__init__(dim, kernel, dim, causal=causal, normalize="none", **options, **made)
 
     def split(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -72,8 +72,8 @@ class Hyena(ShortConv):
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
-        options = {"dropconnect": dropconnect, "normalize": "none", "bias": bias}
-        made = {"device": device, "dtype": dtype}
+        options: Made = {"dropconnect": dropconnect, "normalize": "none", "bias": bias}
+        made: Made = {"device": device, "dtype": dtype}
         super(ShortConv, self).__init__(dim, kernel, heads, causal=causal, **options, **made)
         self.check_counts(short=short)
         self.short = short
@@ -112,6 +112,7 @@ class Hyena(ShortConv):
     def advance_projected(
         self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """x [B, n, 3D] -> [B, n, D] and the new rings."""
         window, before = tensors
         x, before = lightconv_step(x.to(before.dtype), before, position, self.short_weight)
         out, (window,) = super().advance_projected(x, (window,), position, context)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype
+from lightconv.mixers.base import Device, Dtype, Made
 from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import lightconv, lightconv_step
 
@@ -35,7 +35,7 @@ class LightConv(Projected):
         dtype: Dtype = None,
     ) -> None:
         super().__init__(dim, causal)
-        made = {"device": device, "dtype": dtype}
+        made: Made = {"device": device, "dtype": dtype}
         self.build(kernel, heads, glu, normalize, dropconnect, dilation, bias, made)
         self.weight = nn.Parameter(torch.empty(heads, kernel, **made))
         self.reset_kernel()

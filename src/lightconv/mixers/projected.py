@@ -55,7 +55,9 @@ class Projected(Mixer):
     centred. DropConnect acts in training, and in `forward` only.
     """
 
-    settings = ("kernel", "heads", "causal", "glu", "normalize", "dropconnect", "dilation", "bias")
+    settings: tuple[str, ...] = (
+        *("kernel", "heads", "causal", "glu", "normalize", "dropconnect", "dilation", "bias"),
+    )
     packs = True
 
     parts = 1  # widths of the in-projection

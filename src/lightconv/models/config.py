@@ -54,7 +54,6 @@ class _ConvolutionConfig(_Checked):
     glu: bool = False
     normalize: Normalize = "softmax"
     dropconnect: float = 0.0
-    dilation: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +103,8 @@ class HyenaConfig(_Checked):
     """Gated long convolution per group of channels, behind a short one."""
 
     kind: ClassVar[str] = "hyena"
-    heads: int
     kernel: int = 128
+    heads: int = 1
     short: int = 3
 
 

@@ -2,8 +2,9 @@
 
     out = gate_out * activation(conv(gate_in * x) + bias) + x
 
-Bias, activation, output gate and residual are one pass over memory; the rest needs no kernel. A dilated convolution is a plain one of a view: positions that
-are `dilation` apart become rows, those between them heads. A state is a prefix of its sequence.
+Bias, activation, output gate and residual are one pass over memory (csrc/tail.h); the rest needs no
+kernel. A dilated convolution is a plain one of a view: positions that are `dilation` apart become
+rows, those between them heads. A state is a prefix of its sequence.
 """
 
 import ctypes
@@ -71,7 +72,7 @@ class Frame(NamedTuple):
         if tail == (None, None, None, None):
             return out
         if all(runs_here(v) for v in (out, *tail[:3]) if v is not None):
-            return cast(Tensor, _Tail.apply(out, *tail))
+            return cast(Tensor, _Tail.apply(out, *tail))  # type: ignore[no-untyped-call]
         return close_formula(out, *tail)
 
 
@@ -84,7 +85,8 @@ def runs_here(x: Tensor) -> bool:
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     """x for the convolution and x for the residual; their gradients are added in place."""
-    return cast(tuple[Tensor, Tensor], _Fork.apply(x)) if runs_here(x) else (x, x)
+    pair = _Fork.apply(x) if runs_here(x) else (x, x)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], pair)
 
 
 class _Fork(torch.autograd.Function):
@@ -95,7 +97,7 @@ class _Fork(torch.autograd.Function):
         return x.view_as(x), x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
         # The first is new: nothing but the backward pass of a convolution reads that view of x.
         in_place = not torch.is_grad_enabled() and first.is_contiguous()
         return first.add_(second) if in_place else first + second
@@ -127,12 +129,12 @@ class _Tail(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[:4]
         if torch.is_grad_enabled() or native().library is None:
             with torch.enable_grad():
                 # Views: a gate computed from y must not count as a part of y.
-                views = [v if v is None else v.view_as(v) for v in inputs]
+                views: list[Any] = [v if v is None else v.view_as(v) for v in inputs]
                 wanted = [v for v, need in zip(views, needed, strict=True) if need]
                 out = close_formula(*views, ctx.activation)
                 found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))

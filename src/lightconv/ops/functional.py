@@ -27,7 +27,7 @@ from lightconv.ops.frame import step as step_framed
 BACKENDS = ("auto", "reference", "band")
 
 
-class Options(TypedDict, total=False):
+class ConvOptions(TypedDict, total=False):
     """Keywords of the convolutions. Those of the second part are `frame.Frame`, described there.
 
     cu_seqlens    [S + 1]: x is [1, N, D], S sequences laid end to end without padding
@@ -54,45 +54,49 @@ class Options(TypedDict, total=False):
     initial_state: Tensor | None
 
 
-def dynamicconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
+def dynamicconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[ConvOptions]) -> Tensor:
     """Convolution with a kernel per position: out[t] = sum_j weight[t, j] * x[t + j - left].
 
     x       [B, T, D]
     weight  [B, T, H, K]; channel c uses head c // (D / H)
-    options as of `Options`
+    options as of `ConvOptions`
     returns [B, T, D]
     """
     return _convolve("dynamicconv", x, weight, left, False, **options)
 
 
-def dynamicconv_softmax(x: Tensor, logits: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
+def dynamicconv_softmax(
+    x: Tensor, logits: Tensor, left: int, **options: Unpack[ConvOptions]
+) -> Tensor:
     """dynamicconv(x, logits.softmax(-1), left), with the softmax inside the kernel, in float32.
 
     x       [B, T, D]
     logits  [B, T, H, K]
-    options as of `Options`
+    options as of `ConvOptions`
     returns [B, T, D]
     """
     return _convolve("dynamicconv", x, logits, left, True, **options)
 
 
-def lightconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
+def lightconv(x: Tensor, weight: Tensor, left: int, **options: Unpack[ConvOptions]) -> Tensor:
     """Convolution with one kernel per head: out[t] = sum_j weight[j] * x[t + j - left].
 
     x       [B, T, D]
     weight  [H, K]; channel c uses head c // (D / H); H = D is a depthwise convolution
-    options as of `Options`
+    options as of `ConvOptions`
     returns [B, T, D]
     """
     return _convolve("lightconv", x, weight, left, False, **options)
 
 
-def lightconv_softmax(x: Tensor, logits: Tensor, left: int, **options: Unpack[Options]) -> Tensor:
+def lightconv_softmax(
+    x: Tensor, logits: Tensor, left: int, **options: Unpack[ConvOptions]
+) -> Tensor:
     """lightconv(x, logits.softmax(-1), left), with the softmax in float32.
 
     x       [B, T, D]
     logits  [H, K]
-    options as of `Options`
+    options as of `ConvOptions`
     returns [B, T, D]
     """
     x, logits = _autocast(x, logits)
@@ -199,7 +203,7 @@ def dynamicconv_step(
     position the time of x[:, 0]; a tensor [B] if every row has its own
     weight   [B, n, H, K], or logits with `softmax`
     options  `state_indices` [B]: rows of the window that belong to x, whatever their number;
-             dilation, bias, activation, residual, gate_in and gate_out as of `Options`
+             dilation, bias, activation, residual, gate_in and gate_out as of `ConvOptions`
     returns  [B, n, D] and the window to pass next time
 
     The window is updated in place, unless gradients are being recorded.
@@ -264,7 +268,7 @@ def _framed_step(
     inputs = frame.open(x)
     in_place = not _recorded(inputs, window, weight)
     if torch.compiler.is_compiling() and frame.dilation > 1:  # phases fix a dynamic position
-        run = lambda *each: reference.step(*each, *softmax, dilation=frame.dilation)
+        run: Any = lambda *v: reference.step(*v, *softmax or (False,), frame.dilation)
     else:
         run = lambda *each: _step(op, *each, *softmax)
     out, new = step_framed(run, inputs, rows, position, weight, frame.dilation)
