@@ -2,17 +2,24 @@
 
 import io
 import os
+import random
 import select
 import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import count, islice
+from typing import Any
 
 import pytest
+import torch
 
+import lightconv
 from lightconv.data.text import LONGEST_LINE, Notes
 from lightconv.decode import translator
+from lightconv.decode.answer import Answer
+from lightconv.decode.text import TextModel
 from lightconv.decode.translator import LineReader, read_stream, read_windows, windows
+from tests.trained import Trained
 
 
 class Ends:
@@ -129,3 +136,81 @@ def test_stdin_without_and_with_a_descriptor(ends: Ends, monkeypatch: pytest.Mon
     ends.end()
     assert list(found) == []
     sys.stdin.close()
+
+
+@pytest.fixture
+def pairs(copies: Trained) -> TextModel:
+    return lightconv.load(copies.folder)
+
+
+@pytest.mark.parametrize(
+    "options", [{"beam": 3, "n_best": 2}, {"sample": True, "n_best": 2}, {"beam": 1}]
+)
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_texts_join_and_leave_a_running_batch(
+    pairs: TextModel, options: dict[str, Any], quantize: Any
+) -> None:
+    """Texts and score bits are those of each text alone, whenever it joined and who was there."""
+    draw = random.Random(str((options, quantize)))
+    words = [f"w{n}" for n in range(1, 9)]
+    texts = [" ".join(draw.choices(words, k=draw.randrange(0, 9))) for _ in range(20)]
+    options = options | {"quantize": quantize, "max_len_plus": 12, "max_source": 6}
+
+    def alone(number: int) -> Answer:
+        translator = pairs.build_translator(
+            pairs.options(
+                {k: v for k, v in options.items() if k != "sample"}, sample="sample" in options
+            ),
+            warn=lambda text: None,
+        )
+        return translator.answer([(texts[number], "")], number + 1)[0]
+
+    stream = pairs.stream(max_sentences=5, **options)
+    stream._translator.warn = lambda text: None
+    keys, found, waiting = dict[int, int](), dict[int, Answer](), list(range(20))
+    while waiting or stream:
+        for _ in range(min(len(waiting), draw.choice([0, 0, 1, 3]))):
+            number = waiting.pop()
+            keys[stream.put(texts[number], number=number + 1)] = number
+        found |= {keys[key]: answer for key, answer in stream.advance()}
+    for number in range(20):
+        expected = alone(number)
+        assert found[number].outputs == expected.outputs, texts[number]
+        assert found[number].parts == expected.parts
+
+
+def test_a_bad_text_leaves_the_others_alone(pairs: TextModel) -> None:
+    stream = pairs.stream(beam=2, max_len_plus=9, strict=True, max_source=8)
+    said = list[str]()
+    kept = stream.put("w1 w2 w3", on_token=said.append)
+    bad = stream.put("w1 \ud800")
+    long = stream.put(" ".join(["w1"] * 30))
+    gone, never = stream.put("w4 w5"), stream.put("w4")
+    stream.cancel(never)
+    found = dict(stream.advance())
+    stream.cancel(gone)
+    while stream:
+        found |= dict(stream.advance())
+    assert set(found) == {kept, bad, long}
+    assert (
+        found[kept].outputs
+        == next(iter(pairs.answers(["w1 w2 w3"], beam=2, max_len_plus=9))).outputs
+    )
+    assert not found[bad].outputs and "surrogate" in found[bad].error
+    assert "30 tokens, expected at most 8" in found[long].error
+    assert said[-1].startswith(found[kept].text) or found[kept].text.startswith(said[-1])
+    assert found[bad].plain()["error"] == found[bad].error
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_callers_change_no_answer(pairs: TextModel, threads: int) -> None:
+    before = torch.get_num_threads()
+    texts = [" ".join(f"w{n % 9 + 1}" for n in range(k % 7)) for k in range(40)]
+    expected = [next(iter(pairs.answers([text]))).outputs for text in texts]
+    try:
+        torch.set_num_threads(threads)
+        found = [answer.outputs for answer in pairs.answers(texts, max_sentences=4)]
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found == expected

@@ -48,6 +48,7 @@ class Answer(NamedTuple):
     seconds: float = 0.0  # time of its batch, or its batches
     sentences: int = 0  # texts, or parts, in its batch; the most of several batches
     read: tuple[str, ...] = ()  # tokens of the text without EOS: alignments refer to them
+    error: str = ""  # the reason why a text of a stream has no outputs
 
     @property
     def text(self) -> str:
@@ -58,6 +59,8 @@ class Answer(NamedTuple):
         found: dict[str, Any] = {"line": self.line, "source": self.source, "text": ""}
         if self.outputs:
             found |= self.outputs[0].plain()
+        if self.error:
+            found["error"] = self.error
         if len(self.outputs) > 1:
             found["outputs"] = [output.plain() for output in self.outputs]
         if self.outputs and self.outputs[0].alignment is not None:

@@ -218,7 +218,9 @@ class Running(Generic[S]):
         """Sentences that begin now; `rules` are theirs, of this time."""
         B, W, starts = len(first), self.choice.width, self.choice.starts
         if starts > 1:
-            state = self.reorder(state, torch.arange(B, device=first.device).repeat_interleave(starts))
+            state = self.reorder(
+                state, torch.arange(B, device=first.device).repeat_interleave(starts)
+            )
         totals = first.new_zeros(B, W, dtype=torch.float64)
         totals[:, starts:] = -torch.inf
         words = first[:, None].expand(B, W)
@@ -315,7 +317,9 @@ class Running(Generic[S]):
         """Moves state and past to the hypotheses of `live`, of those sentences that stay."""
         if stays is not None:
             kept = torch.tensor(stays, device=live.words.device).nonzero()[:, 0]
-            self.sentences = [each for each, stay in zip(self.sentences, stays, strict=True) if stay]
+            self.sentences = [
+                each for each, stay in zip(self.sentences, stays, strict=True) if stay
+            ]
             live = Live(*(each[kept] for each in live))
             self.rules.take(kept)
         if not self.sentences:

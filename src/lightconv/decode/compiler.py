@@ -59,7 +59,14 @@ class Program:
         return self.buffers[name, size]
 
     def mix(
-        self, op: str, x: Buffer, to: Buffer, kept: Buffer, ring: int | None, causal: bool, **how: Any
+        self,
+        op: str,
+        x: Buffer,
+        to: Buffer,
+        kept: Buffer,
+        ring: int | None,
+        causal: bool,
+        **how: Any,
     ) -> None:
         """An instruction along time; a causal one remembers `kept` of `ring` positions or all."""
         self.emit(op, x, to, memory=len(self.memories) if causal else 0, **how)

@@ -134,7 +134,9 @@ class EngineState:
         if other.max_len > self.max_len or rows > self.slots:
             self.resize(max(self.max_len, other.max_len), max(self.slots, rows))
         self.sentences = torch.cat([self.sentences, other.sentences + len(used)])
-        self.ancestors = torch.cat([self.ancestors, self.ancestors.new_zeros(rows - own, self.span)])
+        self.ancestors = torch.cat(
+            [self.ancestors, self.ancestors.new_zeros(rows - own, self.span)]
+        )
         self._adopt(other, own)
         self.positions = torch.cat([self.positions, other.positions])
 
@@ -146,7 +148,9 @@ class EngineState:
         taken = torch.zeros(len(ago), self.slots + 1, dtype=torch.bool)
         mine = self.ancestors[:own, (self.time - ago) % self.span].long()  # [own, A]
         taken.scatter_(1, mine.where(self.positions[:, None] >= ago, self.slots).T, True)
-        free = taken[:, :-1].byte().argsort(dim=1, stable=True)[:, : len(other.positions)]  # [A, new]
+        free = (
+            taken[:, :-1].byte().argsort(dim=1, stable=True)[:, : len(other.positions)]
+        )  # [A, new]
         self.ancestors[own:, (self.time - ago) % self.span] = free.T.int()
         theirs = other.ancestors[:, (other.time - ago) % other.span].long()
         for new, old in zip(self.histories, other.histories, strict=True):

@@ -110,7 +110,9 @@ class Rules:
     def join(self, other: "Rules") -> None:
         """Those of another for its sentences, behind these."""
         wide = max(self.prefix.shape[1], other.prefix.shape[1])
-        both = (F.pad(each, (0, wide - each.shape[1]), value=-1) for each in (self.prefix, other.prefix))
+        both = (
+            F.pad(each, (0, wide - each.shape[1]), value=-1) for each in (self.prefix, other.prefix)
+        )
         self.prefix = torch.cat(list(both))
         for name in ("begin", "max_len", "min_len", "seeds"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))

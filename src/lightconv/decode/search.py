@@ -123,7 +123,9 @@ class ModelSearch:
                 least,
                 (PAD,) if decode.allow_unknown else (PAD, UNK),
                 decode.block_ngrams,
-                [each.prefix for each in requests] if any(each.prefix for each in requests) else None,
+                [each.prefix for each in requests]
+                if any(each.prefix for each in requests)
+                else None,
                 running.time,
             )
             if self.options.sampling is not None:
@@ -289,7 +291,9 @@ def search_batches(
             yield Searched(row, hypotheses, number, seconds, len(rows))
 
 
-def _share(search: ModelSearch, requests: list[Request], options: TextOptions) -> Iterator[Searched]:
+def _share(
+    search: ModelSearch, requests: list[Request], options: TextOptions
+) -> Iterator[Searched]:
     """The results of all requests as they come, from several callers of one thread each."""
     threads = torch.get_num_threads()
     callers = search.backend.callers(len(requests), search.options.decode.beam)

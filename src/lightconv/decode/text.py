@@ -23,7 +23,7 @@ from lightconv.decode.backend import Backend, Model, choose_backend
 from lightconv.decode.options import Options, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
-from lightconv.decode.translator import Translator
+from lightconv.decode.translator import TextStream, Translator
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
@@ -45,12 +45,12 @@ class TextModel:
         self.folder = folder.path
         self.pairs = folder.pairs
         self.tables = folder.tables
-        # The last backend, and the options and parameters it was made for.
-        self._backend: tuple[Any, Backend] | None = None
+        # Backends by options, and the parameters they were made for.
+        self._backends: tuple[list[Any], dict[Any, Backend]] = [], {}
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copy and pickle; a backend holds addresses and is made anew."""
-        return self.__dict__ | {"_backend": None}
+        return self.__dict__ | {"_backends": ([], {})}
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.model(*inputs)
@@ -113,6 +113,12 @@ class TextModel:
         chosen = self.options(options, sample=sample)
         return self.build_translator(chosen, ensemble).answers(texts, prefixes)
 
+    def stream(
+        self, *, sample: bool = False, ensemble: "Sequence[TextModel]" = (), **options: Any
+    ) -> TextStream:
+        """Texts that join a running batch one by one, with an answer or an error each."""
+        return TextStream(self.build_translator(self.options(options, sample=sample), ensemble))
+
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
         decode = read_decode(self.folder, self.tables, self.model.config)
@@ -140,15 +146,18 @@ class TextModel:
     def _find_backend(
         self, models: Sequence[Model], options: Options, tell: Callable[[str], None]
     ) -> Backend:
-        """The last backend, as long as no parameter has changed."""
+        """The backend of those options, as long as no parameter has changed."""
         versions = [
             (each.data_ptr(), each._version) for model in models for each in model.parameters()
         ]
         text, coverage = options.text, options.decode.coverage
-        key = (text.engine, text.quantize, coverage > 0.0, versions)
-        if self._backend is None or self._backend[0] != key:
-            self._backend = key, choose_backend(models, options, tell=tell)
-        return self._backend[1]
+        key = (text.engine, text.quantize, coverage > 0.0, len(models))
+        known = self._backends  # in one assignment: another thread sees the old ones or the new
+        if known[0] != versions:
+            known = self._backends = versions, {}
+        if key not in known[1]:
+            known[1][key] = choose_backend(models, options, tell=tell)
+        return known[1][key]
 
     def score(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, **options: Any

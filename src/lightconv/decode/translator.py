@@ -23,7 +23,7 @@ from lightconv.data.vocabulary import BOS, EOS, PAD
 from lightconv.decode.answer import Alignment, Answer, Output, cut, join_outputs
 from lightconv.decode.beam import Hypothesis
 from lightconv.decode.options import TextOptions
-from lightconv.decode.search import Ids, Search, Searched, search_batches
+from lightconv.decode.search import Ids, ModelSearch, Search, Searched, Stream, search_batches
 
 # Languages without spaces between sentences.
 UNSPACED = ("zh", "ja", "th")
@@ -119,7 +119,11 @@ class Translator:
             if waiting[lines[searched.row]] == 0:
                 done += 1
                 self.show(done)
-        parts = [found[row] for row in range(len(queue))]
+        return self.finish(readings, [found[row] for row in range(len(queue))])
+
+    def finish(self, readings: Sequence[Reading], parts: Sequence[Searched]) -> list[Answer]:
+        """Answers from the results of all parts of all texts."""
+        sources = [ids for reading in readings for ids in reading.parts]
         alignments, rest = self._alignments(sources, parts), iter(parts)
         return [
             self._answer(reading, list(islice(rest, len(reading.parts))), alignments)
@@ -195,22 +199,116 @@ class Translator:
             read=tuple(self._read_tokens.decode(read)),
         )
 
+    def text(self, ids: Ids) -> str:
+        """The text of an output, or of its beginning."""
+        if self.options.subwords:
+            kept = [token for token in ids if token not in (BOS, PAD, EOS)]
+            return " ".join(self._tokens.decode(kept)).translate(CONTROLS)
+        return self.pipeline.decode(self._target, ids).translate(CONTROLS)
+
     def _output(self, source: Ids, found: Hypothesis, alignment: Alignment | None) -> Output:
         ids = [*source, *found.tokens] if self.continues else found.tokens
-        if self.options.subwords:
-            text = " ".join(
-                self._tokens.decode([token for token in ids if token not in (BOS, PAD, EOS)])
-            )
-        else:
-            text = self.pipeline.decode(self._target, ids)
         return Output(
-            text=text.translate(CONTROLS),
+            text=self.text(ids),
             score=found.score,
             ids=found.tokens,
             tokens=self._tokens.decode(found.tokens),
             logprobs=found.logprobs,
             alignment=alignment,
         )
+
+
+class TextStream:
+    """Texts answered as they come: each joins the running batch, and leaves it when it is done.
+
+    A text that cannot be read or answered has an answer with `error`; the others go on. Belongs to
+    one thread.
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+        assert isinstance(translator.search, ModelSearch)
+        options = translator.options
+        self._stream = Stream(translator.search, options.max_sentences, options.max_tokens)
+        self._open: dict[int, tuple[Reading, dict[int, Searched]]] = {}
+        self._done: list[tuple[int, Answer]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Texts without an answer so far."""
+        return len(self._open) + len(self._done)
+
+    def put(
+        self,
+        text: str,
+        prefix: str = "",
+        *,
+        number: int = 1,
+        on_token: Callable[[str], None] | None = None,
+    ) -> int:
+        """Adds a text and returns its key.
+
+        number    of the text: random outputs depend on it
+        on_token  called after each step with the best output so far (of the part that is searched)
+        """
+        key = self._count = self._count + 1
+        self._open[key] = Reading(number, text, []), {}
+        try:
+            reading = self._translator.read(text, number, prefix)
+            self._open[key] = reading, {}
+            for part, ids in enumerate(reading.parts):
+                self._stream.put((key, part), ids, number, reading.prefix if part == 0 else ())
+                if on_token is not None:
+                    told = partial(self._tell, on_token)
+                    self._stream.on_token[key, part] = told
+        except ValueError as error:
+            self._fail(key, error)
+        else:
+            self._finish(key)
+        return key
+
+    def _tell(self, on_token: Callable[[str], None], key: object, ids: list[int]) -> None:
+        on_token(self._translator.text(ids))
+
+    def cancel(self, key: int) -> None:
+        """The text leaves without an answer, at the next step at the latest."""
+        reading, _ = self._open.pop(key, (Reading(1, "", []), {}))
+        self._done = [each for each in self._done if each[0] != key]
+        self._drop(key, reading)
+
+    def _drop(self, key: int, reading: Reading) -> None:
+        parts = [(key, part) for part in range(len(reading.parts))]
+        self._stream.cancel(*parts)
+        for part in parts:
+            self._stream.on_token.pop(part, None)
+
+    def _fail(self, key: int, error: ValueError) -> None:
+        reading, _ = self._open.pop(key)
+        self._drop(key, reading)
+        answer = Answer(reading.line, reading.text, [], parts=0, error=str(error))
+        self._done.append((key, answer))
+
+    def _finish(self, key: int) -> None:
+        reading, found = self._open[key]
+        if len(found) == len(reading.parts):
+            del self._open[key]
+            parts = [found[part] for part in range(len(found))]
+            self._done.append((key, self._translator.finish([reading], parts)[0]))
+
+    def advance(self) -> list[tuple[int, Answer]]:
+        """One step of the running batch; keys and answers of what is done, in no order."""
+        for searched in self._stream.advance():
+            key, part = searched.row
+            self._stream.on_token.pop(searched.row, None)
+            if key in self._open:  # another part may have failed
+                try:
+                    searched.check(self._open[key][0].line)
+                    self._open[key][1][part] = searched
+                    self._finish(key)
+                except ValueError as error:
+                    self._fail(key, error)
+        done, self._done = self._done, []
+        return done
 
 
 def encode_line(pipeline: Pipeline, side: int, text: str, line: int) -> list[int]:
