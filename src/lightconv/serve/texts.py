@@ -1,8 +1,10 @@
 """Texts in pieces that models read well, HTML whose tags stay, words and their alignment."""
 
 import html
+import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,6 +138,27 @@ def join(pieces: Sequence[Piece], answers: Sequence[str], *, markup: bool) -> st
     return "".join(found)
 
 
+@lru_cache(maxsize=64)
+def _pipeline(folder: str) -> Any:
+    from lightconv.data.pipeline import Pipeline
+    from lightconv.models.folder import ModelFolder
+
+    return Pipeline.load(ModelFolder(folder).path)
+
+
+def guess(text: str, folders: dict[str, str]) -> dict[str, float]:
+    """Share of belief in each language: the fewer tokens its model reads a text in, the more."""
+    from lightconv.data.vocabulary import UNK
+
+    costs = {}
+    for language, folder in folders.items():
+        ids = _pipeline(folder).encode(0, [text])[0]
+        costs[language] = sum(4.0 if token == UNK else 1.0 for token in ids) / max(1, len(text))
+    least = min(costs.values())
+    weights = {language: math.exp(-40 * (cost - least)) for language, cost in costs.items()}
+    return {language: weight / sum(weights.values()) for language, weight in weights.items()}
+
+
 # --- in a worker ----------------------------------------------------------------------------------
 
 
@@ -153,6 +176,10 @@ def result(model: "TextModel", work: "Work", answer: "Answer") -> dict[str, Any]
         for each in answer.outputs
     ]
     found: dict[str, Any] = {"outputs": outputs}
+    if not model.pairs:
+        found["read"] = len(model.pipeline.encode(0, [work.text])[0])
+        for plain, each in zip(outputs, answer.outputs, strict=True):
+            plain["completion"] = model.pipeline.decode(0, each.ids)
     if work.kind == "words" and answer.outputs and answer.outputs[0].alignment is not None:
         found |= _words(model, work.text, answer)
     return found
