@@ -34,13 +34,15 @@ def main(argv: Sequence[str]) -> int:
     if arguments.api_key_file is not None:
         key = Path(arguments.api_key_file).read_text().partition("\n")[0].strip()
         if len(key) < 8:
-            raise ValueError(f"{arguments.api_key_file}: a key of {len(key)} characters, expected 8")
+            raise ValueError(
+                f"{arguments.api_key_file}: a key of {len(key)} characters, expected 8"
+            )
     elif not local:
         raise ValueError(
             f"--host {arguments.host} is open to others, expected --api-key-file FILE with it. "
             "127.0.0.1 needs none"
         )
-    workers = arguments.workers or len(os.sched_getaffinity(0))
+    workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
     if not 1 <= workers <= 1024:
         raise ValueError(f"--workers {workers}, expected 1 to 1024")
     try:
@@ -50,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'lightconv[serve]'") from None
     models = [describe_model(path) for path in arguments.model]
-    for what in ([each.name for each in models], [m[2:] for m in models if m.kind == "translation"]):
+    for what in (
+        [each.name for each in models],
+        [m[2:] for m in models if m.kind == "translation"],
+    ):
         if twice := [each for each in what if what.count(each) > 1]:
             raise ValueError(f"two models for {twice[0]}, expected one. Rename a folder")
     sock = listen(arguments.host, arguments.port)
@@ -72,8 +77,10 @@ def main(argv: Sequence[str]) -> int:
             host, port = sock.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
             for each in models:
-                what = f"{each.source} to {each.target}" if each.target else "completions"
-                tell(f"{each.name}: {each.kind}, {what}")
+                languages = (
+                    f", {each.source} to {each.target}" if each.kind == "translation" else ""
+                )
+                tell(f"{each.name}: {each.kind}{languages}")
             tell(f"serving on http://{host}:{port} with {workers} workers; Ctrl-C ends")
             await Server(app).serve(sockets=[sock])
         finally:

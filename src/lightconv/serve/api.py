@@ -121,7 +121,9 @@ ROUTES: dict[str, tuple[str, str, Schema | None, Schema]] = {
             echo={"type": "boolean"},
             user={"type": "string"},
         ),
-        _object(("id", "object", "choices"), choices={"type": "array", "items": {"type": "object"}}),
+        _object(
+            ("id", "object", "choices"), choices={"type": "array", "items": {"type": "object"}}
+        ),
     ),
     "/v1/models": (
         "get",
@@ -177,7 +179,9 @@ def check(value: Any, schema: Schema, name: str = "the body") -> Any:
             raise ValueError(f"{name} is {value:g}, expected {least:g} to {most:g}")
     elif kind == "array":
         if len(value) > schema.get("maxItems", len(value)):
-            raise ValueError(f"{name} has {len(value)} items, expected at most {schema['maxItems']}")
+            raise ValueError(
+                f"{name} has {len(value)} items, expected at most {schema['maxItems']}"
+            )
         return [check(each, schema["items"], f"{name}[{i}]") for i, each in enumerate(value)]
     elif kind == "object":
         for each in schema.get("required", ()):

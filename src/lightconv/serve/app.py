@@ -61,7 +61,7 @@ def describe_model(path: str) -> Served:
     if not folder.pairs:
         return Served(name, path, "completion")
     task = folder.tables.get("task", {})
-    languages = [str(task.get(side, "")) for side in ("source_lang", "target_lang")]
+    languages = [str(task.get(side) or "") for side in ("source_lang", "target_lang")]
     if not all(languages) and (folder.path / PIPELINE_FILE).exists():
         sides = read_plain(folder.path / PIPELINE_FILE).get("sides", [])
         languages = [str(side.get("lang", "")) for side in sides] or languages
@@ -126,11 +126,15 @@ class App:
                 sorted({code for pair in self.pairs for code in pair}), dict.fromkeys(self.models)
             ),
         }
-        routes = [Route(path, self._posted(path, each), methods=["POST"]) for path, each in post.items()]
+        routes = [
+            Route(path, self._posted(path, each), methods=["POST"]) for path, each in post.items()
+        ]
         routes += [Route(path, self._got(each), methods=["GET"]) for path, each in get.items()]
         routes += [Route(path, self._static, methods=["GET"]) for path in PAGE]
         routes.append(Route("/metrics", self._metrics, methods=["GET"]))
-        self._starlette = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
+        self._starlette = Starlette(
+            routes=routes, exception_handlers={404: _missing, 405: _missing}
+        )
 
     # --- every request
 
@@ -148,7 +152,10 @@ class App:
                 if self.draining or status in (408, 413):
                     extra.append((b"connection", b"close"))
                 if origin and origin in self.origins:
-                    extra += [(b"access-control-allow-origin", origin.encode()), (b"vary", b"origin")]
+                    extra += [
+                        (b"access-control-allow-origin", origin.encode()),
+                        (b"vary", b"origin"),
+                    ]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 

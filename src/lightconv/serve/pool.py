@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -337,7 +336,3 @@ class Desk:
                     self.news.append((place, kind, value))
         news, self.news = self.news, []
         return news
-
-
-def seconds_since(begin: float) -> float:
-    return time.perf_counter() - begin
