@@ -20,7 +20,7 @@ from lightconv.config import read_plain
 from lightconv.data.pipeline import PIPELINE_FILE
 from lightconv.models.folder import ModelFolder
 from lightconv.serve.api import MOST_CHARACTERS, ROUTES, check, describe, parse_body
-from lightconv.serve.pool import Full, Job, Pool, Work
+from lightconv.serve.pool import FullError, Job, Pool, Work
 from lightconv.serve.texts import Piece, join, split_html, split_text
 
 MOST_BYTES = 1 << 20  # of a body
@@ -73,7 +73,7 @@ def describe_model(path: str) -> Served:
     return Served(name, path, "translation", source, target)
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """An answer other than 200."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -199,9 +199,9 @@ class App:
                     self._authorize(request, fields, openai)
                     fields = check(fields, schema)
                 except ValueError as error:
-                    raise Refusal(400, str(error)) from None
+                    raise RefusedError(400, str(error)) from None
                 return await handler(request, fields)
-            except Refusal as error:
+            except RefusedError as error:
                 return _error(error.status, error.message, openai)
 
         return answer
@@ -212,9 +212,11 @@ class App:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         given = given or str(fields.get("api_key") or "")
         if not given:
-            raise Refusal(401 if openai else 400, "a key is needed: api_key, or a Bearer header")
+            raise RefusedError(
+                401 if openai else 400, "a key is needed: api_key, or a Bearer header"
+            )
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self.key.encode()):
-            raise Refusal(401 if openai else 403, "the key is not the right one")
+            raise RefusedError(401 if openai else 403, "the key is not the right one")
 
     def _got(self, make: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -238,11 +240,11 @@ class App:
             await asyncio.wait((results, gone), timeout=self.seconds, return_when="FIRST_COMPLETED")
             if not results.done():
                 self.pool.cancel(jobs)
-                raise Refusal(503, f"no answer within {self.seconds:g} s")
+                raise RefusedError(503, f"no answer within {self.seconds:g} s")
             return list(results.result())
         except ValueError as error:
             self.pool.cancel(jobs)
-            raise Refusal(400, _own_words(error)) from None
+            raise RefusedError(400, _own_words(error)) from None
         finally:
             results.cancel()
             gone.cancel()
@@ -250,8 +252,8 @@ class App:
     def _put(self, works: Sequence[Work]) -> list[Job]:
         try:
             jobs = self.pool.put(works)
-        except Full:
-            raise Refusal(429, "too many requests, try again in a second") from None
+        except FullError:
+            raise RefusedError(429, "too many requests, try again in a second") from None
         for work in works:
             self.texts[work.model] += 1
         return jobs
@@ -291,9 +293,9 @@ class App:
             return self.pairs[source, target]
         sources = sorted({each for each, _ in self.pairs})
         if source not in sources:
-            raise Refusal(400, f"{source} is not supported as a source: {', '.join(sources)}")
+            raise RefusedError(400, f"{source} is not supported as a source: {', '.join(sources)}")
         targets = sorted(each for other, each in self.pairs if other == source)
-        raise Refusal(400, f"{source} to {target} is not supported: {', '.join(targets)}")
+        raise RefusedError(400, f"{source} to {target} is not supported: {', '.join(targets)}")
 
     def _find_model(self, name: str, kind: str) -> Served:
         fits = [each for each in self.models.values() if each.kind == kind]
@@ -302,7 +304,7 @@ class App:
         if not name and fits:
             return fits[0]
         names = ", ".join(each.name for each in fits) or "none"
-        raise Refusal(400, f"no such model for this, there are: {names}")
+        raise RefusedError(400, f"no such model for this, there are: {names}")
 
     async def translate(self, request: Request, fields: dict[str, Any]) -> Response:
         source, q = fields["source"], fields["q"]
@@ -342,7 +344,7 @@ class App:
 
     async def kernels(self, request: Request, fields: dict[str, Any]) -> Response:
         if fields["model"] not in self.models:
-            raise Refusal(400, f"no such model, there are: {', '.join(self.models)}")
+            raise RefusedError(400, f"no such model, there are: {', '.join(self.models)}")
         (found,) = await self._run(request, [Work(fields["model"], fields["q"], kind="kernels")])
         return JSONResponse(found)
 
@@ -352,7 +354,7 @@ class App:
     def _guess(self, text: str) -> list[dict[str, Any]]:
         """Source languages by how few unknown and short subwords their models read a text in."""
         if not self.pairs:
-            raise Refusal(400, "no model of this server translates")
+            raise RefusedError(400, "no model of this server translates")
         from lightconv.serve.texts import guess
 
         folders = {source: model.folder for (source, _), model in self.pairs.items()}
@@ -368,7 +370,7 @@ class App:
         prompts = [given] if isinstance(given, str) else given
         for name in ("best_of", "logit_bias", "suffix", "presence_penalty", "frequency_penalty"):
             if fields.get(name):
-                raise Refusal(400, f"{name} is not supported")
+                raise RefusedError(400, f"{name} is not supported")
         most, n = fields.get("max_tokens", 16), fields.get("n", 1)
         warm = fields.get("temperature", 1.0)
         options: dict[str, Any] = {"max_len_ratio": 0.0, "max_len_plus": most + 1, "min_len": 1}
@@ -378,7 +380,7 @@ class App:
             options |= {"top_p": float(fields.get("top_p", 1.0)), "seed": fields.get("seed", 0)}
         streamed = fields.get("stream", False)
         if streamed and (n > 1 or len(prompts) > 1):
-            raise Refusal(400, "stream is for one prompt and n = 1")
+            raise RefusedError(400, "stream is for one prompt and n = 1")
         stops = fields.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
         chosen = tuple(sorted(options.items()))
@@ -516,7 +518,7 @@ async def _read(request: Request) -> bytes:
                 break
         else:
             return body
-    raise Refusal(413, f"the body is longer than {MOST_BYTES} bytes")
+    raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
 
 
 async def _gone(request: Request) -> None:

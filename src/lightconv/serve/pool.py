@@ -29,7 +29,7 @@ STREAMS = 8
 START_LIMIT = 300.0
 
 
-class Full(Exception):
+class FullError(Exception):
     """The queue has no room."""
 
 
@@ -98,9 +98,9 @@ class Pool:
             worker.kill()
 
     def put(self, works: Sequence[Work]) -> list[Job]:
-        """Queues all of the works, or raises Full."""
+        """Queues all of the works, or raises FullError."""
         if len(self._queue) + len(works) > self.most:
-            raise Full
+            raise FullError
         jobs = []
         for work in works:
             self._keys += 1
