@@ -52,12 +52,12 @@ def main(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'lightconv[serve]'") from None
     models = [describe_model(path) for path in arguments.model]
-    for what in (
-        [each.name for each in models],
-        [m[2:] for m in models if m.kind == "translation"],
-    ):
+    pairs = [f"{m.source} to {m.target}" for m in models if m.kind == "translation"]
+    for what in ([each.name for each in models], pairs):
         if twice := [each for each in what if what.count(each) > 1]:
-            raise ValueError(f"two models for {twice[0]}, expected one. Rename a folder")
+            raise ValueError(
+                f"two models for {twice[0]}, expected one. Rename a folder, or omit it"
+            )
     sock = listen(arguments.host, arguments.port)
     options = {"quantize": arguments.quantize}
     folders = {each.name: str(Path(each.folder).resolve()) for each in models}

@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 MOST_TEXTS = 128  # of a request
 MOST_CHARACTERS = 20_000  # of a text
 MOST_TOKENS = 1024  # of a completion
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
     "number": (int, float),
@@ -169,6 +169,8 @@ def check(value: Any, schema: Schema, name: str = "the body") -> Any:
             value = int(value) if kind == "integer" else float(value)
         except ValueError:
             raise ValueError(f"{name} is {value[:40]!r}, expected a number") from None
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not _fits(value, schema):
         raise ValueError(f"{name} is a {type(value).__name__}, expected {kind}")
     if kind == "string":
@@ -213,8 +215,8 @@ def _fits(value: Any, schema: Schema) -> bool:
     return isinstance(value, kind) and not is_flag
 
 
-def describe(languages: list[str], models: dict[str, str]) -> Schema:
-    """The OpenAPI document. languages: those of /translate; models: names by kind of use."""
+def describe(pairs: list[tuple[str, str]], models: dict[str, list[str]]) -> Schema:
+    """The OpenAPI document. pairs: languages of /translate; models: names by path."""
     paths: Schema = {}
     for path, (method, about, request, response) in ROUTES.items():
         error = OPENAI_ERROR if path.startswith("/v1/") else PLAIN_ERROR
@@ -237,9 +239,10 @@ def describe(languages: list[str], models: dict[str, str]) -> Schema:
         if request is not None:
             fields = dict(request["properties"])
             if "source" in fields:
-                fields["source"] = fields["target"] = {"type": "string", "enum": languages}
-            if "model" in fields:
-                fields["model"] = {"type": "string", "enum": sorted(models)}
+                for name, each in zip(("source", "target"), zip(*pairs, strict=True), strict=False):
+                    fields[name] = {"type": "string", "enum": sorted(set(each))}
+            if path in models:
+                fields["model"] = {"type": "string", "enum": models[path]}
             body = {"application/json": {"schema": {**request, "properties": fields}}}
             paths[path][method]["requestBody"] = {"required": True, "content": body}
     info = {"title": "lightconv", "version": __version__}

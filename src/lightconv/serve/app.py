@@ -122,9 +122,7 @@ class App:
             "/health": lambda: {"status": "ok"},
             "/frontend/settings": self.settings,
             "/v1/models": self.list_models,
-            "/openapi.json": lambda: describe(
-                sorted({code for pair in self.pairs for code in pair}), dict.fromkeys(self.models)
-            ),
+            "/openapi.json": self.describe,
         }
         routes = [
             Route(path, self._posted(path, each), methods=["POST"]) for path, each in post.items()
@@ -398,7 +396,7 @@ class App:
             body = self._stream(job, head, prompts[0], echo, stops, most, usage)
             return StreamingResponse(body, media_type="text/event-stream")
         results = await self._run(request, works)
-        choices = []
+        choices: list[dict[str, Any]] = []
         for prompt, found in zip(prompts, results, strict=True):
             for output in found["outputs"]:
                 text, ended = _cut(_joined(prompt, output["completion"]), stops)
@@ -447,6 +445,14 @@ class App:
             self.pool.cancel([job])
 
     # --- what there is
+
+    def describe(self) -> dict[str, Any]:
+        kinds = {"/summarize": "summary", "/v1/completions": "completion"}
+        names = {
+            path: [each.name for each in self.models.values() if each.kind == kind]
+            for path, kind in kinds.items()
+        }
+        return describe(sorted(self.pairs), names | {"/kernels": list(self.models)})
 
     def languages(self) -> list[dict[str, Any]]:
         codes = sorted({code for pair in self.pairs for code in pair})

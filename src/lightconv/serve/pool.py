@@ -71,7 +71,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._queue: deque[Job] = deque()
         self._keys = 0
-        self._closed = False
+        self._started = self._closed = False
 
     @property
     def waiting(self) -> int:
@@ -91,6 +91,7 @@ class Pool:
         except BaseException:
             self.close()
             raise
+        self._started = True
 
     def close(self) -> None:
         self._closed = True
@@ -124,6 +125,7 @@ class Pool:
                 raise ValueError(value)
             if kind == "done":
                 return value
+        raise AssertionError("events end with a result")
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Jobs that nobody waits for leave."""
@@ -161,7 +163,7 @@ class Pool:
         """Replaces a worker; its texts go back to the front of the queue."""
         if self._closed or worker not in self._workers:
             return
-        if not worker.ready.done():
+        if not self._started:
             worker.started("error", "a worker process ended while it loaded the models")
             return
         self.restarts += 1

@@ -229,6 +229,8 @@ def kernels(model: "TextModel", text: str) -> dict[str, Any]:
     import torch
 
     tokens = torch.tensor([ids])
-    run = model.model.encode if model.pairs else model.model.features
-    found = dynamic_kernels(model.model, lambda: run(tokens))
+    one: Any = model.model
+    found = dynamic_kernels(
+        one, lambda: one.encode(tokens) if model.pairs else one.features(tokens)
+    )
     return {"tokens": source.decode(ids), "layers": found}
