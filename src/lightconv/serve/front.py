@@ -18,7 +18,7 @@ LINGER = 1.0
 DRAIN = 10
 CONNECTIONS = 4096
 _REFUSED = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"connection: close\r\ncontent-length: 0\r\n\r\n"
+_REFUSED += b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Protocol(HttpToolsProtocol):
