@@ -233,6 +233,7 @@ class App:
         """Results of all; a client that leaves, or waits too long, cancels them."""
         jobs = self._put(works)
         results = asyncio.gather(*(self.pool.result(job) for job in jobs))
+        results.add_done_callback(lambda done: done.cancelled() or done.exception())
         gone = asyncio.ensure_future(_gone(request))
         try:
             await asyncio.wait((results, gone), timeout=self.seconds, return_when="FIRST_COMPLETED")

@@ -56,6 +56,7 @@ class Job:
     events: "asyncio.Queue[tuple[str, Any]]" = field(default_factory=asyncio.Queue)
     worker: "_Worker | None" = None
     deaths: int = 0
+    cancelled: bool = False
 
 
 class Pool:
@@ -69,13 +70,14 @@ class Pool:
         self._start = (models, options)
         self._count = workers
         self._workers: list[_Worker] = []
-        self._queue: deque[Job] = deque()
+        # What waits, by request: they take turns, so that a long one does not stop the others.
+        self._queue: deque[deque[Job]] = deque()
         self._keys = 0
         self._started = self._closed = False
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self._queue))
 
     @property
     def running(self) -> int:
@@ -100,13 +102,13 @@ class Pool:
 
     def put(self, works: Sequence[Work]) -> list[Job]:
         """Queues all of the works, or raises FullError."""
-        if len(self._queue) + len(works) > self.most:
+        if self.waiting + len(works) > self.most:
             raise FullError
         jobs = []
         for work in works:
             self._keys += 1
             jobs.append(Job(work, self._keys))
-        self._queue.extend(jobs)
+        self._queue.append(deque(jobs))
         self._deal()
         return jobs
 
@@ -130,25 +132,30 @@ class Pool:
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Jobs that nobody waits for leave."""
         for job in jobs:
-            if job.worker is not None:
-                if job.worker.jobs.pop(job.key, None) is not None:
-                    job.worker.send(("cancel", job.key))
-            elif job in self._queue:
-                self._queue.remove(job)
+            job.cancelled = True
+            if job.worker is not None and job.worker.jobs.pop(job.key, None) is not None:
+                job.worker.send(("cancel", job.key))
+        self._queue = deque(
+            group
+            for each in self._queue
+            if (group := deque(job for job in each if not job.cancelled))
+        )
         self._deal()
 
     def _deal(self) -> None:
         """Gives what waits to the workers that have the least."""
         while self._queue and not self._closed:
-            job = self._queue[0]
+            job = self._queue[0][0]
             open_ = [each for each in self._workers if each.open]
             if job.deaths >= DEATHS:  # it may be the reason: alone
                 open_ = [each for each in open_ if not each.jobs]
             if not open_:
                 return
             worker = min(open_, key=lambda each: len(each.jobs))
-            self._queue.popleft()
-            worker.take(job)
+            worker.take(self._queue[0].popleft())
+            self._queue.rotate(-1)
+            if not self._queue[-1]:
+                self._queue.pop()
 
     def heard(self, worker: "_Worker", messages: list[tuple[int, str, Any]]) -> None:
         for key, kind, value in messages:
@@ -174,7 +181,7 @@ class Pool:
             if job.deaths > DEATHS:
                 job.events.put_nowait(("error", "the decoder ended three times with this text"))
             else:
-                self._queue.appendleft(job)
+                self._queue.appendleft(deque((job,)))
         self._deal()
 
 
