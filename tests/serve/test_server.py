@@ -227,7 +227,7 @@ def test_raw_attacks_end(server: Running) -> None:
     assert send(b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000_000)[9:12] in (b"431", b"")
     assert b" 400 " in send(b"\x16\x03\x01 nonsense\r\n\r\n")
     chunked = b"POST /translate HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert b" 413 " in send(chunked + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 20)
+    assert b" 413 " in send(chunked + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 20 + b"0\r\n\r\n")
     assert server.get("/health") == (200, {"status": "ok"})
 
 
@@ -268,14 +268,14 @@ def test_a_crowd_gets_its_own_answers(server: Running, alone: dict[str, str]) ->
 def test_dead_workers_lose_nothing(server: Running, alone: dict[str, str]) -> None:
     async def attack() -> list[tuple[str, bool, int, Any]]:
         crowd = asyncio.ensure_future(_crowd(server.port, 600))
-        for _ in range(4):
-            await asyncio.sleep(0.15)
-            if not crowd.done() and (workers := server.workers()):
-                os.kill(workers[0], signal.SIGKILL)
+        for place in (0, 1):  # a text may see one of each
+            await asyncio.sleep(0.2)
+            if not crowd.done() and len(workers := server.workers()) > place:
+                os.kill(workers[place], signal.SIGKILL)
         return await crowd
 
     for line, bad, status, found in asyncio.run(attack()):
-        assert bad or (status, found.get("translatedText")) == (200, alone[line])
+        assert bad or (status, found.get("translatedText")) == (200, alone[line]), found
     assert server.translate(LINES[:3]) == [alone[line] for line in LINES[:3]]
     restarts = re.search(r"restarts_total (\d+)", server.get("/metrics")[1])
     assert restarts is not None and int(restarts[1]) >= 1

@@ -11,6 +11,7 @@ Schema = dict[str, Any]
 MOST_TEXTS = 128  # of a request
 MOST_CHARACTERS = 20_000  # of a text
 MOST_TOKENS = 1024  # of a completion
+MOST_EXPLAINED = 1000  # characters of a text whose words or kernels are shown
 _TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -87,14 +88,18 @@ ROUTES: dict[str, tuple[str, str, Schema | None, Schema]] = {
         "post",
         "A translation word by word: what each came from, and the log-probability of each.",
         _object(
-            ("q", "source", "target"), q=_text(), source=_LANGUAGE, target=_LANGUAGE, api_key=_KEY
+            ("q", "source", "target"),
+            q=_text(maxLength=MOST_EXPLAINED),
+            source=_LANGUAGE,
+            target=_LANGUAGE,
+            api_key=_KEY,
         ),
         _object(("pieces",), pieces={"type": "array", "items": {"type": "object"}}),
     ),
     "/kernels": (
         "post",
         "Kernels that each DynamicConv layer of a model makes for a text.",
-        _object(("q", "model"), q=_text(), model=_LANGUAGE, api_key=_KEY),
+        _object(("q", "model"), q=_text(maxLength=MOST_EXPLAINED), model=_LANGUAGE, api_key=_KEY),
         _object(("tokens", "layers"), layers={"type": "array", "items": {"type": "object"}}),
     ),
     "/v1/completions": (

@@ -24,6 +24,7 @@ from lightconv.serve.pool import FullError, Job, Pool, Work
 from lightconv.serve.texts import Piece, join, split_html, split_text
 
 MOST_BYTES = 1 << 20  # of a body
+MOST_DROPPED = 16 << 20  # of a body that is read only to be refused
 SECONDS = 30.0  # of a request
 NAMES = {
     **{"ar": "Arabic", "bg": "Bulgarian", "cs": "Czech", "da": "Danish", "de": "German"},
@@ -515,16 +516,19 @@ class App:
 
 
 async def _read(request: Request) -> bytes:
-    """The body, of at most MOST_BYTES."""
+    """The body, of at most MOST_BYTES; a client reads its refusal when all of it is sent."""
     length = request.headers.get("content-length", "0")
-    body = b""
-    if not length.isdecimal() or int(length) <= MOST_BYTES:
+    parts, size = [], int(length) if length.isdecimal() else 0
+    if size <= MOST_DROPPED:
+        size = 0
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_BYTES:
+            size += len(chunk)
+            if size <= MOST_BYTES:
+                parts.append(chunk)
+            elif size > MOST_DROPPED:
                 break
-        else:
-            return body
+        if size <= MOST_BYTES:
+            return b"".join(parts)
     raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
 
 

@@ -82,7 +82,7 @@ async function answer(now, text) {
       at("output").replaceChildren(found.translatedText);
       at("alternatives").replaceChildren(...found.alternatives.map((each) => make("li", {}, each)));
       at("others").hidden = found.alternatives.length === 0;
-      timer = setTimeout(() => explain(now, body), 400);
+      if (text.length <= 1000) timer = setTimeout(() => explain(now, body), 400);
     }
     say(`${Math.round(performance.now() - begin)} ms`);
     if (at("drawer").open) drawKernels();
