@@ -9,7 +9,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"demo", "selftest"},
+    {"demo", "selftest", "serve"},
     {"paper"},
     {"recipe"},
     {"evaluate"},

@@ -26,6 +26,7 @@ COMMANDS = {
     "summarize": ("translate:summarize", "summarise text, one article per line"),
     "generate": ("translate:generate", "continue text"),
     "interactive": ("translate:interactive", "translate or continue what is typed"),
+    "serve": ("serve:main", "serve models on a page and through an API"),
     "score": ("translate:score", "print the log-probability of given text"),
     "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
     "speed": ("evaluate:speed", "compare the decoding speed of models"),
