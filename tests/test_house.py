@@ -15,12 +15,8 @@ CEILINGS = {
     ("models",): 1465,
     ("data",): 2700,
     ("corpora",): 2240,
-    ("train",): 3240,
-<<<<<<< HEAD
+    ("train",): 3265,
     ("decode",): 3380,
-=======
-    ("decode",): 2715,
->>>>>>> a21mod
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
     ("interop",): 850,

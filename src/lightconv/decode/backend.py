@@ -18,6 +18,7 @@ from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.products import choose, using
 
 Model = Seq2Seq | LanguageModel
 
@@ -69,12 +70,16 @@ class TorchBackend:
     def __init__(self, model: Model) -> None:
         self.pairs = isinstance(model, Seq2Seq)
         self.device = next(model.parameters()).device
-        self.start: Any = model.start
-        self.step: Any = model.step
+        library = choose() if self.device.type == "cpu" else "default"
+        self.start: Any = using(library)(model.start)
+        self.step: Any = using(library)(model.step)
         self.reorder: Any = mixers.reorder
         # A language model has neither.
-        self.encode: Any = getattr(model, "encode", None)
-        self.step_attending: Any = getattr(model, "step_attending", None)
+        self.encode: Any = None
+        self.step_attending: Any = None
+        if isinstance(model, Seq2Seq):
+            self.encode = using(library)(model.encode)
+            self.step_attending = using(library)(model.step_attending)
 
     def read(self, texts: Sequence[Sequence[int]], state: Any) -> Any:
         tokens = torch.tensor(texts, dtype=torch.int64, device=self.device)

@@ -19,6 +19,7 @@ from lightconv.decode.options import DecodeConfig, TextOptions
 from lightconv.decode.search import Ids, Rows, batch_by_length, normalize, pad_right
 from lightconv.decode.translator import check_texts, encode_line, windows
 from lightconv.models import Seq2Seq
+from lightconv.ops.products import choose, using
 
 # Positions per chunk: logits exist for these only.
 CHUNK = 1024
@@ -125,7 +126,7 @@ def token_logprobs(model: Model, inputs: Sequence[Tensor], target: Tensor) -> Te
     target  [B, T] int64, padded on the right
     returns [B, T] float64; zero at padding
     """
-    with torch.inference_mode():
+    with torch.inference_mode(), using(choose() if target.is_cpu else "default"):
         x = model.features(*inputs).flatten(0, 1)
         flat = target.flatten()
         rows = (flat != PAD).nonzero()[:, 0]

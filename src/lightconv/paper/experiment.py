@@ -277,14 +277,16 @@ def measure(
     # The process that starts this one needs none of these, and no torch.
     from lightconv.evaluate.system import Examples, find_metrics, open_model
     from lightconv.models import LanguageModel
+    from lightconv.ops.products import choose
     from lightconv.train.distributed import Group
     from lightconv.train.loop import describe_machine
     from lightconv.train.run import Run
 
     run = Run.open(Path(path))
+    library = choose() if device.type == "cpu" else "default"
     machine = {
         **{"processor": processor_name(), "processors": count_cores()},
-        **{"python": platform.python_version(), **describe_machine(device, Group())},
+        **{"python": platform.python_version(), **describe_machine(device, Group(), library)},
     }
     found = Measurement(
         machine={name: str(value) for name, value in machine.items()},

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from lightconv.config import check_counts, check_from_zero, check_positive, check_shares
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Products = Literal["auto", "default", "onednn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,8 @@ class TrainConfig:
     clip_norm: float = 0.0
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
+    # Library of fp32 products on a processor; auto takes the faster exact one.
+    products: Products = "auto"
     # Use torch.compile, which takes minutes at the start.
     compile: bool = False
     validate_every: int = 1000

@@ -91,7 +91,7 @@ class RunProgress:
         return cls(**values | {"position": position, "window": window})
 
 
-def describe_machine(device: torch.device, group: Group) -> dict[str, Any]:
+def describe_machine(device: torch.device, group: Group, products: str) -> dict[str, Any]:
     """All that must stay the same for a resumed run to be the same, bit for bit."""
     return {
         "torch": torch.__version__,
@@ -99,6 +99,7 @@ def describe_machine(device: torch.device, group: Group) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "kernels": native().isa,
         "processes": group.size,
+        "products": products,
     }
 
 
@@ -121,7 +122,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.config = self.trainer.config
         self.group = self.trainer.group
-        self.machine = describe_machine(self.trainer.device, self.group)
+        self.machine = describe_machine(self.trainer.device, self.group, self.trainer.products)
         self.pace = Pace(self.config.max_steps)
         self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
@@ -182,7 +183,10 @@ class Loop:
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
-        note, old = self.display.note, values["machine"]
+        # Before there was a choice, it was torch's default.
+        note, old = self.display.note, {"products": "default"} | values["machine"]
+        trainer.keep_products(old["products"])
+        self.machine["products"] = trainer.products
         for step, reason in checkpoint.skipped.items():
             note(f"the checkpoint of step {step} is damaged: {reason}")
         note(f"resumed from step {checkpoint.step:,} ({checkpoint.path})")

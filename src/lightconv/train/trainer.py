@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightconv.data import Batch
+from lightconv.ops.products import choose, using
 from lightconv.train.config import TrainConfig, find_rate
 from lightconv.train.distributed import Group, gradients
 from lightconv.train.optim import (
@@ -80,6 +81,10 @@ class Trainer:
         self.group = group or Group()
         self.device = next(model.parameters()).device
         self.step = 0
+        # torch.compile has its own products.
+        self.chooses = self.device.type == "cpu" and not config.compile
+        own = choose(config.products) if self.chooses else "default"
+        self.products = self.group.tell(own) or own
         # An estimate where tokens are counted.
         batches = config.batches_per_update or -(-config.tokens_per_update // config.max_tokens)
         ranks = self.group.size
@@ -156,6 +161,12 @@ class Trainer:
         """The model has its averaged parameters, if any, while this is open."""
         return nullcontext() if self.ema is None else self.ema.applied()
 
+    def keep_products(self, library: str) -> None:
+        """A resumed run keeps its library if the choice is free: a probe may decide otherwise."""
+        if self.chooses and self.config.products == "auto":
+            with suppress(ValueError):  # it rounds on this machine
+                self.products = choose(library)
+
     def agree_on_size(self) -> None:
         """Takes the largest batch that fits of all ranks: a checkpoint holds one number."""
         unknown = 1 << 62
@@ -206,8 +217,9 @@ class Trainer:
                     return parts, losses, tokens, False
                 part = own or _Part((), empty_batch(self.model))
                 try:
-                    found = self._run(part)
-                    torch.autograd.backward(found.loss * self.guard.scale)
+                    with using(self.products):
+                        found = self._run(part)
+                        torch.autograd.backward(found.loss * self.guard.scale)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -254,7 +266,7 @@ class Trainer:
         return self._loss(part.batch)
 
     def _loss(self, batch: Batch) -> Loss:
-        with autocast(self.config.precision, self.device):
+        with using(self.products), autocast(self.config.precision, self.device):
             return batch_loss(
                 self.model,
                 batch,
