@@ -22,9 +22,10 @@ CEILINGS = {
     ("interop",): 850,
     ("commands",): 2050,
     ("demo",): 700,
+    ("fitting",): 1180,
     ("selftest",): 350,
 }
-MOST_LINES = 25_000
+MOST_LINES = 26_600
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

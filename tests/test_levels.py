@@ -10,6 +10,7 @@ LEVELS = (
     {"cli"},
     {"commands"},
     {"demo", "selftest"},
+    {"fitting"},
     {"paper"},
     {"recipe"},
     {"evaluate"},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightconv.decode.text import load
+    from lightconv.fitting.run import fit
     from lightconv.mixers import Attention, Average, Conv, DynamicConv, LightConv, reorder
     from lightconv.ops.functional import explain
 
@@ -24,6 +25,7 @@ _HOMES = {
     "DynamicConv": "lightconv.mixers",
     "LightConv": "lightconv.mixers",
     "reorder": "lightconv.mixers",
+    "fit": "lightconv.fitting.run",
     "load": "lightconv.decode.text",
     "explain": "lightconv.ops.functional",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "LightConv",
     "__version__",
     "explain",
+    "fit",
     "load",
     "reorder",
 ]
