@@ -26,6 +26,7 @@ from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import Translator
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
+from lightconv.train.run import find_model
 
 # Language of a text whose language is not known.
 UNKNOWN = "und"
@@ -171,7 +172,7 @@ def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
     """The model of a model folder or a run, in evaluation mode, with methods for text."""
-    found = ModelFolder(folder)
+    found = find_model(folder)
     return TextModel(found, found.load(device, dtype))
 
 

@@ -38,6 +38,7 @@ from lightconv.evaluate.metrics import (
 )
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
+from lightconv.train.run import find_model
 
 # Lines decoded at each validation of a training.
 VALIDATION_LINES = 200
@@ -115,7 +116,7 @@ class Outputs:
 
 def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfig]:
     """The folder of a model of this data, and its search."""
-    folder = ModelFolder(path)
+    folder = find_model(path)
     check_data(folder.path, prepared, pairs=folder.pairs)
     return folder, read_decode(folder.path, folder.tables, folder.config)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lightconv.corpora.own import METRICS
 from lightconv.data.config import TaskConfig, TaskKind
 from lightconv.decode import DecodeConfig
 from lightconv.models.config import (
@@ -57,7 +58,7 @@ UPDATES, TOKENS = 3000, (900, 4096)
 POSITIONS: dict[TaskKind, float] = {"translation": 0.6, "language_model": 1, "summarization": 1.7}
 # Dropout once the text is read so many times.
 DROPOUT = ((4, 0.0), (12, 0.1), (40, 0.2))
-SAVES, AVERAGED = 20, 3
+SAVES, LOGS, AVERAGED = 20, 40, 3
 
 SEARCH: dict[TaskKind, DecodeConfig] = {
     "translation": DecodeConfig(
@@ -141,27 +142,26 @@ def choose_tokens(whole: float) -> int:
 
 def named_recipe(size: str, kind: TaskKind) -> Recipe:
     """A recipe of fixed length for text of one's own; vocabulary and languages come from data."""
-    metrics = {"translation": "sacrebleu", "language_model": "perplexity", "summarization": "rouge"}
-    task = TaskConfig(kind=kind, corpus="own", metric=metrics[kind])
-    vocab = 4000 if size in ("nano", "tiny", "small") else 8000
-    model = make_model(size, kind, (vocab, vocab), dropout=0.1)
-    train = make_training(size, kind)
+    steps, warmup, vocab = 4000, 400, 6000
+    train = make_training(size, kind, steps=steps, tokens=2048)
+    peak = min(2e-3, train.schedule.peak)
+    schedule = CosineConfig(peak=peak, warmup=warmup, period=steps - warmup)
     return Recipe(
-        about=f"{size} model for your own text, width {SIZES[size].dim}",
-        task=task,
-        model=model,
-        train=train,
+        about=f"{size} model of your own text, width {SIZES[size].dim}",
+        task=TaskConfig(kind=kind, corpus="own", metric=METRICS[kind]),
+        model=make_model(size, kind, (vocab, vocab), dropout=0.2),
+        train=replace(train, schedule=schedule),
         decode=SEARCH[kind],
-        sources={"model": _OURS, "train": _OURS, "decode": _OURS},
+        sources=dict.fromkeys(("model", "train", "decode"), "ours, for little text"),
     )
 
 
-_OURS = "ours: settings of `lightconv fit` for little text"
-NAMES: Mapping[str, TaskKind] = {
-    "own-translation": "translation",
-    "own-text": "language_model",
-    "own-summary": "summarization",
-}
-RECIPES = {
-    f"{name}-{size}": named_recipe(size, kind) for name, kind in NAMES.items() for size in SIZES
+OWN: Mapping[str, Recipe] = {
+    f"own-{name}{end}": named_recipe(size, kind)
+    for name, kind in (
+        ("translation", "translation"),
+        ("text", "language_model"),
+        ("summary", "summarization"),
+    )
+    for end, size in (("", "medium"), ("-small", "small"))
 }

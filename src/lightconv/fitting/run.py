@@ -25,6 +25,8 @@ from lightconv.files import replace_file
 from lightconv.fitting.card import TASKS, make_card
 from lightconv.fitting.plan import (
     AVERAGED,
+    LOGS,
+    SAVES,
     SEARCH,
     SIZES,
     TOKENS_PER_PARAMETER,
@@ -279,7 +281,8 @@ class Fit:
         validations = max(VALIDATIONS, round(self.left / PAUSE))
         steps = max(20, int(0.96 * self.left / update) - 2 * validations)
         train = replace(train, validate_every=max(1, steps // validations))
-        return replace(set_steps(train, steps), save_every=max(1, steps // 20))
+        every = {"save_every": max(1, steps // SAVES), "log_every": max(1, steps // LOGS)}
+        return replace(set_steps(train, steps), **every)
 
     def _count_again(self) -> bool:
         """True if the number of updates was changed to what the time allows, by the log."""

@@ -35,6 +35,7 @@ TEXTS = ("text", "content", "sentence")
 TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".arrow")
 SPLIT_NAMES = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid"}
 SPLIT_NAMES |= {"dev": "valid", "test": "test", "eval": "test"}
+HEADER = re.compile(r"[a-z]{2}(?:[-_][A-Z]{2})?")
 LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 # Examples held out for each of validation and test, and the largest share of all.
 HELD_OUT, MOST_HELD_OUT = 1000, 0.1
@@ -269,7 +270,8 @@ def _rows(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[Any]:
     try:
         first = next(reader, [])
         names = {name for pair in PAIRS for name in pair} | {*TEXTS, *columns}
-        header = bool(names & {*first}) or all(LANGUAGE.fullmatch(cell) for cell in first[:2])
+        # Two letters only: a list of words may begin with one\ttwo.
+        header = bool(names & {*first}) or all(HEADER.fullmatch(cell) for cell in first[:2])
         if not header:
             yield first
         for row in reader:
