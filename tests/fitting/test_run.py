@@ -9,10 +9,11 @@ import pytest
 
 import lightconv
 from lightconv.config import read
+from lightconv.decode.options import find_model
 from lightconv.fitting.plan import OWN, SIZES, choose_dropout, choose_tokens, set_steps
 from lightconv.fitting.run import Choice
 from lightconv.recipe import Recipe
-from lightconv.train.run import Run, RunModel, find_model
+from lightconv.train.run import Run, RunModel
 
 NAMES = ["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op", "qr", "st", "uv", "wx"]
 

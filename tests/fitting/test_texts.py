@@ -58,7 +58,7 @@ BAD = [
     ("a.jsonl", '{"x": "a", "y": "b", "z": "c"}\n', "--columns A,B"),
     ("a.jsonl", '{"source": 1, "target": "b"}\n', "expected text"),
     ("a.txt", "a\n", "expected two files of lines"),
-    ("a.tsv", "", "no training text"),
+    ("a.tsv", "", "is empty"),
     ("a.tsv", "one\ttwo\n", "--source-lang"),
 ]
 

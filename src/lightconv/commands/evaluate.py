@@ -13,6 +13,7 @@ from lightconv.config import to_json
 from lightconv.console import Display, print_groups, print_rows, tell
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import Notes, read_lines, side_by_side
+from lightconv.decode.options import find_model
 from lightconv.decode.speed import ROUNDS
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
@@ -27,7 +28,6 @@ from lightconv.evaluate.metrics import (
     find_metric,
 )
 from lightconv.files import write_file
-from lightconv.train.run import find_model
 
 if TYPE_CHECKING:
     from lightconv.evaluate.comparison import Evaluation, Report

@@ -14,9 +14,8 @@ from lightconv.config import override
 from lightconv.console import Display, tell
 from lightconv.data.text import Notes, check_file, check_lines, read_lines, side_by_side
 from lightconv.decode.answer import Answer, Output, join_sentences
-from lightconv.decode.options import NAMES, Options, TextOptions, read_decode
+from lightconv.decode.options import NAMES, Options, TextOptions, find_model, read_decode
 from lightconv.models.folder import ModelFolder
-from lightconv.train.run import find_model
 
 if TYPE_CHECKING:
     from lightconv.decode.translator import Translator

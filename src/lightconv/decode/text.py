@@ -20,13 +20,12 @@ from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import PAD, load_vocabularies
 from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.backend import Backend, Model, choose_backend
-from lightconv.decode.options import Options, read_decode
+from lightconv.decode.options import Options, find_model, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import Translator
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
-from lightconv.train.run import find_model
 
 # Language of a text whose language is not known.
 UNKNOWN = "und"

@@ -22,7 +22,7 @@ from lightconv.data.prepared import Prepared
 from lightconv.data.words import Steps
 from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.backend import choose_backend
-from lightconv.decode.options import Options, TextOptions, read_decode
+from lightconv.decode.options import Options, TextOptions, find_model, read_decode
 from lightconv.decode.score import score_ids
 from lightconv.decode.search import ModelSearch, search_batches
 from lightconv.evaluate.bootstrap import Comparison
@@ -38,7 +38,6 @@ from lightconv.evaluate.metrics import (
 )
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.models.folder import ModelFolder
-from lightconv.train.run import find_model
 
 # Lines decoded at each validation of a training.
 VALIDATION_LINES = 200

@@ -156,12 +156,13 @@ def named_recipe(size: str, kind: TaskKind) -> Recipe:
     )
 
 
+_KIND_OF: dict[str, TaskKind] = {
+    "translation": "translation",
+    "text": "language_model",
+    "summary": "summarization",
+}
 OWN: Mapping[str, Recipe] = {
     f"own-{name}{end}": named_recipe(size, kind)
-    for name, kind in (
-        ("translation", "translation"),
-        ("text", "language_model"),
-        ("summary", "summarization"),
-    )
+    for name, kind in _KIND_OF.items()
     for end, size in (("", "medium"), ("-small", "small"))
 }

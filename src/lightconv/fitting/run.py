@@ -281,7 +281,10 @@ class Fit:
         validations = max(VALIDATIONS, round(self.left / PAUSE))
         steps = max(20, int(0.96 * self.left / update) - 2 * validations)
         train = replace(train, validate_every=max(1, steps // validations))
-        every = {"save_every": max(1, steps // SAVES), "log_every": max(1, steps // LOGS)}
+        every: dict[str, Any] = {
+            "save_every": max(1, steps // SAVES),
+            "log_every": max(1, steps // LOGS),
+        }
         return replace(set_steps(train, steps), **every)
 
     def _count_again(self) -> bool:
@@ -470,7 +473,7 @@ def choose_rows(sources: Sequence[str], most: int) -> list[int]:
 
 
 def fit(
-    texts: Given | Own,
+    texts: Given,
     out: str | Path,
     *,
     time: str | float = "10m",

@@ -114,14 +114,15 @@ def read_own(
     """
     paths = _paths(given)
     if kind is None:
-        texts = not paths and all(isinstance(each, str) for each in given)
+        rows: Sequence[Any] = [] if paths else given  # type: ignore[assignment]
+        texts = bool(rows) and all(isinstance(each, str) for each in rows)
         kind = "language_model" if texts else "translation"
     found = Own(kind, {}, languages, name=" and ".join(path.name for path in paths) or "texts")
     for split, each in (("train", given), ("valid", valid), ("test", test)):
         if each is not None:
             paths = _paths(each)
             table = _Table(kind, columns, found.languages)
-            parts = table.read_paths(paths) if paths else {"train": list(table.examples(each))}
+            parts = table.read_paths(paths) if paths else {"train": list(table.examples(each))}  # type: ignore[arg-type]
             found.languages = table.languages
             for name, examples in parts.items():
                 home = split if split != "train" or len(parts) == 1 else name

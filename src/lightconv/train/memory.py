@@ -122,8 +122,8 @@ def measure_pace(
             each = stack.enter_context(data.updates(Position(train.seed), train, Group()))
         for batches in islice(each, updates + 1):
             began = perf_counter()
-            tokens = trainer.update(batches).tokens
-            found.append((perf_counter() - began, tokens))
+            record = trainer.update(batches)
+            found.append((perf_counter() - began, record.tokens))
     # The first update includes all of a start.
     seconds, tokens = zip(*found[1:], strict=True)
     return median(seconds), median(tokens)

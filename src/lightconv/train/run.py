@@ -385,15 +385,6 @@ class RunModel(ModelFolder):
         return self.run.average([self.step]).to(device, dtype)
 
 
-def find_model(path: str | Path) -> ModelFolder:
-    """The model folder at a path, that of a run, or a checkpoint of a run that has not ended."""
-    path = Path(path)
-    unfinished = is_run(path) and not (path / RUN_MODEL / CONFIG_FILE).is_file()
-    if unfinished and Run.open(path).checkpoints().steps():
-        return RunModel(path)
-    return ModelFolder(path)
-
-
 def is_run(path: str | Path) -> bool:
     """True for a folder with checkpoints of a run."""
     return (Path(path) / RUN_CHECKPOINTS).is_dir()
