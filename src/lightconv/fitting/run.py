@@ -287,8 +287,11 @@ class Fit:
         }
         return replace(set_steps(train, steps), **every)
 
-    def _count_again(self) -> bool:
-        """True if the number of updates was changed to what the time allows, by the log."""
+    def _count_again(self, *, check: bool = False) -> bool:
+        """True if the number of updates was changed to what the time allows, by the log.
+
+        check  change nothing
+        """
         log = read_log(self.run_path / LOG_FILE) if (self.run_path / LOG_FILE).exists() else []
         entries = [entry for entry in log if entry["kind"] == "train"]
         if self._fixed or not entries:
@@ -299,6 +302,8 @@ class Fit:
         missed = abs(steps - train.max_steps) * pace
         if missed <= max(TOLERATED * self.seconds, 2.0) or steps <= last["step"] + 5:
             return False
+        if check:
+            return True
         self.recipe = replace(self.recipe, train=set_steps(train, steps))
         self._report(
             Choice("training", f"{steps:,} updates", f"an update takes {pace * 1e3:,.0f} ms")
@@ -362,9 +367,8 @@ class Fit:
             prompt = " ".join(source.split()[:PROMPT])
             loaded = TextModel(ModelFolder(self.out), model)
             self._show(value, prompt, continue_texts(loaded, [prompt])[0])
-        recipe = self.recipe
-        if self._count_again():
-            self.recipe, self._stop.at = recipe, time.monotonic() + 1.0
+        if self._count_again(check=True):
+            self._stop.at = time.monotonic() + 1.0
         return value
 
     @cached_property
