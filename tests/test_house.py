@@ -15,17 +15,19 @@ CEILINGS = {
     ("models",): 1465,
     ("data",): 2700,
     ("corpora",): 2240,
-    ("train",): 3265,
+    ("train",): 3330,
     ("decode",): 3380,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
     ("interop",): 850,
-    ("commands",): 2050,
+    ("commands",): 2210,
     ("demo",): 700,
     ("serve",): 1550,
     ("selftest",): 350,
 }
-MOST_LINES = 25_850
+MOST_LINES = 26_600
+    ("fitting",): 1180,
+}
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

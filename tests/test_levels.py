@@ -10,6 +10,7 @@ LEVELS = (
     {"cli"},
     {"commands"},
     {"demo", "selftest", "serve"},
+    {"fitting"},
     {"paper"},
     {"recipe"},
     {"evaluate"},

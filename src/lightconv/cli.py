@@ -15,6 +15,7 @@ from lightconv.processes import EXIT_INPUT, EXIT_INTERRUPT, PARENT, exit_code, w
 
 # name -> (module of lightconv.commands:function, purpose)
 COMMANDS = {
+    "fit": ("fit:main", "make a model of your own text in the time you give it"),
     "list": ("recipes:list_recipes", "list the paper's models by name"),
     "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
     "prepare": ("prepare:main", "prepare a corpus or your own text for training"),

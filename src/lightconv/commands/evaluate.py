@@ -5,6 +5,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
@@ -12,6 +13,7 @@ from lightconv.config import to_json
 from lightconv.console import Display, print_groups, print_rows, tell
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import Notes, read_lines, side_by_side
+from lightconv.decode.options import find_model
 from lightconv.decode.speed import ROUNDS
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
@@ -26,7 +28,6 @@ from lightconv.evaluate.metrics import (
     find_metric,
 )
 from lightconv.files import write_file
-from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
     from lightconv.evaluate.comparison import Evaluation, Report
@@ -81,7 +82,7 @@ def _evaluate_model(options: Namespace) -> int:
     same = ("model", "data", "against", "ensemble", "compare", "limit", "samples", "seed")
     evaluation = Evaluation(
         **{name: getattr(options, name) for name in same},
-        split=options.split or "test",
+        split=options.split or _find_split(options.data),
         settings=[*options.set, *([] if options.beam is None else [f"beam={options.beam}"])],
         metrics=options.metric,
         baselines=options.floor,
@@ -108,6 +109,14 @@ def _evaluate_model(options: Namespace) -> int:
     return 0
 
 
+def _find_split(data: Path) -> str:
+    """The test split, or that of validation where there is no test."""
+    if "test" in Prepared.open(data).contents.splits:
+        return "test"
+    tell(f"note: {data} has no test split: using validation data, which training has seen")
+    return "valid"
+
+
 def _check_model(options: Namespace) -> None:
     if options.data is None:
         raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
@@ -115,7 +124,7 @@ def _check_model(options: Namespace) -> None:
         raise ValueError("--hypotheses and --references are files, expected none with a model")
     if options.compare and options.quantize != "int8":
         raise ValueError("--compare without --quantize int8, expected both")
-    folder = ModelFolder(options.model)
+    folder = find_model(options.model)
     for name in () if folder.pairs else OUTPUT_OPTIONS:
         if getattr(options, name) not in UNSET:
             option = name.replace("_", "-")
@@ -216,7 +225,7 @@ def _parser() -> Parser:
     add = parser.add
     parser.add_search("[MODEL]")
     parser.add_data()
-    add("--split NAME", "default: test")
+    add("--split NAME", "default: test, or valid where there is no test")
     add("--batch-size N", "sentences of a batch (default: at most 64, and 4,096 tokens)")
     add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
     add("--limit N", "only the first N lines")

@@ -1,16 +1,17 @@
 """`lightconv list` and `lightconv show`: the recipes, and everything in one."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lightconv.commands.parser import Parser
 from lightconv.config import to_json, to_toml
 from lightconv.console import Rows, markdown, print_groups, tell_waiting
+from lightconv.fitting.plan import OWN
 from lightconv.paper.recipes import RECIPES, TITLES, task_of
 from lightconv.paper.tables import NONE, TABLES, agrees
-from lightconv.recipe import count_parameters, count_parts, find_recipe, suggest_recipe
+from lightconv.recipe import Recipe, count_parameters, count_parts, find_recipe, suggest_recipe
 
 BEGIN = "<!-- lightconv list --params: begin -->"
 END = "<!-- lightconv list --params: end -->"
@@ -31,7 +32,8 @@ def list_recipes(argv: Sequence[str]) -> int:
     parser.add("--markdown", "tables for a Markdown page")
     parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
     options = parser.parse(argv)
-    names = _matching(options.pattern)
+    known = RECIPES if options.params or options.write else {**RECIPES, **OWN}
+    names = _matching(options.pattern, known)
     if options.params or options.write:
         tell_waiting("counting parameters")
         header, right = ["row", "recipe", "paper", "ours", "agree"], ["paper", "ours"]
@@ -64,7 +66,7 @@ def show_recipe(argv: Sequence[str]) -> int:
     parser.add("--json", "print JSON instead")
     parser.add("--params", "count parameters, part by part")
     options = parser.parse(argv)
-    recipe = find_recipe(options.name_or_file, options.set, RECIPES)
+    recipe = find_recipe(options.name_or_file, options.set, {**RECIPES, **OWN})
     if not options.params:
         print((to_json if options.json else to_toml)(recipe).rstrip("\n"))
         return 0
@@ -78,25 +80,27 @@ def show_recipe(argv: Sequence[str]) -> int:
     return 0
 
 
-def _matching(pattern: str | None) -> list[str]:
+def _matching(pattern: str | None, known: Mapping[str, Recipe]) -> list[str]:
     """Names that match a pattern, in order; without one, all."""
     if pattern is None:
-        return list(RECIPES)
+        return list(known)
     if pattern in TABLES:
         members = {row.recipe for row in TABLES[pattern].rows if not row.cited}
     else:
         wild = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-        members = {name for name in RECIPES if fnmatchcase(name, wild.lower())}
+        members = {name for name in known if fnmatchcase(name, wild.lower())}
     if not members:
-        raise ValueError(f"no recipe matches '{pattern[:60]}': {suggest_recipe(pattern, RECIPES)}")
-    return [name for name in RECIPES if name in members]
+        raise ValueError(f"no recipe matches '{pattern[:60]}': {suggest_recipe(pattern, known)}")
+    return [name for name in known if name in members]
 
 
-def _by_task(names: Iterable[str]) -> dict[str, Rows]:
+def _by_task(names: Sequence[str]) -> dict[str, Rows]:
     """Names and their descriptions, under the titles of their tasks."""
     groups: dict[str, list[list[str]]] = {title: [] for title in TITLES.values()}
     for name in names:
-        groups[TITLES[task_of(name)]].append([name, RECIPES[name].about])
+        if name in RECIPES:
+            groups[TITLES[task_of(name)]].append([name, RECIPES[name].about])
+    groups["Your own text"] = [[name, OWN[name].about] for name in names if name in OWN]
     return {title: rows for title, rows in groups.items() if rows}
 
 

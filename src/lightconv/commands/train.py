@@ -11,6 +11,7 @@ from lightconv.commands.parser import Parser
 from lightconv.config import differences
 from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
 from lightconv.device import choose_device
+from lightconv.fitting.plan import OWN
 from lightconv.models.config import ModelConfig
 from lightconv.paper.recipes import RECIPES
 from lightconv.processes import exit_code
@@ -31,8 +32,9 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
-    recipe = find_recipe(options.recipe, settings, RECIPES)
-    options.usual = find_recipe(options.recipe, [], RECIPES).train
+    known = {**RECIPES, **OWN}
+    recipe = find_recipe(options.recipe, settings, known)
+    options.usual = find_recipe(options.recipe, [], known).train
     options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
@@ -53,6 +55,15 @@ def main(argv: Sequence[str]) -> int:
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
+    if options.data is not None:
+        from lightconv.train.data import PreparedData
+        from lightconv.train.memory import measure_pace
+
+        data = PreparedData(options.data)
+        recipe = fit_recipe(recipe, data)
+        seconds, _ = measure_pace(recipe.model, recipe.train, device, data)
+        time = f"{show_duration(seconds * recipe.train.max_steps)} for {recipe.train.max_steps:,}"
+        rows.append(("time", f"{time} updates, by three of them in one process"))
     print_rows([*plan_rows(recipe, options.usual, device, processes), *rows])
     return 0
 
@@ -245,7 +256,10 @@ def _parser() -> Parser:
     add("--set PATH=VALUE ...", "change a value of the recipe, as often as you like")
     parser.add_device()
     add("--compile", "use torch.compile; the same as train.compile=true")
-    add("--dry-run", "print parameters, memory and steps, and read no data")
+    add(
+        "--dry-run",
+        "print parameters, memory and steps; with --data, the time of three updates too",
+    )
     add("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d")
     add(
         "--metric NAME", "decode validation data too, and let this choose the best: bleu, chrf, ..."

@@ -14,7 +14,7 @@ from lightconv.config import override
 from lightconv.console import Display, tell
 from lightconv.data.text import Notes, check_file, check_lines, read_lines, side_by_side
 from lightconv.decode.answer import Answer, Output, join_sentences
-from lightconv.decode.options import NAMES, Options, TextOptions, read_decode
+from lightconv.decode.options import NAMES, Options, TextOptions, find_model, read_decode
 from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
@@ -76,22 +76,38 @@ def interactive(argv: Sequence[str]) -> int:
     translator = _load(arguments, _read_options(arguments, pairs=None))
     with suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines when it is there
+    _greet(find_model(arguments.model))
     for number in count(1):
         try:
             line = input("> ")
         except EOFError:
             print()
             break
+        except KeyboardInterrupt:  # as in a shell: the line is given up
+            print()
+            continue
         try:
             (answer,) = translator.answer([(line, "")], number)
         except ValueError as error:
             tell(f"error: {error}")
+            continue
+        except KeyboardInterrupt:
+            tell("stopped")
             continue
         for output in answer.outputs:
             print(output.text)
             tokens, seconds = len(output.tokens), answer.seconds
             print(f"  ({seconds:.2f} s, {tokens} tokens, score {output.score:.3f})", flush=True)
     return 0
+
+
+def _greet(folder: ModelFolder) -> None:
+    """Names the model, its languages, and the keys."""
+    task = folder.tables.get("task", {})
+    languages = [str(task[name]) for name in ("source_lang", "target_lang") if task.get(name)]
+    about = f" ({' to '.join(languages)})" if folder.pairs and languages else ""
+    what = "type a text" if folder.pairs else "type the beginning of a text"
+    tell(f"{folder.path}{about}: {what}; --n-best 3 shows alternatives; Ctrl-D ends")
 
 
 def score(argv: Sequence[str]) -> int:
@@ -112,7 +128,7 @@ def score(argv: Sequence[str]) -> int:
     parser.add("--set NAME=VALUE ...", "the length penalty of `score` in jsonl, such as alpha=0.6")
     parser.add_device()
     arguments = parser.parse(argv)
-    folder = ModelFolder(arguments.model)
+    folder = find_model(arguments.model)
     decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)
     _check_texts(arguments, folder)
 
@@ -261,7 +277,7 @@ def _format(
 
 def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) -> Options:
     """The search of the model folder, changed by the command line; checked without torch."""
-    folder = ModelFolder(arguments.model)
+    folder = find_model(arguments.model)
     if pairs is not None and folder.pairs != pairs:
         kind, use = "is a language model", "generate"
         if folder.pairs:

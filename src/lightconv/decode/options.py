@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 from lightconv.config import check_counts, check_from_zero, check_positive, from_dict, to_dict
 from lightconv.models.config import ModelConfig
+from lightconv.models.folder import CONFIG_FILE, RUN_CHECKPOINTS, RUN_MODEL, ModelFolder
 
 EngineName = Literal["auto", "native", "torch"]
 Quantization = Literal["none", "int8"]
@@ -170,3 +171,15 @@ def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> 
         return found
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
+
+
+def find_model(path: str | Path) -> ModelFolder:
+    """The model folder at a path, that of a run, or a checkpoint of a run that has not ended."""
+    path = Path(path)
+    checkpoints = path / RUN_CHECKPOINTS
+    if checkpoints.is_dir() and not (path / RUN_MODEL / CONFIG_FILE).is_file():
+        from lightconv.train.run import Run, RunModel
+
+        if Run.open(path).checkpoints().steps():
+            return RunModel(path)
+    return ModelFolder(path)

@@ -21,7 +21,7 @@ from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import PAD, load_vocabularies
 from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.backend import Backend, Model, choose_backend
-from lightconv.decode.options import Options, read_decode
+from lightconv.decode.options import Options, find_model, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import TextStream, Translator
@@ -187,7 +187,7 @@ def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
     """The model of a model folder or a run, in evaluation mode, with methods for text."""
-    found = ModelFolder(folder)
+    found = find_model(folder)
     return TextModel(found, found.load(device, dtype))
 
 

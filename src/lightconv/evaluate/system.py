@@ -22,7 +22,7 @@ from lightconv.data.prepared import Prepared
 from lightconv.data.words import Steps
 from lightconv.decode import DecodeConfig, Hypothesis
 from lightconv.decode.backend import choose_backend
-from lightconv.decode.options import Options, TextOptions, read_decode
+from lightconv.decode.options import Options, TextOptions, find_model, read_decode
 from lightconv.decode.score import score_ids
 from lightconv.decode.search import ModelSearch, search_batches
 from lightconv.evaluate.bootstrap import Comparison
@@ -115,7 +115,7 @@ class Outputs:
 
 def open_model(path: Path, prepared: Prepared) -> tuple[ModelFolder, DecodeConfig]:
     """The folder of a model of this data, and its search."""
-    folder = ModelFolder(path)
+    folder = find_model(path)
     check_data(folder.path, prepared, pairs=folder.pairs)
     return folder, read_decode(folder.path, folder.tables, folder.config)
 

@@ -235,8 +235,8 @@ def _find(path: Path) -> Path:
     if (path / RUN_CHECKPOINTS).is_dir():
         if not (path / RUN_MODEL / CONFIG_FILE).is_file():
             raise ValueError(
-                f"{path} is a run without a model, expected one that has ended. The command that "
-                "began it resumes it; `lightconv average` makes a model of its checkpoints"
+                f"{path} is a run without a model or checkpoint, expected one. The command that "
+                "began it resumes it"
             )
         path = path / RUN_MODEL
     if not (path / WEIGHTS_FILE).exists():

@@ -9,13 +9,23 @@ C libraries are left as they are.
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lightconv.device import machine_bytes
 from lightconv.models.config import LanguageModelConfig, ModelConfig
 from lightconv.train.config import NesterovConfig, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightconv.train.data import TrainingData
 
 # Positions in a sentence of the batch that is estimated.
 LENGTH = 32
@@ -75,6 +85,48 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     chunk = min(chunk_of(vocab), tokens.numel())
     activations += (2 * chunk * vocab + vocab * model.dim + tokens.numel() * model.dim) * FLOAT
     return MemoryEstimate(weights, weights, copies * weights, activations, activations // 3)
+
+
+def measure_pace(
+    model: ModelConfig,
+    train: TrainConfig,
+    device: "torch.device",
+    data: "TrainingData | None" = None,
+    *,
+    updates: int = 3,
+) -> tuple[float, float]:
+    """Seconds of an update, and its target tokens: medians of `updates` on a model thrown away.
+
+    data  batches to use; without, an update is that many batches of invented tokens
+    """
+    import torch
+
+    from lightconv.data import Batch, Position
+    from lightconv.models.folder import build
+    from lightconv.train.distributed import Group
+    from lightconv.train.trainer import Trainer
+
+    def invented() -> list[Batch]:
+        tokens = torch.randint(
+            4, min(model.vocab_sizes), (max(1, train.max_tokens // LENGTH), LENGTH)
+        )
+        inputs = (tokens,) * len(model.stacks)
+        batches = train.batches_per_update or -(-train.tokens_per_update // tokens.numel())
+        return [Batch(inputs, tokens)] * batches
+
+    with torch.random.fork_rng(), Allocator(most_kept(device.type)), ExitStack() as stack:
+        trainer = Trainer(build(model).to(device), train)
+        found: list[tuple[float, float]] = []
+        each: Iterator[list[Batch]] = iter(invented, None)
+        if data is not None:
+            each = stack.enter_context(data.updates(Position(train.seed), train, Group()))
+        for batches in islice(each, updates + 1):
+            began = perf_counter()
+            record = trainer.update(batches)
+            found.append((perf_counter() - began, record.tokens))
+    # The first update includes all of a start.
+    seconds, tokens = zip(*found[1:], strict=True)
+    return median(seconds), median(tokens)
 
 
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"

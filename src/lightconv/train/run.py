@@ -362,6 +362,29 @@ def run(
     return Run(Path(folder), model, config, tables or {}).train(data, **options)
 
 
+class RunModel(ModelFolder):
+    """The model of a run that has not ended: its best checkpoint, or its newest without a score."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.run = Run.open(path)
+        self.path, self.config = self.run.path, self.run.model_config
+        self.tables = dict(self.run.recipe_tables)
+        checkpoints = self.run.checkpoints()
+        ranking = checkpoints.ranking()
+        self.step = ranking[0] if ranking else checkpoints.steps()[-1]
+        which = "best so far" if ranking else "newest"
+        self.note = f"{path} has not ended: using the checkpoint of step {self.step:,} ({which})"
+
+    def verify(self) -> None:
+        """Nothing: checkpoints are verified when they are read."""
+
+    def load(
+        self, device: "torch.device | str" = "cpu", dtype: "torch.dtype | None" = None
+    ) -> "Seq2Seq | LanguageModel":
+        tell(f"note: {self.note}")
+        return self.run.average([self.step]).to(device, dtype)
+
+
 def is_run(path: str | Path) -> bool:
     """True for a folder with checkpoints of a run."""
     return (Path(path) / RUN_CHECKPOINTS).is_dir()
