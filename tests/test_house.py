@@ -24,7 +24,7 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 25_000
+MOST_LINES = 25_550
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
