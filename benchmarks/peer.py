@@ -5,6 +5,7 @@ its best settings for this kind of machine: one thread for one sentence, two wor
 each for batches (several threads per worker are slower on virtual cores).
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,22 +86,24 @@ def save(config: Seq2SeqConfig, compute_type: str, folder: Path) -> Path:
 class Peer:
     """Translates random sentences of `length` words into exactly `length` words."""
 
-    def __init__(self, folder: Path, compute_type: str, batch: int) -> None:
+    def __init__(
+        self, folder: Path, compute_type: str, batch: int, workers: int | None = None
+    ) -> None:
         import ctranslate2
 
         self.batch = batch
-        self.workers = 1 if batch == 1 else 2
+        self.workers = workers or (1 if batch == 1 else 2)
         self.translator = ctranslate2.Translator(
             str(folder),
             device="cpu",
             compute_type=compute_type,
             inter_threads=self.workers,
-            intra_threads=1,
+            intra_threads=1 if workers is None else max(1, (os.cpu_count() or 1) // workers),
         )
 
-    def call(self, beam: int, length: int) -> tuple[Callable[[], object], int]:
+    def call(self, beam: int, length: int, count: int = 0) -> tuple[Callable[[], object], int]:
         """The call to time, and its number of sentences: a batch for each worker."""
-        count = self.batch * self.workers
+        count = count or self.batch * self.workers
         source = [[f"w{(7 * i + 13 * j) % 1000}" for j in range(length)] for i in range(count)]
 
         def run() -> object:

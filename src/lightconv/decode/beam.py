@@ -126,7 +126,7 @@ class Live(NamedTuple):
 
 
 class Choice(Protocol):
-    """How hypotheses are continued; `width` of a sentence live on, `starts` of them at first."""
+    """Rule of continuation: `width` hypotheses of a sentence live on, `starts` at first."""
 
     width: int
     starts: int

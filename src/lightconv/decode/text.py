@@ -24,7 +24,8 @@ from lightconv.decode.backend import Backend, Model, choose_backend
 from lightconv.decode.options import Options, find_model, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
-from lightconv.decode.translator import TextStream, Translator
+from lightconv.decode.stream import TextStream
+from lightconv.decode.translator import Translator
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
