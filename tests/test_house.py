@@ -11,6 +11,7 @@ CEILINGS = {
     ("console", "files", "processes", "device"): 691,
     ("config",): 480,
     ("ops",): 2600,
+    ("compat",): 170,
     ("mixers",): 900,
     ("models",): 1470,
     ("data",): 2700,

@@ -9,7 +9,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"demo", "selftest"},
+    {"compat", "demo", "selftest"},
     {"paper"},
     {"recipe"},
     {"evaluate"},
