@@ -1,7 +1,7 @@
 """The two functions of the package causal-conv1d, of any width, on CPU and GPU, with gradients.
 
-Same names, arguments and shapes, channels first. `install()` makes `import causal_conv1d` find them,
-so that models written for that package run packed sequences where it cannot be installed.
+Same names, arguments and shapes, channels first. `install()` makes `import causal_conv1d` find
+them, so that models written for that package run packed sequences where it cannot be installed.
 """
 
 import sys
