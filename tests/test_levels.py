@@ -9,7 +9,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"demo", "selftest", "serve"},
+    {"compat", "demo", "selftest", "serve"},
     {"fitting"},
     {"paper"},
     {"recipe"},
