@@ -24,6 +24,7 @@ from lightconv.decode.options import Options, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
 from lightconv.decode.translator import Translator
+from lightconv.interop.hub import find_folder
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
@@ -170,8 +171,8 @@ class TextModel:
 def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
-    """The model of a model folder or a run, in evaluation mode, with methods for text."""
-    found = ModelFolder(folder)
+    """The model of a folder, a run or `user/name` of a hub, to evaluate, with methods for text."""
+    found = ModelFolder(find_folder(folder))
     return TextModel(found, found.load(device, dtype))
 
 
