@@ -20,7 +20,7 @@ CEILINGS = {
     ("decode",): 3380,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
-    ("interop",): 850,
+    ("interop",): 860,
     ("commands",): 2210,
     ("demo",): 700,
     ("serve",): 1550,

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 
 from lightconv import __version__
@@ -35,7 +36,9 @@ COMMANDS = {
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("import_checkpoint:main", "convert a fairseq checkpoint into a model folder"),
+    "push": ("runs:push", "publish a model folder on a hub"),
     "selftest": ("machine:selftest", "check resume, damage and kernels on this machine"),
+    "completion": ("completion:main", "print the completion of bash, zsh or fish"),
     "doctor": ("machine:doctor", "show which kernels run on this machine, and why"),
 }
 # Commands that `lightconv table` starts; not listed.
@@ -102,9 +105,9 @@ def _find(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS and name not in INTERNAL:
         raise ValueError(f"unknown command '{name}'{suggest(name, COMMANDS)}")
     module, function = (INTERNAL.get(name) or COMMANDS[name][0]).split(":")
-    found: Callable[[Sequence[str]], int] = getattr(
-        import_module(f"lightconv.commands.{module}"), function
-    )
+    found: Callable[..., int] = getattr(import_module(f"lightconv.commands.{module}"), function)
+    if name == "completion":
+        return partial(found, commands={each: _find(each) for each in COMMANDS if each != name})
     return found
 
 

@@ -32,12 +32,19 @@ def inside(folder: Path, name: str) -> Path:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     if not path.is_file():
         raise ValueError(f"{path} is not a regular file")
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not path.resolve().is_relative_to(folder.resolve()) and not _is_blob(path, folder):
         raise ValueError(
             f"{path} is a link that leaves its folder. If you trust what it points to, make a copy "
             "of the folder with cp -rL"
         )
     return path
+
+
+def _is_blob(path: Path, folder: Path) -> bool:
+    """True for a link of a hub's cache: models--USER--NAME/snapshots/REVISION/NAME to blobs/ID."""
+    snapshots = folder.resolve().parent
+    is_cache = snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--")
+    return is_cache and path.resolve().parent == snapshots.parent / "blobs"
 
 
 @contextmanager

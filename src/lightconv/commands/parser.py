@@ -12,6 +12,16 @@ from typing import Any, NoReturn
 
 from lightconv.console import suggest
 
+# The only argument of a command whose parser is asked for.
+DESCRIBE = "--describe-parser"
+
+
+class DescribedError(Exception):
+    """Raised in place of parsing; it holds the parser of the command."""
+
+    def __init__(self, parser: "Parser") -> None:
+        self.parser = parser
+
 
 class Parser(argparse.ArgumentParser):
     """Parser of one command; a wrong argument is a ValueError."""
@@ -65,6 +75,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses arguments; the error about an unknown option suggests the nearest one."""
+        if list(argv) == [DESCRIBE]:
+            raise DescribedError(self)
         known = self._option_string_actions
         for argument in argv:
             name = argument.partition("=")[0]

@@ -1,4 +1,4 @@
-"""`lightconv average` and `lightconv plot`: a model folder of a run's checkpoints; its curves."""
+"""`lightconv average`, `push` and `plot`: a model of a run's checkpoints, published; its curves."""
 
 from collections.abc import Sequence
 
@@ -38,6 +38,25 @@ def average(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
+    return 0
+
+
+def push(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "push",
+        "Publishes a model folder on the Hugging Face hub, where lightconv.load('user/name') finds "
+        "it. Its digests are checked first. `hf auth login` or HF_TOKEN says who you are.",
+        "lightconv push runs/first/model user/first --licence cc-by-4.0",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add("NAME", "user/name")
+    parser.add("--licence ID", "of the model, such as mit or cc-by-4.0, for its card")
+    parser.add("--private", "only for you")
+    options = parser.parse(argv)
+    from lightconv.interop.hub import push as push_model
+
+    how = {"licence": options.licence, "private": options.private}
+    print(push_model(options.model, options.name, **how))
     return 0
 
 

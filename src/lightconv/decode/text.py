@@ -26,6 +26,7 @@ from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
 from lightconv.decode.stream import TextStream
 from lightconv.decode.translator import Translator
+from lightconv.interop.hub import find_folder
 from lightconv.models import ModelConfig, Seq2Seq
 from lightconv.models.folder import ModelFolder
 
@@ -187,8 +188,8 @@ class TextModel:
 def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
-    """The model of a model folder or a run, in evaluation mode, with methods for text."""
-    found = find_model(folder)
+from lightconv.decode.translator import TextStream, Translator
+from lightconv.interop.hub import find_folder
     return TextModel(found, found.load(device, dtype))
 
 

@@ -291,6 +291,22 @@ def _extra_files(
     return extra
 
 
+def _metadata(config: ModelConfig, task: Mapping[str, Any]) -> list[str]:
+    """Lines of YAML that a hub filters models by: languages, task, tags."""
+    given = dict.fromkeys(str(task.get(name)) for name in ("source_lang", "target_lang"))
+    languages = [
+        name for name in given if name.isascii() and name.isalpha() and len(name) in (2, 3)
+    ]
+    usual = "translation" if isinstance(config, Seq2SeqConfig) else "text-generation"
+    kind = "summarization" if task.get("kind") == "summarization" else usual
+    kinds = dict.fromkeys(layer.kind for layers in config.stacks.values() for layer in layers)
+    lists = {"language": languages, "tags": ["lightconv", *kinds]}
+    lines = [
+        f"{name}: [{', '.join(map(json.dumps, each))}]" for name, each in lists.items() if each
+    ]
+    return [f"pipeline_tag: {kind}", *lines]
+
+
 def _card(
     name: str, config: ModelConfig, parameters: int, files: Sequence[str], task: Mapping[str, Any]
 ) -> str:
@@ -311,7 +327,7 @@ def _card(
     if any(file.startswith("vocab") for file in files):
         call = f"{text_call}\n{call}"
     parts = [
-        "---\nlibrary_name: lightconv\n---",
+        "\n".join(["---", "library_name: lightconv", *_metadata(config, task), "---"]),
         f"# {name}",
         f"{title} of `lightconv`. `config.json` says all about its shape.",
         "\n".join(["| | |", "| --- | --- |", *(f"| {key} | {rows[key]} |" for key in rows)]),
