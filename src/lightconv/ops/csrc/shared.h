@@ -47,10 +47,9 @@ static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
 // i .. i + K - 1. There are packed rows up to round_up(n, kPositions) + K - 1.
 template <class S>
 static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, int64_t channels,
-                           void* to, int64_t origin, bool streams, Ahead& ahead) {
+                           const Sink<S>& sink, int64_t origin, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
-  const bool direct = is_native<S>(p.dtype) && channels % W == 0;
   for (int64_t i = 0; i < n; i += kPositions)
     for (int64_t c = 0; c < channels; c += W) {
       ahead.some();
@@ -63,15 +62,7 @@ static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, 
       }
       unroll<kPositions>([&](auto q) {
         if (i + q >= n) return;
-        const int64_t at = origin + (i + q) * p.D + c;
-        if (direct) {
-          S* place = static_cast<S*>(to) + at;
-          streams ? stream(place, acc[q]) : store(place, acc[q]);
-        } else {
-          alignas(64) S staged[W];
-          store(staged, acc[q]);
-          write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
-        }
+        sink.put(origin + (i + q) * p.D + c, acc[q], std::min<int64_t>(W, channels - c));
       });
     }
 }
@@ -103,7 +94,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
   const std::vector<S> wide = spread<S>(p, chunk, false);
   const std::vector<Tile> tiles = cut(p);
-  const bool streams = streams_to<S>(p.out, p, p.D);
+  const Sink<S> sink = sink_for<S>(p.out, p, kLanes<S>);
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / chunks)];
     const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
@@ -120,8 +111,8 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
                  std::min(chunk, p.D - c));
       ahead.spread_over(padded / kPositions * kVectors);
     }
-    convolve_chunk<S>(p, x, wide.data() + which * K * chunk, n, channels, p.out,
-                      (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, streams, ahead);
+    convolve_chunk<S>(p, x, wide.data() + which * K * chunk, n, channels, sink,
+                      (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, ahead);
   };
   for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
 }
@@ -144,7 +135,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
   const int64_t taps = round_up(K, kTaps), rows = kTile + taps - 1;
   const int64_t size = chunks * taps * chunk;
   std::vector<S> partial(p.grad_weight ? size_t(std::max<int64_t>(parts, 1) * size) : 0, S(0));
-  const bool streams = p.grad_x && streams_to<S>(p.grad_x, p, p.D);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, W);
   auto one = [&](const Tile& tile, int64_t which, const Tile* next, int64_t next_which, S* x, S* g,
                  S* sums) {
     const int64_t channel = which * chunk, channels = std::min(chunk, p.D - channel);
@@ -163,8 +154,8 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
     if (p.grad_x) {
       const int64_t first = tile.begin - right;
       pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
-      convolve_chunk<S>(p, g, wide.data() + which * K * chunk, n, channels, p.grad_x,
-                        position * p.D + channel, streams, ahead);
+      convolve_chunk<S>(p, g, wide.data() + which * K * chunk, n, channels, sink,
+                        position * p.D + channel, ahead);
       own = g + right * chunk;
     }
     if (!p.grad_weight) return;
