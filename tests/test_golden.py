@@ -62,7 +62,8 @@ EVALUATIONS = {
     "summary": ("models/summary", "--data", "data/summaries"),
 }
 # Parts of a signature that say who computed it, not what.
-VERSIONS = ("version:", "lightconv:", "nltk:", "rouge-score:")
+# The digest of what was read, `texts`, is of later versions.
+VERSIONS = ("version:", "lightconv:", "nltk:", "rouge-score:", "texts:")
 TABLE = ("table", "decoders", "--results", "results")
 
 

@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from rich.live import Live
+from typing import Any, Self
 
 Rows = Sequence[Sequence[str]]
 
@@ -38,19 +36,14 @@ def tell_waiting(what: str) -> None:
 
 def suggest(name: str, known: Collection[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, else all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
+    if near := difflib.get_close_matches(name, known, n=1):
         return f"; did you mean '{near[0]}'?"
     return f"; known: {', '.join(known)}" if known else ""
 
 
 def show_duration(seconds: float) -> str:
     """`0:07`, `3:07`, `2:03:07`, `5 days 2:03:07`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
-    return clock if not days else f"{days} day{'s' if days > 1 else ''} {clock}"
+    return re.sub("^0:0?", "", str(timedelta(seconds=round(seconds)))).replace(",", "")
 
 
 def read_duration(text: str) -> float:
@@ -125,14 +118,11 @@ class Display:
     idle   text to show while nothing is counted; the line is then redrawn by a thread
     """
 
-    _began: float
-    _total: int | None
-
     def __init__(self, *, quiet: bool = False, idle: str = "") -> None:
         self._file, self._idle = sys.stderr, idle
         self._quiet = quiet or self._file is None
         self._pause = IDLE_PAUSE if idle else PAUSE
-        self._live: Live | None = None
+        self._live: Any = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True, name="display")
         self._begin("")
@@ -199,8 +189,9 @@ class Display:
                 self._begin("")
 
     def _begin(self, what: str, done: int = 0) -> None:
-        self._what, self._first, self._done, self._total = what, done, done, None
-        self._began = time.monotonic()
+        self._what, self._first, self._done = what, done, done
+        self._total = None
+        self._began: float = time.monotonic()
 
     def _progress(self) -> str:
         """`encoding train: 120,000 of 160,000 (75%), 52,000/s, 0.8 s left`."""

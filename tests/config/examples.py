@@ -163,6 +163,6 @@ recipes = st.builds(
     ),
     model=models,
     train=trainings,
-    decode=st.builds(DecodeConfig, beam=counts, alpha=sizes),
+    decode=st.builds(DecodeConfig, beam=counts, alpha=st.floats(0, 10)),
     sources=st.dictionaries(texts, texts, max_size=3),
 )

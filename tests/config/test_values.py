@@ -179,7 +179,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("model.source_heads", 7, "model.source_heads=7 does not divide model.dim=512"),
         ("model.encoder.1.heads", 7, "model.encoder.1.heads=7 does not divide model.dim=512"),
         ("model.encoder.0.dropconnect", 1.5, "model.encoder.0.dropconnect=1.5 must be in [0, 1)"),
-        ("model.decoder", [], "model.decoder must have at least one layer"),
+        ("model.decoder", [], "model.decoder must have 1 to 1000 layers, got 0"),
         ("model.share_embeddings", "all", "model.share_embeddings='all' needs one vocabulary, got"),
         ("model.adaptive", {"cutoffs": [100, 99]}, "model.adaptive.cutoffs must rise from above 0"),
         ("model.adaptive", {"cutoffs": [9000]}, "model.adaptive.cutoffs=[9000] must stay below"),

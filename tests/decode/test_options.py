@@ -7,6 +7,8 @@ import pytest
 
 from lightconv.decode import DecodeConfig
 from lightconv.decode.options import Options, SampleConfig, TextOptions, read_decode
+from lightconv.models import LanguageModelConfig
+from lightconv.models.config import LightConvConfig
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,12 @@ def test_wrong_options_are_named(values: dict[str, Any], message: str) -> None:
 
 
 def test_the_search_of_a_folder(tmp_path: Any) -> None:
-    assert read_decode(tmp_path, {}) == DecodeConfig()
-    assert read_decode(tmp_path, {"decode": {"beam": 7}}) == DecodeConfig(beam=7)
+    model = LanguageModelConfig(
+        vocab=9, dim=8, ffn_dim=8, layers=(LightConvConfig(kernel=3, heads=1),)
+    )
+    assert read_decode(tmp_path, {}, model) == DecodeConfig()
+    assert read_decode(tmp_path, {"decode": {"beam": 7}}, model) == DecodeConfig(beam=7)
     with pytest.raises(ValueError, match=r"config.json: decode\.beam=0"):
-        read_decode(tmp_path, {"decode": {"beam": 0}})
+        read_decode(tmp_path, {"decode": {"beam": 0}}, model)
+    with pytest.raises(ValueError, match=r"beam=1000.*expected a smaller"):
+        read_decode(tmp_path, {"decode": {"beam": 1000}}, model)

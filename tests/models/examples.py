@@ -48,18 +48,20 @@ every_kind = pytest.mark.parametrize("kind", LAYERS)
 either_output = pytest.mark.parametrize("adaptive", [None, ADAPTIVE], ids=["plain", "adaptive"])
 
 
+SIZES = {"dim": 8, "ffn_dim": 12, "source_heads": 2}
+
+
+def pair_config(encoder: Any, decoder: Any = None, **changes: Any) -> Seq2SeqConfig:
+    """Width 8, the layers of the encoder on both sides unless told."""
+    vocab = {"source_vocab": SOURCE_VOCAB, "target_vocab": VOCAB}
+    layers = {"encoder": encoder, "decoder": decoder or encoder}
+    return Seq2SeqConfig(**(SIZES | vocab | layers | changes))
+
+
 def seq2seq(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Seq2Seq:
-    config = Seq2SeqConfig(
-        dim=8,
-        ffn_dim=12,
-        source_heads=2,
-        encoder=LAYERS[kind],
-        decoder=LAYERS[kind],
-        source_vocab=SOURCE_VOCAB,
-        target_vocab=VOCAB,
-    )
+    config = dataclasses.replace(pair_config(LAYERS[kind]), **changes)
     torch.manual_seed(0)
-    return stir(Seq2Seq(dataclasses.replace(config, **changes))).to(dtype).eval()
+    return stir(Seq2Seq(config)).to(dtype).eval()
 
 
 def language_model(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> LanguageModel:

@@ -8,11 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.models import AdaptiveConfig
-from lightconv.models.embedding import (
-    AdaptiveEmbedding,
-    AdaptiveOutput,
-    Transposed,
-)
+from lightconv.models.embedding import AdaptiveEmbedding, AdaptiveOutput, Transposed
 
 PAD = 1
 VOCAB, DIM = 23, 16

@@ -10,19 +10,13 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.mixers.attention import attend
-from lightconv.models import AttentionConfig, DynamicConvConfig, Seq2SeqConfig
+from lightconv.models import AttentionConfig, DynamicConvConfig
 from lightconv.models.layers import DecoderLayer, PlainLayer, SourceAttention
 
+from .examples import pair_config
+
 MIXER = DynamicConvConfig(kernel=3, heads=2)
-CONFIG = Seq2SeqConfig(
-    dim=8,
-    ffn_dim=12,
-    source_heads=2,
-    encoder=(MIXER,),
-    decoder=(MIXER,),
-    source_vocab=10,
-    target_vocab=10,
-)
+CONFIG = pair_config((MIXER,))
 REAL = torch.zeros(2, 5, dtype=torch.bool)
 either_norm = pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
 
@@ -81,12 +75,7 @@ def test_decoder_layer(pre_norm: bool) -> None:
 
 
 # Position of the probability among the arguments.
-PLACES = {
-    "dropout": 1,
-    "dropout_add": 2,
-    "dropout_add_norm": 4,
-    "scaled_dot_product_attention": 4,
-}
+PLACES = {"dropout": 1, "dropout_add": 2, "dropout_add_norm": 4, "scaled_dot_product_attention": 4}
 
 
 @pytest.fixture
@@ -111,14 +100,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @either_norm
 def test_dropouts_come_in_their_order(seen: list[float], pre_norm: bool) -> None:
-    config = dataclasses.replace(
-        CONFIG,
-        dropout=0.1,
-        input_dropout=0.2,
-        activation_dropout=0.3,
-        attention_dropout=0.4,
-        pre_norm=pre_norm,
-    )
+    rates = {"dropout": 0.1, "input_dropout": 0.2, "activation_dropout": 0.3}
+    config = pair_config((MIXER,), attention_dropout=0.4, pre_norm=pre_norm, **rates)
     mixer = AttentionConfig(heads=2, dropout=0.5)
     x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
     layer = DecoderLayer(config, mixer)

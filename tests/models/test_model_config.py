@@ -2,26 +2,25 @@
 
 import dataclasses
 import inspect
+from typing import get_args
 
 import pytest
 
 from lightconv.mixers import MIXERS
-from lightconv.models import (
-    MIXER_CONFIGS,
-    AdaptiveConfig,
-    DynamicConvConfig,
-    MixerConfig,
-    Seq2SeqConfig,
-)
+from lightconv.models import AdaptiveConfig, DynamicConvConfig, MixerConfig, Seq2SeqConfig
 from lightconv.models.layers import PlainLayer
 
+from .examples import pair_config
+
+MIXER_CONFIGS = {config.kind: config for config in get_args(MixerConfig)}
 OPTIONS = {"heads": 2, "kernel": 3, "ffn_dim": 12}
 
 
 def example(kind: str) -> MixerConfig:
     config = MIXER_CONFIGS[kind]
     names = {field.name for field in dataclasses.fields(config)}
-    return config(**{name: value for name, value in OPTIONS.items() if name in names})
+    found: MixerConfig = config(**{k: v for k, v in OPTIONS.items() if k in names})
+    return found
 
 
 @pytest.mark.parametrize("kind", MIXERS)
@@ -50,9 +49,8 @@ def test_build_mixer(kind: str, causal: bool) -> None:
 
 
 def model(**changes: object) -> Seq2SeqConfig:
-    layers = (DynamicConvConfig(kernel=3, heads=2),)
-    fields = {"dim": 8, "ffn_dim": 16, "source_heads": 2, "encoder": layers, "decoder": layers}
-    return Seq2SeqConfig(**{**fields, "source_vocab": 10, "target_vocab": 11, **changes})
+    fields = {"source_vocab": 10, "target_vocab": 11} | changes
+    return pair_config((DynamicConvConfig(kernel=3, heads=2),), **fields)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`lightconv evaluate` and `lightconv tune`: signed scores of a model or of texts; search tuned."""
 
 import json
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,13 +35,9 @@ if TYPE_CHECKING:
 # Measures of texts by default.
 DEFAULT = ("sacrebleu", "chrf")
 # Options of outputs, which a language model has not; and further ones of a model.
-OUTPUT_OPTIONS = (
-    *("metric", "against", "compare", "ensemble", "quantize", "engine", "out", "batch_size"),
-)
-MODEL_OPTIONS = (
-    *("data", "split", "beam", "set", "floor", "limit", "overwrite"),
-    *OUTPUT_OPTIONS[2:],
-)
+SEARCH_OPTIONS = ("compare", "ensemble", "quantize", "engine", "out", "batch_size")
+OUTPUT_OPTIONS = ("metric", "against", *SEARCH_OPTIONS)
+MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", *SEARCH_OPTIONS)
 UNSET: tuple[object, ...] = (None, False, [])
 
 
@@ -82,7 +77,7 @@ def _evaluate_model(options: Namespace) -> int:
 
     text = TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none")
     if options.batch_size is not None:  # whatever the lengths of the sentences are
-        text = replace(text, max_sentences=options.batch_size, max_tokens=sys.maxsize)
+        text = replace(text, max_sentences=options.batch_size, max_tokens=1 << 40)
     same = ("model", "data", "against", "ensemble", "compare", "limit", "samples", "seed")
     evaluation = Evaluation(
         **{name: getattr(options, name) for name in same},

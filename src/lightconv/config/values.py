@@ -48,9 +48,9 @@ def _make_check(fits: Callable[[Any], bool], text: str) -> Callable[..., None]:
     def check(config: object, *names: str, most: float = 1 << 40) -> None:
         for name in names:
             value = getattr(config, name)
-            over = isinstance(value, int | float) and value > most
-            if over or not fits(value):
-                raise ValueError(f"{name}={value!r} must be {f'at most {most}' if over else text}")
+            good = fits(value)
+            if not good or (isinstance(value, int | float) and value > most):
+                raise ValueError(f"{name}={value!r} must be {f'at most {most}' if good else text}")
 
     check.__doc__ = f"Raises ValueError unless each field is {text}, and a number at most `most`."
     return check

@@ -33,9 +33,8 @@ _MAGICS = dict(zip(SUFFIXES, (b"LCTOKENS", b"LCOFFSET"), strict=True))
 # Magic, version, bytes of an item, examples, tokens, vocabulary, digests; then a CRC-32.
 _FIELDS = struct.Struct("<8sIIQQQ32s32s20x")
 _CHECK = struct.Struct("<I")
-# Offsets read at a time, and the longest sentence.
-_CHUNK = 1 << 20
-_LONGEST = 2**31 - 1
+_CHUNK = 1 << 20  # offsets read at a time
+_LONGEST = 2**31 - 1  # tokens of a sentence
 _ANOTHER = "of another preparation, expected the same for all files"
 
 

@@ -177,8 +177,7 @@ def _cut(model: Any, text: str, last: str = "") -> list[str]:
 
 
 # A work item of a process has at most so many rows, and about so many characters or bytes.
-MOST_ROWS = 1000
-MOST_CHARACTERS = 1 << 20
+MOST_ROWS, MOST_CHARACTERS = 1000, 1 << 20
 # A pair that occurs once in the whole text is not merged, as in subword-nmt.
 RAREST_PAIR = 2
 # Codes are learned from the most frequent words only: rarer ones hardly change the merges, and the

@@ -11,7 +11,7 @@ from lightconv.decode import compiler
 from lightconv.decode.compiler import Buffer, Program
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
-from lightconv.models.layers import DecoderLayer, Layer, require_eval
+from lightconv.models.layers import DecoderLayer, Layer
 from lightconv.ops import program
 from lightconv.ops.library import POOL, native
 
@@ -92,7 +92,7 @@ class Engine:
         if (reason := Engine.supports(model)) is not None:
             raise ValueError(f"the engine does not run this model: {reason}")
         assert isinstance(model, (Seq2Seq, LanguageModel))
-        require_eval(model)
+        model.require_eval()
         self.config = model.config
         self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize

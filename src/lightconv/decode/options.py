@@ -163,9 +163,8 @@ def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> 
         held = beam * model.dim * 2 * sum(span or length for span in spans)
         if (len(layers) + 4) * length > STEPS or beam**2 * length > SORTED or held > HELD:
             raise ValueError(
-                f"decode: beam={beam}, max_len_ratio={found.max_len_ratio:g} and max_len_plus="
-                f"{found.max_len_plus} would take minutes or gigabytes for a text of {SOURCE} "
-                f"tokens and {len(layers)} layers of {model.dim}, expected a smaller beam or "
+                f"decode: beam={beam} and {length:g} tokens for a text of {SOURCE} take minutes or "
+                f"gigabytes in {len(layers)} layers of {model.dim}, expected a smaller beam or "
                 "shorter outputs. Edit the file if you trust it"
             )
         return found

@@ -129,11 +129,12 @@ def _select(node: Any, rows: Tensor) -> Any:
     )
 
 
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A projection [..., inputs] -> [..., outputs]: xavier-uniform weight, zero bias."""
-    layer = nn.Linear(inputs, outputs)
+def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    """A projection [..., inputs] -> [..., outputs]: xavier-uniform weight, zero bias if any."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 

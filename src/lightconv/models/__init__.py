@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from lightconv.lazy import lazy
 from lightconv.models.config import (
-    MIXER_CONFIGS,
     AdaptiveConfig,
     AttentionConfig,
     AverageConfig,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from lightconv.models.seq2seq import Seq2Seq
 
 __all__ = [
-    "MIXER_CONFIGS",
     "AdaptiveConfig",
     "AttentionConfig",
     "AverageConfig",

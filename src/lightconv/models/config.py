@@ -80,11 +80,6 @@ class AverageConfig(_Checked):
 
 MixerConfig = AttentionConfig | ConvConfig | LightConvConfig | DynamicConvConfig | AverageConfig
 
-MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
-    config.kind: config
-    for config in (AttentionConfig, ConvConfig, LightConvConfig, DynamicConvConfig, AverageConfig)
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveConfig:
@@ -183,7 +178,6 @@ class LanguageModelConfig:
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """Number of ids of source and target, which are one vocabulary here."""
         return self.vocab, self.vocab
 
     @property

@@ -7,13 +7,14 @@ and Auli (2019) for the input.
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv import ops
+from lightconv.mixers.base import linear
 from lightconv.models.config import AdaptiveConfig, ModelConfig
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.vocabulary import linear_cross_entropy
@@ -86,7 +87,7 @@ class AdaptiveEmbedding(nn.Module):
             for place, (first, end) in enumerate(pairwise((0, *config.cutoffs, vocab)))
         )
         self.words = nn.ModuleList(band_words(band, pad) for band in self.bands)
-        self.projections = nn.ModuleList(projection(band.width, dim) for band in self.bands)
+        self.projections = nn.ModuleList(linear(b.width, dim, bias=False) for b in self.bands)
 
     def output(self, *, tied: bool) -> "AdaptiveOutput":
         """The output of this embedding; if tied, it shares what the configuration says."""
@@ -118,14 +119,13 @@ class AdaptiveOutput(nn.Module):
         self.dropout = config.dropout
         # Modules are shared, not parameters: parameters would part when a module moves to a device
         # that cannot hold them in place.
-        self.words = (
-            embedding.words
-            if tied and config.tie_words
-            else nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
-        )
-        self.classes = projection(dim, len(self.bands) - 1)
+        self.words: Any = embedding.words
+        if not (tied and config.tie_words):
+            self.words = nn.ModuleList(band_words(band, embedding.pad) for band in self.bands)
+        self.classes = linear(dim, len(self.bands) - 1, bias=False)
+        shared = tied and config.tie_projections
         self.projections = nn.ModuleList(
-            Transposed(original) if tied and config.tie_projections else projection(dim, band.width)
+            Transposed(original) if shared else linear(dim, band.width, bias=False)
             for band, original in zip(self.bands[1:], embedding.projections[1:], strict=True)
         )
 
@@ -135,7 +135,7 @@ class AdaptiveOutput(nn.Module):
         head = self._head(x).log_softmax(-1, dtype=wide)
         parts = [head[..., :common]]
         for place in range(1, len(self.bands)):
-            inner = F.linear(self._project(x, place), matrix(self.words[place]))
+            inner = F.linear(self._project(x, place), self.words[place].weight)
             inside = inner.log_softmax(-1, dtype=wide)
             parts.append(head[..., common + place - 1, None] + inside)
         return torch.cat(parts, dim=-1)
@@ -160,7 +160,7 @@ class AdaptiveOutput(nn.Module):
                 "the words of the target's band"
             )
         column, inside = self._split(x, target)
-        common, classes = matrix(self.words[0]), matrix(self.classes)
+        common, classes = self.words[0].weight, self.classes.weight
         total, _ = linear_cross_entropy(x, common, column, more=classes)
         for _, inner, weight, words in inside:
             total = total + linear_cross_entropy(inner, weight, words)[0]
@@ -180,12 +180,12 @@ class AdaptiveOutput(nn.Module):
             rows = own.nonzero()[:, 0]
             inner = self._project(x.index_select(0, rows), place)
             words = target.index_select(0, rows) - band.first
-            inside.append((rows, inner, matrix(self.words[place]), words))
+            inside.append((rows, inner, self.words[place].weight, words))
         return column, inside
 
     def _head(self, x: Tensor) -> Tensor:
         """x [..., D] -> logits [..., V_0 + bands - 1]."""
-        return torch.cat([F.linear(x, matrix(self.words[0])), self.classes(x)], dim=-1)
+        return torch.cat([F.linear(x, self.words[0].weight), self.classes(x)], dim=-1)
 
     def _project(self, x: Tensor, place: int) -> Tensor:
         """x [..., D] -> [..., d_i]."""
@@ -198,10 +198,10 @@ class Transposed(nn.Module):
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
-        self.original = original
+        self.original: Any = original
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, matrix(self.original).t())
+        return F.linear(x, self.original.weight.t())
 
 
 Embedding = TokenEmbedding | AdaptiveEmbedding
@@ -227,20 +227,6 @@ def band_words(band: Band, pad: int) -> Words:
     """Matrix [V_i, d_i] of a band."""
     own = band.first <= pad < band.end
     return Words(band.end - band.first, band.width, pad - band.first if own else None)
-
-
-def projection(inputs: int, outputs: int) -> nn.Linear:
-    """[..., inputs] -> [..., outputs]: xavier-uniform, no bias."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.xavier_uniform_(layer.weight)
-    return layer
-
-
-def matrix(module: nn.Module) -> Tensor:
-    """The weight of a module that has one."""
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 def token_nll(logits: Tensor, target: Tensor) -> Tensor:

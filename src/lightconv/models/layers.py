@@ -48,6 +48,11 @@ class BaseModel(nn.Module):
             )
         return model
 
+    def require_eval(self) -> None:
+        """Raises ValueError in training mode."""
+        if self.training:
+            raise ValueError("a model in training mode cannot step: call eval() before start()")
+
 
 class SkipInit(TorchFunctionMode):
     """Skips normal initialisation: on the meta device torch loads its compiler for it (150 MB)."""
@@ -238,9 +243,3 @@ class DecoderLayer(Layer):
 def final_norm(config: ModelConfig) -> nn.Module:
     """Norm after the last layer; post-norm layers need none."""
     return nn.LayerNorm(config.dim) if config.pre_norm and config.final_norm else nn.Identity()
-
-
-def require_eval(model: nn.Module) -> None:
-    """Raises ValueError in training mode."""
-    if model.training:
-        raise ValueError("a model in training mode cannot step: call eval() before start()")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from lightconv.mixers import State
 from lightconv.models.config import LanguageModelConfig
 from lightconv.models.embedding import Output, build_embedding, embed
-from lightconv.models.layers import BaseModel, PlainLayer, final_norm, require_eval
+from lightconv.models.layers import BaseModel, PlainLayer, final_norm
 
 
 class LanguageModelState(NamedTuple):
@@ -59,7 +59,7 @@ class LanguageModel(BaseModel):
 
         options  device and dtype of the state, as of `Mixer.start`
         """
-        require_eval(self)
+        self.require_eval()
         mixers = (layer.mixer for layer in self.layers)
         return LanguageModelState(tuple(each.start(batch, max_len, **options) for each in mixers))
 

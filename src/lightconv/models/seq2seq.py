@@ -8,14 +8,7 @@ from torch import Tensor, nn
 from lightconv.mixers import reorder
 from lightconv.models.config import Seq2SeqConfig
 from lightconv.models.embedding import Output, build_embedding, embed
-from lightconv.models.layers import (
-    BaseModel,
-    DecoderLayer,
-    DecoderState,
-    PlainLayer,
-    final_norm,
-    require_eval,
-)
+from lightconv.models.layers import BaseModel, DecoderLayer, DecoderState, PlainLayer, final_norm
 
 
 class Memory(NamedTuple):
@@ -43,15 +36,16 @@ class Seq2SeqState(NamedTuple):
     def reorder(self, rows: Tensor) -> "Seq2SeqState":
         """State of those rows [N'], as `mixers.reorder`."""
         B, N = len(self.padding), len(self.layers[0].mixer.tensors[0])
-        kept = _sources(rows // max(N // max(B, 1), 1), B)
-        if kept is None:
-            padding, sources = self.padding, [layer.source for layer in self.layers]
-        else:
-            padding = reorder(self.padding, kept)
-            sources = [reorder(layer.source, kept) for layer in self.layers]
+        wanted = rows // max(N // max(B, 1), 1)
+        # Neighbours share a source if every source has the same number of rows.
+        kept, counts = torch.unique_consecutive(wanted, return_counts=True)
+        if not bool((counts == counts[:1]).all()):
+            kept = wanted
+        padding, sources = self.padding, [layer.source for layer in self.layers]
+        if not torch.equal(kept, torch.arange(B, device=kept.device)):
+            padding, sources = reorder(padding, kept), [reorder(each, kept) for each in sources]
         pasts = [reorder(layer.mixer, rows) for layer in self.layers]
-        layers = tuple(map(DecoderState, pasts, sources))
-        return Seq2SeqState(layers, padding)
+        return Seq2SeqState(tuple(map(DecoderState, pasts, sources)), padding)
 
 
 class Seq2Seq(BaseModel):
@@ -99,7 +93,7 @@ class Seq2Seq(BaseModel):
 
     def start(self, memory: Memory, max_len: int) -> Seq2SeqState:
         """State before the first of at most `max_len` tokens."""
-        require_eval(self)
+        self.require_eval()
         layers = tuple(layer.start(memory.output, max_len) for layer in self.decoder)
         return Seq2SeqState(layers, memory.padding)
 
@@ -132,15 +126,3 @@ class Seq2Seq(BaseModel):
             layers.append(new)
         scores = self.output.scores(self.decoder_norm(x))
         return scores, Seq2SeqState(tuple(layers), state.padding), attention
-
-
-def _sources(wanted: Tensor, B: int) -> Tensor | None:
-    """Sources to keep for rows that read the sources `wanted` [N']; None keeps all B.
-
-    Neighbours share a source if every source has the same number of rows.
-    """
-    kept, counts = torch.unique_consecutive(wanted, return_counts=True)
-    if not bool((counts == counts[:1]).all()):
-        kept = wanted
-    everything = torch.arange(B, device=kept.device)
-    return None if torch.equal(kept, everything) else kept

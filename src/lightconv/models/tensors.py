@@ -73,14 +73,10 @@ def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
                 "lightconv.models.tensors.parameters lists them"
             )
         tensor = tensor.cpu().contiguous()
-        stop = start + tensor.nbytes
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, stop],
-        }
+        entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = entry | {"data_offsets": [start, start + tensor.nbytes]}
         views.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
-        start = stop
+        start += tensor.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return write_file(path, len(text).to_bytes(8, "little") + text, *views)
@@ -118,11 +114,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
     """Raises ValueError unless the names and shapes found `where` are those wanted `by`."""
-    missing = [name for name in wanted if name not in found]
-    if missing:
+    if missing := [name for name in wanted if name not in found]:
         raise ValueError(f"{where} lacks {_some(missing)}, expected by {by}")
-    extra = [name for name in found if name not in wanted]
-    if extra:
+    if extra := [name for name in found if name not in wanted]:
         raise ValueError(f"{where} has {_some(extra)}, unknown to {by}")
     for name, tensor in wanted.items():
         got, shape = list(found[name].shape), list(tensor.shape)
