@@ -6,7 +6,8 @@
 //
 // The weights are spread out once, one number per channel, so that any number of heads (also
 // H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
-// of channels; it packs its rows, and computes both gradients of a chunk while it is in the cache.
+// of channels; it packs its rows, unless few taps read them, and computes both gradients of a chunk
+// while it is in the cache. Taps that no position reaches (K > T) are left out before.
 // Innermost, kPositions sums of one vector of channels stay in registers while the taps run; for
 // grad_w the sums of kTaps taps, while the positions run.
 #pragma once
@@ -27,6 +28,33 @@ static inline void for_each_run(int64_t begin, int64_t end, int64_t chunk, Visit
   }
 }
 
+// Calls run(problem) with only the taps that some position of the longest sequence reaches; the
+// gradients of the others are zero.
+template <class S, class Run>
+static void with_reached_taps(const Problem& p, Run run) {
+  int64_t longest = p.offsets ? 0 : p.T;
+  for (int64_t i = 0; p.offsets && i < p.sequences; ++i)
+    longest = std::max(longest, p.offsets[i + 1] - p.offsets[i]);
+  const int64_t from = std::clamp<int64_t>(p.left - longest + 1, 0, p.K - 1);
+  const int64_t to = std::clamp<int64_t>(p.left + longest, from + 1, p.K), K = to - from;
+  if (K == p.K) return run(p);
+  std::vector<S> weight(size_t(p.H * K)), grad(p.grad_weight ? weight.size() : 0);
+  for (int64_t h = 0; h < p.H; ++h)
+    read_row(p.weight_dtype, p.weight, h * p.K + from, K, &weight[size_t(h * K)]);
+  Problem reached = p;
+  reached.K = K;
+  reached.left -= from;
+  reached.weight = weight.data();
+  reached.weight_dtype = sizeof(S) == 8 ? kFloat64 : kFloat32;
+  if (p.grad_weight) reached.grad_weight = grad.data();
+  run(reached);
+  std::vector<S> row(static_cast<size_t>(p.K), S(0));
+  for (int64_t h = 0; p.grad_weight && h < p.H; ++h) {
+    std::copy_n(&grad[size_t(h * K)], K, &row[size_t(from)]);
+    write_row(p.weight_dtype, p.grad_weight, h * p.K, p.K, row.data());
+  }
+}
+
 // [chunk][K][chunk width]; `reversed` for grad_x.
 template <class S>
 static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
@@ -43,11 +71,11 @@ static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
   return wide;
 }
 
-// Positions [0, n) of a tile and `channels` of a chunk, from packed rows: position i reads rows
-// i .. i + K - 1. There are packed rows up to round_up(n, kPositions) + K - 1.
-template <class S>
-static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, int64_t channels,
-                           const Sink<S>& sink, int64_t origin, Ahead& ahead) {
+// Positions [0, n) of a tile and `channels` of a chunk, from rows `row` apart: position i reads rows
+// i .. i + K - 1. There are rows up to round_up(n, kPositions) + K - 1.
+template <class S, class E>
+static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w, int64_t n,
+                           int64_t channels, const Sink<S>& sink, int64_t origin, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
   for (int64_t i = 0; i < n; i += kPositions)
@@ -55,10 +83,11 @@ static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, 
       ahead.some();
       Vec<S> acc[kPositions];
       unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
-      const S *rows = x + i * chunk + c, *weights = w + c;
-      for (int64_t j = 0; j < p.K; ++j, rows += chunk, weights += chunk) {
+      const E* rows = x + i * row + c;
+      const S* weights = w + c;
+      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk) {
         const Vec<S> weight = load(weights);
-        unroll<kPositions>([&](auto q) { acc[q] += weight * load(rows + q * chunk); });
+        unroll<kPositions>([&](auto q) { acc[q] += weight * load_as<S>(rows + q * row); });
       }
       unroll<kPositions>([&](auto q) {
         if (i + q >= n) return;
@@ -102,7 +131,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
     const int64_t padded = round_up(n, kPositions);
     Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
-    pack<S, chunk>(x, view_of_x(p, tile), first, first + padded + K - 1, channel, channels);
+    const View view = view_of_x(p, tile);
     Ahead ahead;
     if (size_t(task + 1) < tiles.size() * size_t(chunks)) {
       const Tile& next = tiles[size_t((task + 1) / chunks)];
@@ -111,8 +140,19 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
                  std::min(chunk, p.D - c));
       ahead.spread_over(padded / kPositions * kVectors);
     }
-    convolve_chunk<S>(p, x, wide.data() + which * K * chunk, n, channels, sink,
-                      (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, ahead);
+    auto convolve = [&](const auto* rows, int64_t row) {
+      convolve_chunk<S>(p, rows, row, wide.data() + which * K * chunk, n, channels, sink,
+                        (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, ahead);
+    };
+    // Few taps read a row so few times that copying, or converting it once, does not pay.
+    constexpr int64_t kFewTaps = 8, kFewConverted = 4;
+    if (K <= (is_native<S>(p.dtype) ? kFewTaps : kFewConverted) && channels == chunk && first >= 0 &&
+        first + padded + K - 1 <= tile.length)
+      return with_elements<S>(p.dtype, p.x, [&](const auto* from) {
+        convolve(from + view.origin + first * view.row + channel, view.row);
+      });
+    pack<S, chunk>(x, view, first, first + padded + K - 1, channel, channels);
+    convolve(x, chunk);
   };
   for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
 }
@@ -154,7 +194,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
     if (p.grad_x) {
       const int64_t first = tile.begin - right;
       pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
-      convolve_chunk<S>(p, g, wide.data() + which * K * chunk, n, channels, sink,
+      convolve_chunk<S>(p, g, chunk, wide.data() + which * K * chunk, n, channels, sink,
                         position * p.D + channel, ahead);
       own = g + right * chunk;
     }
