@@ -21,7 +21,6 @@ from lightconv.ops.check import (
     is_transformed,
 )
 
-gpu.register(schema.LIBRARY)
 BACKENDS = ("auto", "reference", "band")
 
 
@@ -119,7 +118,9 @@ def _convolve(
     extras = cu_seqlens, dropconnect, as_seed(seed, dropconnect, x.device)
     if backend == "auto" and not is_transformed():
         out: Tensor
-        if op == "dynamicconv":
+        if softmax and x.is_cuda:  # whose backward pass needs the log-sum-exp
+            out = torch.ops.lightconv.dynamicconv_lse.default(x, weight, left, *extras)[0]
+        elif op == "dynamicconv":
             out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
         else:
             out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)

@@ -6,7 +6,7 @@
 
 The factors are 0 or 1 / (1 - p), a hash of (seed, element) as in DropConnect, so that the backward
 pass needs only the sum and two numbers per row. Formula, schema, fake kernel, gradient and the call
-of the C++ kernel (csrc/residual.h) stand here together; other devices run the formula.
+of the kernels (csrc/residual.h, gpu_kernels.py) stand here together; other devices run the formula.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lightconv.ops import gpu
 from lightconv.ops.check import (
     Maybe,
     Seed,
@@ -216,14 +217,36 @@ LIBRARY.impl("residual", _cpu, "CPU")
 LIBRARY.impl("residual_backward", _cpu_backward, "CPU")
 
 
+# --- the Triton kernels ---------------------------------------------------------------------------
+
+
+def _new(like: Tensor) -> Callable[..., Tensor]:
+    return lambda shape, dtype: like.new_empty(shape, dtype=dtype)
+
+
+def _cuda(*arguments: Any) -> _Results:
+    x, inner, weight, bias, eps, p, seed = arguments
+    found = out, total, stats = _empty_results(_new(inner), *arguments)
+    gpu.residual(out, total, stats, x, inner, weight, bias, eps, p, seed)
+    return found
+
+
+def _cuda_backward(*arguments: Any) -> _Gradients:
+    found = _empty_gradients(_new(arguments[1]), *arguments)
+    gpu.residual_backward(found, *arguments[:4], *arguments[5:7])
+    return found
+
+
+KERNELS = {"residual": _cuda, "residual_backward": _cuda_backward}
+gpu.register(LIBRARY, KERNELS, {"residual": formula, "residual_backward": formula_backward})
+
+
 # --- fake kernels and the gradient ----------------------------------------------------------------
 
 
 def _fake(allocate: Callable[..., Any]) -> Callable[..., Any]:
-    def fake(*arguments: Any) -> Any:  # arguments[1] is `inner` or `sum`, which are never None
-        return allocate(lambda shape, dtype: arguments[1].new_empty(shape, dtype=dtype), *arguments)
-
-    return fake
+    # arguments[1] is `inner` or `sum`, which are never None
+    return lambda *arguments: allocate(_new(arguments[1]), *arguments)
 
 
 torch.library.register_fake("lightconv::residual", _fake(_empty_results), lib=LIBRARY)

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from lightconv.ops import reference
-from lightconv.ops.check import Extras, check_conv, check_grad, check_step, fits_step
+from lightconv.ops.check import (
+    Extras,
+    accumulate_dtype,
+    check_conv,
+    check_grad,
+    check_step,
+    fits_step,
+)
 
 LIBRARY: Any = torch.library.Library("lightconv", "DEF")
 Kernel = Callable[..., Any]
@@ -22,7 +29,8 @@ _NEED = "bool need_x, bool need_weight"
 SCHEMAS = {
     "dynamicconv": f"(Tensor x, Tensor weight, int left, bool softmax, {_EXTRAS}) -> Tensor",
     "dynamicconv_backward": "(Tensor grad, Tensor x, Tensor weight, int left, bool softmax, "
-    f"{_EXTRAS}, {_NEED}) -> (Tensor, Tensor)",
+    f"{_EXTRAS}, {_NEED}, *, Tensor? lse=None) -> (Tensor, Tensor)",
+    "dynamicconv_lse": f"(Tensor x, Tensor weight, int left, {_EXTRAS}) -> (Tensor, Tensor)",
     "lightconv": f"(Tensor x, Tensor weight, int left, {_EXTRAS}) -> Tensor",
     "lightconv_backward": f"(Tensor grad, Tensor x, Tensor weight, int left, {_EXTRAS}, {_NEED}) "
     "-> (Tensor, Tensor)",
@@ -50,12 +58,14 @@ def make_kernels(
             check_conv(op, x, weight, left, extras)
             return forward(x, weight, left, len(rest) > 3 and rest[0], extras)
 
-        def run_backward(grad: Tensor, x: Tensor, weight: Tensor, left: int, *rest: Any) -> Any:
+        def run_backward(
+            grad: Tensor, x: Tensor, weight: Tensor, left: int, *rest: Any, **lse: Tensor
+        ) -> Any:
             extras = Extras(*rest[-5:-2])
             check_conv(op, x, weight, left, extras)
             check_grad(grad, x)
             softmax = len(rest) > 5 and rest[0]
-            return backward(grad, x, weight, left, softmax, extras, *rest[-2:])
+            return backward(grad, x, weight, left, softmax, extras, *rest[-2:], **lse)
 
         def run_step(
             x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: bool = False
@@ -85,7 +95,9 @@ def _differentiate(
     return [next(found) if needed else None for needed in need]
 
 
-def reference_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def reference_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **lse: Tensor
+) -> tuple[Tensor, ...]:
     """Gradients of reference.convolve by automatic differentiation."""
     *options, need_x, need_weight = rest
     with torch.enable_grad():
@@ -106,7 +118,14 @@ def reference_step(
     return out
 
 
+def reference_lse(x: Tensor, weight: Tensor, left: int, *extras: Any) -> tuple[Tensor, Tensor]:
+    """dynamicconv with softmax, and the log-sum-exp [B, T, H] that a backward pass may want."""
+    out = REFERENCE_KERNELS["dynamicconv"](x, weight, left, True, *extras)
+    return out, weight.to(accumulate_dtype(x.dtype)).logsumexp(-1)
+
+
 REFERENCE_KERNELS = make_kernels(reference.convolve, reference_backward, reference_step)
+REFERENCE_KERNELS["dynamicconv_lse"] = reference_lse
 for _name, _kernel in REFERENCE_KERNELS.items():
     LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
 
@@ -118,47 +137,63 @@ def _fake(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape)  # contiguous, whatever the strides of x
 
 
-def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _fake_lse(x: Tensor, weight: Tensor, left: int, *extras: Any) -> tuple[Tensor, Tensor]:
+    check_conv("dynamicconv", x, weight, left, Extras(*extras))
+    return _fake(x), x.new_empty(weight.shape[:3], dtype=accumulate_dtype(x.dtype))
+
+
+def _fake_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **lse: Tensor
+) -> tuple[Tensor, Tensor]:
     need_x, need_weight = rest[-2:]
     grad_x = x.new_empty(x.shape if need_x else 0)
     return grad_x, weight.new_empty(weight.shape if need_weight else 0)
 
 
-for _name, _kernel in make_kernels(_fake, _fake_backward, _fake).items():
+_FAKES = make_kernels(_fake, _fake_backward, _fake) | {"dynamicconv_lse": _fake_lse}
+for _name, _kernel in _FAKES.items():
     torch.library.register_fake(f"lightconv::{_name}", _kernel, lib=LIBRARY)
 
 
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs))
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    lse = None
+    if isinstance(output, tuple):
+        ctx.mark_non_differentiable(lse := output[1])
+    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs), lse)
     ctx.constants = [None if isinstance(v, Tensor) else v for v in inputs]
 
 
 def _backward_of(name: str) -> Kernel:
-    op = getattr(torch.ops.lightconv, f"{name}_backward").default
+    softmax = (True,) if name == "dynamicconv_lse" else ()
+    plain = REFERENCE_KERNELS[name.removesuffix("_lse")]
+    op = getattr(torch.ops.lightconv, f"{name.removesuffix('_lse')}_backward").default
 
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _: Any = None) -> tuple[Tensor | None, ...]:
+        *saved, lse = ctx.saved_tensors
         inputs = [
             constant if tensor is None else tensor
-            for tensor, constant in zip(ctx.saved_tensors, ctx.constants, strict=True)
+            for tensor, constant in zip(saved, ctx.constants, strict=True)
         ]
         need_x, need_weight = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled():  # create_graph=True, which only the formula supports
             # Views: a weight computed from x must not count as a part of x.
             x, weight = (v.view_as(v) for v in inputs[:2])
-            formula = lambda x, weight: REFERENCE_KERNELS[name](x, weight, *inputs[2:])
+            formula = lambda x, weight: plain(x, weight, inputs[2], *softmax, *inputs[3:])
             found = _differentiate(formula, grad, x, weight, (need_x, need_weight), graph=True)
         else:
-            grad_x, grad_weight = op(grad, *inputs, need_x, need_weight)
+            kept = {} if lse is None else {"lse": lse}
+            rest = *inputs[:3], *softmax, *inputs[3:], need_x, need_weight
+            grad_x, grad_weight = op(grad, *rest, **kept)
             found = [grad_x if need_x else None, grad_weight if need_weight else None]
         return (*found, *(None,) * (len(inputs) - 2))
 
     return backward
 
 
-for _name in ("dynamicconv", "lightconv"):
+for _name in ("dynamicconv", "dynamicconv_lse", "lightconv"):
     torch.library.register_autograd(
         f"lightconv::{_name}", _backward_of(_name), setup_context=_save, lib=LIBRARY
     )
