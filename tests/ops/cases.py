@@ -168,6 +168,9 @@ SHAPES = [
     *(Shape(1, 9, 2, R, 31, 30) for R in (64, 65, 80, 127, 128, 130, 200)),
     # Heads: one, many, depthwise.
     *(Shape(2, 10, H, 1, 4, 2) for H in (1, 5, 64, 65, 130)),
+    # Heads narrower than a vector: a whole vector of them, a part, more; every power of two of taps.
+    *(Shape(1, 70, H, R, K, K - 1) for H in (16, 19) for R in (1, 2, 4, 8) for K in (3, 4, 8, 17)),
+    *(Shape(2, 9, 32, R, K, 1) for R in (1, 4) for K in (1, 2, 16, 33)),
     Shape(3, 20, 16, 4, 7, 6),
     # Batches: none, three.
     *(Shape(B, 66, 3, 8, 5, 2) for B in (0, 3)),
@@ -181,6 +184,7 @@ FEW_SHAPES = [
     Shape(3, 6, 5, 1, 4, 1),
     Shape(1, 130, 1, 65, 70, 35),
     Shape(1, 12, 3, 17, 3, 6),
+    Shape(1, 70, 18, 2, 4, 3),
 ]
 few_shapes = pytest.mark.parametrize("shape", FEW_SHAPES, ids=str)
 
@@ -229,7 +233,7 @@ def random_cases(count: int, seed: int) -> Iterator[RandomCase]:
             B, T = 1, sum(lengths)
         K = draw.choice((1, 2, 3, 4, 5, 7, 8, 15, 31, draw.randint(1, 40), draw.randint(64, 90)))
         left = draw.choice((0, K // 2, K - 1, K - 1, draw.randint(0, 2 * K), draw.randint(0, 150)))
-        shape = Shape(B, T, draw.randint(1, 5), draw.choice((1, 3, 8, 16, 17, 32, 65)), K, left)
+        shape = Shape(B, T, draw.choice((1, 2, 3, 5, 16, 21)), draw.choice((1, 2, 3, 4, 8, 16, 17, 32, 65)), K, left)
         yield RandomCase(
             shape,
             dtype,

@@ -40,6 +40,8 @@ CASES = [
     Case(Shape(1, 131, 2, 17, 5, 4)),
     Case(Shape(1, 140, 1, 3, 70, 69)),
     Case(Shape(3, 5, 4, 1, 3, 1)),
+    Case(Shape(1, 70, 18, 2, 4, 3)),  # vectors across heads
+    Case(Shape(1, 9, 17, 4, 5, 7)),
     Case(Shape(1, 12, 2, 3, 3, 2), (4, 0, 1, 7)),
     Case(Shape(1, 12, 2, 3, 5, 2), (5, 6, 1)),
     Case(Shape(1, 140, 1, 16, 9, 4), (66, 74)),

@@ -45,7 +45,7 @@ def instruction_sets() -> dict[str, tuple[int, tuple[str, ...]]]:
     """
     sets: dict[str, tuple[int, tuple[str, ...]]] = {"base": (16, ())}
     if platform.machine() in _X86:
-        sets["avx2"] = (32, ("-mavx2", "-mfma"))
+        sets["avx2"] = (32, ("-mavx2", "-mfma", "-mf16c"))
         sets["avx512"] = (64, ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"))
     return sets
 

@@ -20,13 +20,22 @@ constexpr int kBlock = 4;                           // P
 constexpr int kVectors = VEC_BYTES == 64 ? 4 : 2;   // C at most
 constexpr int kCallsOfBlock = 4;                    // requests for memory ahead, beside one of dots_tile's
 
-// Where a block's results go: straight to memory, past the cache, or converted on the way.
+// Where results go: n <= W numbers at a time, converted on the way, past the cache where it is too
+// small for them.
 template <class S>
 struct Sink {
   void* to;
-  int64_t dtype, row;    // stride of a position
-  int64_t n;             // channels that exist
-  bool direct, streams;
+  int64_t dtype, row;  // stride of a position
+  bool streams;
+
+  inline __attribute__((always_inline)) void put(int64_t at, Vec<S> v, int64_t n) const {
+    with_elements<S>(dtype, to, [&](auto* p) {
+      using E = std::remove_pointer_t<decltype(p)>;
+      if (!streams) return store_as<S>(p + at, v, n);
+      if constexpr (std::is_same_v<S, E>) stream(p + at, v);
+      else if constexpr (sizeof(E) == 2 && sizeof(S) == 4) stream(p + at, narrow(v, E{}));
+    });
+  }
 };
 
 // Positions 0..P over rows 0..K+P-1: position p takes row r with the weight
@@ -35,7 +44,7 @@ struct Sink {
 template <class S, int P, int C>
 static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int64_t w_position,
                                   int64_t K, int64_t first, int64_t last, const Sink<S>& sink,
-                                  int64_t offset) {
+                                  int64_t offset, int64_t n) {
   constexpr int W = kLanes<S>;
   Vec<S> acc[P][C];
   unroll<P>([&](auto p) { unroll<C>([&](auto c) { acc[p][c] = Vec<S>{}; }); });
@@ -61,21 +70,11 @@ static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int6
   unroll<P - 1>([&](auto e) {
     add_row(K + e, integral_constant<int, decltype(e)::value + 1>{}, integral_constant<int, P>{});
   });
-  if (sink.direct) {
-    S* to = static_cast<S*>(sink.to) + offset;
-    unroll<P>([&](auto p) {
-      unroll<C>([&](auto c) {
-        S* at = to + p * sink.row + c * W;
-        sink.streams ? stream(at, acc[p][c]) : store(at, acc[p][c]);
-      });
+  unroll<P>([&](auto p) {
+    unroll<C>([&](auto c) {
+      sink.put(offset + p * sink.row + c * W, acc[p][c], c + 1 < C ? W : n - c * W);
     });
-  } else {
-    alignas(64) S staged[C * W];
-    for (int p = 0; p < P; ++p) {
-      for (int c = 0; c < C; ++c) store(staged + c * W, acc[p][c]);
-      write_row(sink.dtype, sink.to, offset + p * sink.row, sink.n, staged);
-    }
-  }
+  });
 }
 
 // All positions [0, n) of a tile. Position i reads rows i .. i + K - 1, of which those in
@@ -83,7 +82,7 @@ static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int6
 template <class S, int C>
 static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_position,
                           int64_t w_start, int64_t K, int64_t n, int64_t first, int64_t last,
-                          const Sink<S>& sink, int64_t offset, Ahead& ahead) {
+                          const Sink<S>& sink, int64_t offset, int64_t channels, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   int64_t i = 0;
   auto block = [&](auto size) {
@@ -93,7 +92,7 @@ static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_po
       convolve_block<S, P, C>(rows + i * (C * W), w + i * w_start, w_row, w_position, K,
                               std::max<int64_t>(0, first - i),
                               std::min<int64_t>(K + P - 1, last - i), sink,
-                              offset + i * sink.row);
+                              offset + i * sink.row, channels);
     }
   };
   if (K >= kBlock - 1) block(std::integral_constant<int, kBlock>{});
@@ -171,19 +170,14 @@ static int64_t blocks_of(int64_t R, int64_t n) {
   return (R + kVectors * kLanes<S> - 1) / (kVectors * kLanes<S>) * ((n + kBlock - 1) / kBlock);
 }
 
+// A sink for runs of `width` channels.
 template <class S>
-static bool streams_to(const void* to, const Problem& p, int64_t R) {
+static Sink<S> sink_for(void* to, const Problem& p, int64_t width) {
   constexpr int64_t kPastCache = 8 << 20;  // bytes of output that will not stay in the cache
-  return is_native<S>(p.dtype) && R % kLanes<S> == 0 &&
-         reinterpret_cast<uintptr_t>(to) % VEC_BYTES == 0 &&
-         p.B * p.T * p.D * int64_t(sizeof(S)) > kPastCache;
-}
-
-template <class S>
-static Sink<S> sink_for(void* to, const Problem& p, int64_t n) {
-  const int64_t R = p.D / p.H;
-  return {to, p.dtype, p.D, n, is_native<S>(p.dtype) && n % kLanes<S> == 0,
-          streams_to<S>(to, p, R)};
+  const int64_t bytes = bytes_of(p.dtype);
+  const bool whole = width % kLanes<S> == 0 && p.D % width == 0 &&
+                     reinterpret_cast<uintptr_t>(to) % size_t(kLanes<S> * bytes) == 0;
+  return {to, p.dtype, p.D, whole && p.B * p.T * p.D * bytes > kPastCache};
 }
 
 template <class S>
@@ -192,6 +186,7 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, R = p.D / p.H, w_width = Taps<S>::width(K);
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.out, p, R);
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / p.H)];
     const int64_t h = task % p.H, n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
@@ -215,8 +210,8 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
       const int64_t channel = h * R + c;
       pack<S, C * W>(x, view_of_x(p, tile), first, first + n + K - 1, channel, channels);
       convolve_tile<S, C>(x, w, 1, w_width - 1, w_width, K, n, std::max<int64_t>(0, -first),
-                          tile.length - first, sink_for<S>(p.out, p, channels),
-                          (position + tile.begin) * p.D + channel, ahead);
+                          tile.length - first, sink, (position + tile.begin) * p.D + channel,
+                          channels, ahead);
     });
   };
   for_each_task(parallel, int64_t(tiles.size()) * p.H, double(p.B) * p.T * p.D * K, body);
@@ -293,6 +288,7 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, R = p.D / p.H, left = p.left;
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, R);
   const int64_t count = int64_t(tiles.size());
   // Shared weights: each task sums its part of the tiles, and the parts are added at the end.
   const int64_t parts = p.shared && p.grad_weight ? std::min<int64_t>(count, 16) : count;
@@ -341,8 +337,8 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
           pack<S, C * W>(reaching, view_of_grad(p, tile), first, first + n + K - 1, channel, channels);
           convolve_tile<S, C>(reaching, reached.start(), reached.row_stride(), 1,
                               reached.block_stride(), K, n, std::max<int64_t>(0, -first),
-                              tile.length - first, sink_for<S>(p.grad_x, p, channels),
-                              (position + tile.begin) * p.D + channel, ahead);
+                              tile.length - first, sink, (position + tile.begin) * p.D + channel,
+                              channels, ahead);
         }
         if (p.grad_weight) {
           const S* own = reaching + (tile.begin - first) * (C * W);

@@ -1,6 +1,6 @@
 // All kernels for one instruction set. Compiled once for each, with LIGHTCONV_ISA naming it and
 // VEC_BYTES its vector width; library.cpp chooses among them when the library is loaded.
-#include "dynamic.h"
+#include "narrow.h"
 #include "residual.h"
 #include "shared.h"
 #include "step.h"
@@ -10,12 +10,18 @@ namespace LIGHTCONV_ISA {
 
 template <class S>
 static void forward_in(const Problem& p, ParallelFor parallel) {
-  p.shared && !p.drop ? shared_forward<S>(p, parallel) : dynamic_forward<S>(p, parallel);
+  if (p.shared && !p.drop)
+    return with_reached_taps<S>(p, [&](const Problem& q) { shared_forward<S>(q, parallel); });
+  if (!p.shared && with_narrow<S>(p.D / p.H, [&](auto R) { narrow_forward<S, R>(p, parallel); })) return;
+  dynamic_forward<S>(p, parallel);
 }
 
 template <class S>
 static void backward_in(const Problem& p, ParallelFor parallel) {
-  p.shared && !p.drop ? shared_backward<S>(p, parallel) : dynamic_backward<S>(p, parallel);
+  if (p.shared && !p.drop)
+    return with_reached_taps<S>(p, [&](const Problem& q) { shared_backward<S>(q, parallel); });
+  if (!p.shared && with_narrow<S>(p.D / p.H, [&](auto R) { narrow_backward<S, R>(p, parallel); })) return;
+  dynamic_backward<S>(p, parallel);
 }
 
 static void forward(const Problem& p, ParallelFor parallel) {

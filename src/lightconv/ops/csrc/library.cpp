@@ -36,7 +36,8 @@ const Choice* choices(int* count) {
        bool(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))},
       {"avx2", &avx2::kernels, &avx2::engine_kernels,
-       bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))},
+       bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+            __builtin_cpu_supports("f16c"))},
 #endif
       {"base", &base::kernels, &base::engine_kernels, true},
   };

@@ -6,7 +6,8 @@
 //
 // The weights are spread out once, one number per channel, so that any number of heads (also
 // H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
-// of channels; it packs its rows, and computes both gradients of a chunk while it is in the cache.
+// of channels; it packs its rows, unless few taps read them, and computes both gradients of a chunk
+// while it is in the cache. Taps that no position reaches (K > T) are left out before.
 // Innermost, kPositions sums of one vector of channels stay in registers while the taps run; for
 // grad_w the sums of kTaps taps, while the positions run.
 #pragma once
@@ -27,6 +28,33 @@ static inline void for_each_run(int64_t begin, int64_t end, int64_t chunk, Visit
   }
 }
 
+// Calls run(problem) with only the taps that some position of the longest sequence reaches; the
+// gradients of the others are zero.
+template <class S, class Run>
+static void with_reached_taps(const Problem& p, Run run) {
+  int64_t longest = p.offsets ? 0 : p.T;
+  for (int64_t i = 0; p.offsets && i < p.sequences; ++i)
+    longest = std::max(longest, p.offsets[i + 1] - p.offsets[i]);
+  const int64_t from = std::clamp<int64_t>(p.left - longest + 1, 0, p.K - 1);
+  const int64_t to = std::clamp<int64_t>(p.left + longest, from + 1, p.K), K = to - from;
+  if (K == p.K) return run(p);
+  std::vector<S> weight(size_t(p.H * K)), grad(p.grad_weight ? weight.size() : 0);
+  for (int64_t h = 0; h < p.H; ++h)
+    read_row(p.weight_dtype, p.weight, h * p.K + from, K, &weight[size_t(h * K)]);
+  Problem reached = p;
+  reached.K = K;
+  reached.left -= from;
+  reached.weight = weight.data();
+  reached.weight_dtype = sizeof(S) == 8 ? kFloat64 : kFloat32;
+  if (p.grad_weight) reached.grad_weight = grad.data();
+  run(reached);
+  std::vector<S> row(static_cast<size_t>(p.K), S(0));
+  for (int64_t h = 0; p.grad_weight && h < p.H; ++h) {
+    std::copy_n(&grad[size_t(h * K)], K, &row[size_t(from)]);
+    write_row(p.weight_dtype, p.grad_weight, h * p.K, p.K, row.data());
+  }
+}
+
 // [chunk][K][chunk width]; `reversed` for grad_x.
 template <class S>
 static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
@@ -43,35 +71,27 @@ static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
   return wide;
 }
 
-// Positions [0, n) of a tile and `channels` of a chunk, from packed rows: position i reads rows
-// i .. i + K - 1. There are packed rows up to round_up(n, kPositions) + K - 1.
-template <class S>
-static void convolve_chunk(const Problem& p, const S* x, const S* w, int64_t n, int64_t channels,
-                           void* to, int64_t origin, bool streams, Ahead& ahead) {
+// Positions [0, n) of a tile and `channels` of a chunk, from rows `row` apart: position i reads rows
+// i .. i + K - 1. There are rows up to round_up(n, kPositions) + K - 1.
+template <class S, class E>
+static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w, int64_t n,
+                           int64_t channels, const Sink<S>& sink, int64_t origin, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
-  const bool direct = is_native<S>(p.dtype) && channels % W == 0;
   for (int64_t i = 0; i < n; i += kPositions)
     for (int64_t c = 0; c < channels; c += W) {
       ahead.some();
       Vec<S> acc[kPositions];
       unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
-      const S *rows = x + i * chunk + c, *weights = w + c;
-      for (int64_t j = 0; j < p.K; ++j, rows += chunk, weights += chunk) {
+      const E* rows = x + i * row + c;
+      const S* weights = w + c;
+      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk) {
         const Vec<S> weight = load(weights);
-        unroll<kPositions>([&](auto q) { acc[q] += weight * load(rows + q * chunk); });
+        unroll<kPositions>([&](auto q) { acc[q] += weight * load_as<S>(rows + q * row); });
       }
       unroll<kPositions>([&](auto q) {
         if (i + q >= n) return;
-        const int64_t at = origin + (i + q) * p.D + c;
-        if (direct) {
-          S* place = static_cast<S*>(to) + at;
-          streams ? stream(place, acc[q]) : store(place, acc[q]);
-        } else {
-          alignas(64) S staged[W];
-          store(staged, acc[q]);
-          write_row(p.dtype, to, at, std::min<int64_t>(W, channels - c), staged);
-        }
+        sink.put(origin + (i + q) * p.D + c, acc[q], std::min<int64_t>(W, channels - c));
       });
     }
 }
@@ -103,7 +123,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
   const std::vector<S> wide = spread<S>(p, chunk, false);
   const std::vector<Tile> tiles = cut(p);
-  const bool streams = streams_to<S>(p.out, p, p.D);
+  const Sink<S> sink = sink_for<S>(p.out, p, kLanes<S>);
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / chunks)];
     const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
@@ -111,7 +131,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
     const int64_t padded = round_up(n, kPositions);
     Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
-    pack<S, chunk>(x, view_of_x(p, tile), first, first + padded + K - 1, channel, channels);
+    const View view = view_of_x(p, tile);
     Ahead ahead;
     if (size_t(task + 1) < tiles.size() * size_t(chunks)) {
       const Tile& next = tiles[size_t((task + 1) / chunks)];
@@ -120,8 +140,19 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
                  std::min(chunk, p.D - c));
       ahead.spread_over(padded / kPositions * kVectors);
     }
-    convolve_chunk<S>(p, x, wide.data() + which * K * chunk, n, channels, p.out,
-                      (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, streams, ahead);
+    auto convolve = [&](const auto* rows, int64_t row) {
+      convolve_chunk<S>(p, rows, row, wide.data() + which * K * chunk, n, channels, sink,
+                        (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, ahead);
+    };
+    // Few taps read a row so few times that copying, or converting it once, does not pay.
+    constexpr int64_t kFewTaps = 8, kFewConverted = 4;
+    if (K <= (is_native<S>(p.dtype) ? kFewTaps : kFewConverted) && channels == chunk && first >= 0 &&
+        first + padded + K - 1 <= tile.length)
+      return with_elements<S>(p.dtype, p.x, [&](const auto* from) {
+        convolve(from + view.origin + first * view.row + channel, view.row);
+      });
+    pack<S, chunk>(x, view, first, first + padded + K - 1, channel, channels);
+    convolve(x, chunk);
   };
   for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
 }
@@ -144,7 +175,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
   const int64_t taps = round_up(K, kTaps), rows = kTile + taps - 1;
   const int64_t size = chunks * taps * chunk;
   std::vector<S> partial(p.grad_weight ? size_t(std::max<int64_t>(parts, 1) * size) : 0, S(0));
-  const bool streams = p.grad_x && streams_to<S>(p.grad_x, p, p.D);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, W);
   auto one = [&](const Tile& tile, int64_t which, const Tile* next, int64_t next_which, S* x, S* g,
                  S* sums) {
     const int64_t channel = which * chunk, channels = std::min(chunk, p.D - channel);
@@ -163,8 +194,8 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
     if (p.grad_x) {
       const int64_t first = tile.begin - right;
       pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
-      convolve_chunk<S>(p, g, wide.data() + which * K * chunk, n, channels, p.grad_x,
-                        position * p.D + channel, streams, ahead);
+      convolve_chunk<S>(p, g, chunk, wide.data() + which * K * chunk, n, channels, sink,
+                        position * p.D + channel, ahead);
       own = g + right * chunk;
     }
     if (!p.grad_weight) return;

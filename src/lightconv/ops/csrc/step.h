@@ -2,9 +2,10 @@
 //
 // A task is one batch row: it lists where the K - 1 + n input rows are (ring, then x), and for each
 // head and position sums K rows of C vectors in registers, straight from memory; half precision is
-// converted to scratch first. Then the newest rows go into the ring.
+// converted to scratch first. Narrow heads go W at a time, as in narrow.h. Then the newest rows go
+// into the ring.
 #pragma once
-#include "dynamic.h"
+#include "narrow.h"
 
 namespace LIGHTCONV_ISA {
 
@@ -27,17 +28,20 @@ static inline void step_block(const S* const* rows, int64_t channel, const S* w,
 template <class S>
 static void step(const Step& s, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
-  const int64_t K = s.K, ring = K - 1, R = s.D / s.H, width = round_up(s.D, 4 * W) + 4 * W;
+  const int64_t K = s.K, ring = K - 1, R = s.D / s.H;
   const int64_t bytes = bytes_of(s.dtype);
-  const bool direct = is_native<S>(s.dtype) && R % W == 0;
+  const bool narrow = with_narrow<S>(R, [](auto) {});
+  const int64_t width = round_up(s.D, (narrow ? R : 4) * W) + 4 * W;
+  const bool direct = is_native<S>(s.dtype) && (narrow ? s.H : R) % W == 0;
+  const Sink<S> sink{s.out, s.dtype, s.D, false};
   const Taps<S> taps{s.weight, s.weight_dtype, s.H, K, s.shared, s.softmax, 0, S(1), 0};
   auto body = [&](int64_t b) {
     const int64_t count = ring + s.n;
-    Scratch scratch(Scratch::room<const S*>(count) + Scratch::room<S>(Taps<S>::width(K)) +
+    Scratch scratch(Scratch::room<const S*>(count) + Scratch::room<S>(Taps<S>::width(K) * W) +
                     Scratch::room<S>(kVectors * W) +
                     (direct ? 0 : Scratch::room<S>(count * width)));
     const S** rows = scratch.take<const S*>(count);
-    S* w = scratch.take<S>(Taps<S>::width(K));
+    S* w = scratch.take<S>(Taps<S>::width(K) * W);
     S* staged = scratch.take<S>(kVectors * W);
     S* converted = direct ? nullptr : scratch.take<S>(count * width);
     for (int64_t i = 0; i < count; ++i) {
@@ -54,7 +58,19 @@ static void step(const Step& s, ParallelFor parallel) {
         rows[i] = to;
       }
     }
-    for (int64_t i = 0; i < s.n; ++i)
+    with_narrow<S>(R, [&](auto channels) {
+      constexpr int r = decltype(channels)::value;
+      for (int64_t i = 0; i < s.n; ++i)
+        for (int64_t h = 0; h < s.H; h += W) {
+          const int64_t heads = std::min<int64_t>(W, s.H - h);
+          TapsAcross<S>{taps, h, heads, nullptr}.normalized(b * s.n + i, 1, w);
+          Vec<S> acc[r];
+          unroll<r>([&](auto v) { acc[v] = Vec<S>{}; });
+          for (int64_t j = 0; j < K; ++j) add_across<S, r>(rows[i + j] + h * r, load(w + j * W), acc);
+          put_across<S, r>(sink, (b * s.n + i) * s.D + h * r, heads * r, acc);
+        }
+    });
+    for (int64_t i = 0; i < s.n && !narrow; ++i)
       for (int64_t h = 0; h < s.H; ++h) {
         taps.normalized(b * s.n + i, 1, h, w);
         for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {

@@ -84,18 +84,14 @@ static inline void pack(S* to, const View& view, int64_t first, int64_t last, in
   const int64_t end = std::clamp<int64_t>(view.length, begin, last);
   std::fill(to, to + (begin - first) * width, S(0));
   to += (begin - first) * width;
-  const int64_t origin = view.origin + channel;
-  if (is_native<S>(view.dtype) && n == width) {
-    const S* from = static_cast<const S*>(view.data) + origin + begin * view.row;
+  with_elements<S>(view.dtype, view.data, [&](const auto* from) {
+    from += view.origin + channel + begin * view.row;
     for (int64_t t = begin; t < end; ++t, to += width, from += view.row)
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < width; i += kLanes<S>) store(to + i, load(from + i));
-  } else {
-    for (int64_t t = begin; t < end; ++t, to += width) {
-      read_row(view.dtype, view.data, origin + t * view.row, n, to);
-      std::fill(to + n, to + width, S(0));
-    }
-  }
+      for (int64_t i = 0; i < width; i += kLanes<S>)
+        store(to + i, n == width ? load_as<S>(from + i)
+                                 : load_as<S>(from + i, std::clamp<int64_t>(n - i, 0, kLanes<S>)));
+  });
   std::fill(to, to + (last - end) * width, S(0));
 }
 

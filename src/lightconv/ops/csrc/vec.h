@@ -61,33 +61,31 @@ static inline Vec<S> broadcast(S value) {
 // Copies n numbers without a call: for the short rows that are copied by the million.
 template <class S>
 static inline void copy(S* to, const S* from, int64_t n) {
-  constexpr int W = kLanes<S>;
-  if (n >= W) {
-    for (int64_t i = 0; i + W <= n; i += W) store(to + i, load(from + i));
-    store(to + n - W, load(from + n - W));  // overlaps what is already there
-    return;
-  }
   if (n >= 4) {
     for (int64_t i = 0; i + 4 <= n; i += 4) memcpy(to + i, from + i, 4 * sizeof(S));
-    memcpy(to + n - 4, from + n - 4, 4 * sizeof(S));
+    memcpy(to + n - 4, from + n - 4, 4 * sizeof(S));  // overlaps what is already there
     return;
   }
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
-// Past the cache, for outputs too large to stay in it. `to` is aligned to VEC_BYTES.
-template <class S>
-static inline void stream(S* to, Vec<S> v) {
+// Past the cache, for outputs too large to stay in it. `to` is aligned to the vector, of VEC_BYTES
+// bytes or half of them.
+template <class E, class V>
+static inline void stream(E* to, V v) {
 #if defined(__clang__)
-  __builtin_nontemporal_store(v, reinterpret_cast<Vec<S>*>(to));
-#elif defined(__AVX512F__)
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)v);
-#elif defined(__AVX__)
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)v);
+  __builtin_nontemporal_store(v, reinterpret_cast<V*>(to));
 #elif defined(__x86_64__)
-  _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)v);
+  if constexpr (sizeof v == 16) _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)v);
+#if defined(__AVX__)
+  if constexpr (sizeof v == 32) _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)v);
+#endif
+#if defined(__AVX512F__)
+  if constexpr (sizeof v == 64) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)v);
+#endif
+  if constexpr (sizeof v < 16) memcpy(to, &v, sizeof v);
 #else
-  store(to, v);
+  memcpy(to, &v, sizeof v);
 #endif
 }
 
@@ -144,6 +142,65 @@ static inline __attribute__((always_inline)) Vec<S> reduce_each(Vec<S>* v, Join 
 template <class S>
 static inline __attribute__((always_inline)) Vec<S> sum_each(Vec<S>* v) {
   return reduce_each<S>(v, [](Vec<S> a, Vec<S> b) { return a + b; });
+}
+
+// Every second lane of (a, b), from lane kOdd on; and the lanes of a and b in turns, of their lower or
+// upper halves.
+template <class S, int kOdd, int... l>
+static inline Vec<S> every_second(Vec<S> a, Vec<S> b, std::integer_sequence<int, l...>) {
+  return shuffle<S, (2 * l + kOdd)...>(a, b);
+}
+template <class S, int kUpper, int... l>
+static inline Vec<S> in_turns(Vec<S> a, Vec<S> b, std::integer_sequence<int, l...>) {
+  constexpr int W = kLanes<S>;
+  return shuffle<S, (l / 2 + kUpper * (W / 2) + l % 2 * W)...>(a, b);
+}
+template <class S>
+using EachLane = std::make_integer_sequence<int, kLanes<S>>;
+
+// N vectors that hold a matrix [W][N] row by row become its columns; and back. One bit of the place
+// moves from the end to the front with each round.
+template <class S, int N>
+static inline __attribute__((always_inline)) void to_columns(Vec<S>* v) {
+  for (int round = 1; round < N; round *= 2) {
+    Vec<S> t[N];
+    unroll<N / 2>([&](auto j) {
+      t[j] = every_second<S, 0>(v[2 * j], v[2 * j + 1], EachLane<S>{});
+      t[N / 2 + j] = every_second<S, 1>(v[2 * j], v[2 * j + 1], EachLane<S>{});
+    });
+    unroll<N>([&](auto j) { v[j] = t[j]; });
+  }
+}
+template <class S, int N>
+static inline __attribute__((always_inline)) void to_rows(Vec<S>* v) {
+  for (int round = 1; round < N; round *= 2) {
+    Vec<S> t[N];
+    unroll<N / 2>([&](auto j) {
+      t[2 * j] = in_turns<S, 0>(v[j], v[N / 2 + j], EachLane<S>{});
+      t[2 * j + 1] = in_turns<S, 1>(v[j], v[N / 2 + j], EachLane<S>{});
+    });
+    unroll<N>([&](auto j) { v[j] = t[j]; });
+  }
+}
+
+// Vector number kPart of R that repeat each lane of v R times; and R vectors whose runs of R lanes
+// are summed into one lane each.
+template <class S, int R, int kPart, int... l>
+static inline Vec<S> repeat_lanes(Vec<S> v, std::integer_sequence<int, l...>) {
+  if constexpr (R == 1) return v;
+  else return shuffle<S, ((kPart * kLanes<S> + l) / R)...>(v, v);
+}
+template <class S, int R>
+static inline __attribute__((always_inline)) Vec<S> sum_runs(Vec<S>* v) {
+  if constexpr (R == 1) {
+    return v[0];
+  } else {
+    unroll<R / 2>([&](auto j) {
+      const Vec<S> a = v[2 * j], b = v[2 * j + 1];
+      v[j] = every_second<S, 0>(a, b, EachLane<S>{}) + every_second<S, 1>(a, b, EachLane<S>{});
+    });
+    return sum_runs<S, R / 2>(v);
+  }
 }
 
 template <class S, int kBy, int... l>

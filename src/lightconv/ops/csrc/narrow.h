@@ -1,0 +1,309 @@
+// Convolution whose weights differ from position to position, for heads of fewer channels than a
+// vector has lanes: vectors run across heads. The sums are those of dynamic.h.
+//
+// A task is one tile of positions and a unit of W heads, that is R vectors of channels. The unit's
+// weights of a position, [W][K] in memory, are turned to [K][W]: softmax and DropConnect work on a
+// vector of heads, and a tap of all channels is R permutations of one vector. grad_w sums runs of R
+// lanes and is turned back. Only taps that exist are computed, so rows outside the sequence are
+// never read; few taps are read where they are, more are packed, since rows a page apart share one
+// set of the cache.
+#pragma once
+#include "dynamic.h"
+
+namespace LIGHTCONV_ISA {
+
+// Calls visit(R) for heads that this file is for; false for others.
+template <class S, int R = kLanes<S> / 2, class Visit>
+static inline bool with_narrow(int64_t heads_channels, Visit visit) {
+  if constexpr (R == 0) {
+    return false;
+  } else {
+    if (heads_channels != R) return with_narrow<S, R / 2>(heads_channels, visit);
+    visit(std::integral_constant<int, R>{});
+    return true;
+  }
+}
+
+// Calls visit(the power of two from `taps` on), at most W.
+template <class S, int N = 1, class Visit>
+static inline void with_power(int64_t taps, Visit visit) {
+  if constexpr (N == kLanes<S>) {
+    visit(std::integral_constant<int, N>{});
+  } else {
+    if (taps <= N) visit(std::integral_constant<int, N>{});
+    else with_power<S, 2 * N>(taps, visit);
+  }
+}
+
+// [heads][K] in memory -> [K][W], zero for heads that do not exist; and back.
+template <class S, class E>
+static void turn(const E* from, int64_t K, int64_t heads, S* to) {
+  constexpr int W = kLanes<S>;
+  for (int64_t first = 0; first < K; first += W, from += W, to += W * W) {
+    const int64_t taps = std::min<int64_t>(W, K - first);
+    with_power<S>(taps, [&](auto power) {
+      constexpr int N = decltype(power)::value;
+      Vec<S> v[N];
+      if (K == N && heads == W) {
+        unroll<N>([&](auto i) { v[i] = load_as<S>(from + i * W); });
+      } else {
+        alignas(64) S rows[W * N + W];
+        for (int64_t h = 0; h < W; ++h)
+          store(rows + h * N, h < heads ? load_as<S>(from + h * K, taps) : Vec<S>{});
+        unroll<N>([&](auto i) { v[i] = load(rows + i * W); });
+      }
+      to_columns<S, N>(v);
+      unroll<N>([&](auto k) {
+        if (k < taps) store(to + k * W, v[k]);
+      });
+    });
+  }
+}
+
+template <class S, class E>
+static void turn_back(const S* from, int64_t K, int64_t heads, E* to) {
+  constexpr int W = kLanes<S>;
+  for (int64_t first = 0; first < K; first += W, from += W * W, to += W) {
+    const int64_t taps = std::min<int64_t>(W, K - first);
+    with_power<S>(taps, [&](auto power) {
+      constexpr int N = decltype(power)::value;
+      Vec<S> v[N];
+      unroll<N>([&](auto k) { v[k] = k < taps ? load(from + k * W) : Vec<S>{}; });
+      to_rows<S, N>(v);
+      if (K == N && heads == W) {
+        unroll<N>([&](auto i) { store_as<S>(to + i * W, v[i]); });
+      } else {
+        alignas(64) S rows[W * N + W];
+        unroll<N>([&](auto i) { store(rows + i * W, v[i]); });
+        for (int64_t h = 0; h < heads; ++h) store_as<S>(to + h * K, load(rows + h * N), taps);
+      }
+    });
+  }
+}
+
+// The weights of W heads from head h on, [K][W] for each position.
+template <class S>
+struct TapsAcross {
+  const Taps<S>& taps;
+  int64_t h, heads;
+  S* space;  // as much as two positions' weights
+
+  void normalized(int64_t row, int64_t n, S* to) const {
+    constexpr int W = kLanes<S>;
+    const int64_t K = taps.K, step = taps.shared ? 0 : taps.H * K;
+    with_elements<S>(taps.dtype, taps.weight, [&](const auto* from) {
+      from += (taps.shared ? h : row * taps.H + h) * K;
+      for (int64_t i = 0; i < n; ++i) turn(from + i * step, K, heads, to + i * K * W);
+    });
+    if (!taps.softmax) return;
+    for (int64_t i = 0; i < n; ++i, to += K * W) {
+      Vec<S> most = load(to), total{};
+      for (int64_t k = 1; k < K; ++k) most = maximum<S>(most, load(to + k * W));
+      for (int64_t k = 0; k < K; ++k) {
+        const Vec<S> e = exp_nonpositive(load(to + k * W) - most);
+        total += e;
+        store(to + k * W, e);
+      }
+      const Vec<S> share = broadcast(S(1)) / total;
+      for (int64_t k = 0; k < K; ++k) store(to + k * W, load(to + k * W) * share);
+    }
+  }
+
+  void dropped(int64_t row, int64_t n, S* to) const {
+    constexpr int W = kLanes<S>;
+    const int64_t K = taps.K;
+    if (!taps.drop) return;
+    S* turned = space + K * W;
+    for (int64_t i = 0; i < n; ++i, to += K * W) {
+      drop_factors(taps.seed, uint64_t(((row + i) * taps.H + h) * K), heads * K,
+                   uint32_t(taps.drop), taps.keep_scale, space);
+      turn(space, K, heads, turned);
+      for (int64_t k = 0; k < K * W; k += W) store(to + k, load(to + k) * load(turned + k));
+    }
+  }
+
+  void effective(int64_t row, int64_t n, S* to) const {
+    normalized(row, n, to);
+    dropped(row, n, to);
+  }
+};
+
+// Rows of a unit's channels by position.
+template <class S>
+struct Rows {
+  const S* data;
+  int64_t row, first;
+  const S* at(int64_t position) const { return data + (position - first) * row; }
+};
+
+// Those of positions [first, last) that exist, packed into `space` unless they can be read in place.
+template <class S, int64_t width>
+static Rows<S> rows_of(const View& view, int64_t first, int64_t last, int64_t channel, int64_t n,
+                       int64_t K, S* space) {
+  constexpr int64_t kFewTaps = 8;
+  if (is_native<S>(view.dtype) && n == width && K <= kFewTaps)
+    return {static_cast<const S*>(view.data) + view.origin + channel, view.row, 0};
+  first = std::clamp<int64_t>(first, 0, view.length);
+  pack<S, width>(space, view, first, std::clamp<int64_t>(last, first, view.length), channel, n);
+  return {space, width, first};
+}
+
+// One row of R vectors of channels, times the weights of its heads.
+template <class S, int R>
+static inline __attribute__((always_inline)) void add_across(const S* row, Vec<S> weight, Vec<S>* acc) {
+  unroll<R>([&](auto v) {
+    acc[v] += repeat_lanes<S, R, decltype(v)::value>(weight, EachLane<S>{}) * load(row + v * kLanes<S>);
+  });
+}
+
+// The sum of `taps` rows, tap j with the weights w + j * step.
+template <class S, int R>
+static inline __attribute__((always_inline)) void sum_across(const S* rows, int64_t row, const S* w,
+                                                            int64_t step, int64_t taps, Vec<S>* acc) {
+  unroll<R>([&](auto v) { acc[v] = Vec<S>{}; });
+  for (int64_t j = 0; j < taps; ++j, rows += row, w += step) add_across<S, R>(rows, load(w), acc);
+}
+
+template <class S, int R>
+static inline void put_across(const Sink<S>& sink, int64_t at, int64_t channels, const Vec<S>* v) {
+  constexpr int W = kLanes<S>;
+  unroll<R>([&](auto i) {
+    if (i * W < channels) sink.put(at + i * W, v[i], std::min<int64_t>(W, channels - i * W));
+  });
+}
+
+template <class S>
+static void ask_across(Ahead& ahead, const Problem& p, const void* from, const Tile& next,
+                       int64_t shift, int64_t h) {
+  const int64_t row = p.T * next.batch + next.start + std::min(next.begin + shift, next.length);
+  const int64_t n = std::min(next.end + shift, next.length) - std::min(next.begin + shift, next.length);
+  ahead.region(from, p.weight_dtype, (row * p.H + h) * p.K,
+               std::min<int64_t>(kLanes<S>, p.H - h) * p.K, n, p.H * p.K);
+}
+
+template <class S, int R>
+static void narrow_forward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  constexpr int64_t width = R * W;
+  const int64_t K = p.K, units = (p.H + W - 1) / W;
+  const std::vector<Tile> tiles = cut(p);
+  const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.out, p, width);
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / units)];
+    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * R;
+    const int64_t position = p.T * tile.batch + tile.start, first = tile.begin - p.left;
+    Scratch scratch(Scratch::room<S>(3 * K * W) + Scratch::room<S>((kTile + K - 1) * width));
+    S* w = scratch.take<S>(K * W);
+    const TapsAcross<S> across{taps, h, heads, scratch.take<S>(2 * K * W)};
+    const View view = view_of_x(p, tile);
+    Ahead ahead;
+    if (size_t(task + 1) < tiles.size() * size_t(units)) {
+      const Tile& next = tiles[size_t((task + 1) / units)];
+      const int64_t next_h = (task + 1) % units * W;
+      ahead.rows(view, next, std::max<int64_t>(0, K - 1 - p.left), next_h * R, width);
+      ask_across<S>(ahead, p, p.weight, next, 0, next_h);
+      ahead.spread_over(tile.end - tile.begin);
+    }
+    const Rows<S> rows = rows_of<S, width>(view, first, tile.end - p.left + K - 1, channel,
+                                           heads * R, K, scratch.take<S>((kTile + K - 1) * width));
+    for (int64_t t = tile.begin; t < tile.end; ++t) {
+      ahead.some();
+      across.effective(position + t, 1, w);
+      const int64_t from = std::clamp<int64_t>(p.left - t, 0, K);
+      const int64_t to = std::clamp<int64_t>(tile.length + p.left - t, from, K);
+      Vec<S> acc[R];
+      sum_across<S, R>(rows.at(t - p.left + from), rows.row, w + from * W, W, to - from, acc);
+      put_across<S, R>(sink, (position + t) * p.D + channel, heads * R, acc);
+    }
+  };
+  for_each_task(parallel, int64_t(tiles.size()) * units, double(p.B) * p.T * p.D * K, body);
+}
+
+template <class S, int R>
+static void narrow_backward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  constexpr int64_t width = R * W;
+  const int64_t K = p.K, left = p.left, units = (p.H + W - 1) / W, size = K * W;
+  const std::vector<Tile> tiles = cut(p);
+  const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, width);
+  const int64_t rows = kTile + K - 1;
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / units)];
+    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * R;
+    const int64_t position = p.T * tile.batch + tile.start;
+    Scratch scratch(2 * Scratch::room<S>(rows * width) + Scratch::room<S>(rows * size) +
+                    Scratch::room<S>(2 * size) + 2 * Scratch::room<S>(size));
+    S* x_space = scratch.take<S>(rows * width);
+    S* g_space = scratch.take<S>(rows * width);
+    S* w = scratch.take<S>(rows * size);  // of the positions that read the tile
+    const TapsAcross<S> across{taps, h, heads, scratch.take<S>(2 * size)};
+    S* gw = scratch.take<S>(size);
+    S* own = scratch.take<S>(size);
+    Ahead ahead;
+    if (size_t(task + 1) < tiles.size() * size_t(units)) {
+      const Tile& next = tiles[size_t((task + 1) / units)];
+      const int64_t next_h = (task + 1) % units * W, shift = p.grad_x ? left : 0;
+      ahead.rows(view_of_grad(p, next), next, shift, next_h * R, width);
+      ask_across<S>(ahead, p, p.weight, next, shift, next_h);
+      if (p.grad_weight)
+        ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), next_h * R, width);
+      ahead.spread_over(tile.end - tile.begin);
+    }
+    // The positions [first, last) read the tile.
+    const int64_t first = std::clamp<int64_t>(tile.begin + left - (K - 1), 0, tile.length);
+    const int64_t last = std::clamp<int64_t>(tile.end + left, first, tile.length);
+    const bool within = p.grad_x && left < K;  // the tile's own positions are among them
+    Rows<S> g = rows_of<S, width>(view_of_grad(p, tile), p.grad_x ? first : tile.begin,
+                                  p.grad_x ? last : tile.end, channel, heads * R, K, g_space);
+    if (p.grad_x) {
+      across.effective(position + first, last - first, w);
+      for (int64_t s = tile.begin; s < tile.end; ++s) {
+        ahead.some();
+        const int64_t from = std::clamp<int64_t>(s + left - (K - 1), first, last);
+        const int64_t to = std::clamp<int64_t>(s + left + 1, from, last);
+        Vec<S> acc[R];
+        sum_across<S, R>(g.at(from), g.row, w + (from - first) * size + (s + left - from) * W,
+                         size - W, to - from, acc);
+        put_across<S, R>(sink, (position + s) * p.D + channel, heads * R, acc);
+      }
+    }
+    if (!p.grad_weight) return;
+    if (p.grad_x && !within)
+      g = rows_of<S, width>(view_of_grad(p, tile), tile.begin, tile.end, channel, heads * R, K, g_space);
+    const Rows<S> x = rows_of<S, width>(view_of_x(p, tile), tile.begin - left,
+                                        tile.end - left + K - 1, channel, heads * R, K, x_space);
+    for (int64_t t = tile.begin; t < tile.end; ++t) {
+      if (!p.grad_x) ahead.some();
+      const int64_t from = std::clamp<int64_t>(left - t, 0, K);
+      const int64_t to = std::clamp<int64_t>(tile.length + left - t, from, K);
+      Vec<S> grad[R], product[R];
+      unroll<R>([&](auto v) { grad[v] = load(g.at(t) + v * W); });
+      std::fill(gw, gw + from * W, S(0));
+      std::fill(gw + to * W, gw + size, S(0));
+      for (int64_t j = from; j < to; ++j) {
+        const S* row = x.at(t + j - left);
+        unroll<R>([&](auto v) { product[v] = grad[v] * load(row + v * W); });
+        store(gw + j * W, sum_runs<S, R>(product));
+      }
+      across.dropped(position + t, 1, gw);
+      if (p.softmax) {
+        const S* soft = w + (t - first) * size;
+        if (!within || p.drop) {
+          across.normalized(position + t, 1, own);
+          soft = own;
+        }
+        Vec<S> mean{};
+        for (int64_t k = 0; k < size; k += W) mean += load(soft + k) * load(gw + k);
+        for (int64_t k = 0; k < size; k += W) store(gw + k, load(soft + k) * (load(gw + k) - mean));
+      }
+      with_elements<S>(p.weight_dtype, p.grad_weight, [&](auto* to_memory) {
+        turn_back(gw, K, heads, to_memory + ((position + t) * p.H + h) * K);
+      });
+    }
+  };
+  for_each_task(parallel, int64_t(tiles.size()) * units, 2.0 * p.B * p.T * p.D * K, body);
+}
+
+}  // namespace LIGHTCONV_ISA
