@@ -233,7 +233,14 @@ def random_cases(count: int, seed: int) -> Iterator[RandomCase]:
             B, T = 1, sum(lengths)
         K = draw.choice((1, 2, 3, 4, 5, 7, 8, 15, 31, draw.randint(1, 40), draw.randint(64, 90)))
         left = draw.choice((0, K // 2, K - 1, K - 1, draw.randint(0, 2 * K), draw.randint(0, 150)))
-        shape = Shape(B, T, draw.choice((1, 2, 3, 5, 16, 21)), draw.choice((1, 2, 3, 4, 8, 16, 17, 32, 65)), K, left)
+        shape = Shape(
+            B,
+            T,
+            draw.choice((1, 2, 3, 5, 16, 21)),
+            draw.choice((1, 2, 3, 4, 8, 16, 17, 32, 65)),
+            K,
+            left,
+        )
         yield RandomCase(
             shape,
             dtype,
