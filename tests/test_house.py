@@ -7,29 +7,28 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
-    ("cli", "__init__", "__main__", "lazy"): 300,
+    ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 691,
     ("config",): 480,
-    ("ops",): 3350,
-    ("mixers",): 1290,
-    ("models",): 1470,
+    ("ops",): 3505,
+    ("mixers",): 1350,
+    ("models",): 1480,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2240,
-    ("train",): 3330,
-    ("decode",): 3380,
+    ("train",): 3335,
+    ("decode",): 3410,
     ("evaluate",): 1400,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2210,
+    ("commands",): 2400,
     ("demo",): 700,
-    ("serve",): 1550,
+    ("fitting",): 1180,
+    ("serve",): 1560,
     ("selftest",): 350,
 }
-MOST_LINES = 26_600
-    ("fitting",): 1180,
-}
-MOST_FILES = 140
+MOST_LINES = 30_300
+MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

@@ -188,8 +188,8 @@ class TextModel:
 def load(
     folder: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> TextModel:
-from lightconv.decode.translator import TextStream, Translator
-from lightconv.interop.hub import find_folder
+    """The model of a folder, a run or `user/name` of a hub, to evaluate, with methods for text."""
+    found = find_model(find_folder(folder))
     return TextModel(found, found.load(device, dtype))
 
 
