@@ -21,10 +21,13 @@ from lightconv.models import (
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    HyenaConfig,
     LightConvConfig,
+    LowRankConvConfig,
     MixerConfig,
     Seq2Seq,
     Seq2SeqConfig,
+    ShortConvConfig,
 )
 from lightconv.train import CosineConfig, Record, TrainConfig, Trainer
 
@@ -35,6 +38,9 @@ MIXERS: dict[str, tuple[MixerConfig, ...]] = {
     "lightconv": (LightConvConfig(kernel=3, heads=4), LightConvConfig(kernel=15, heads=4)),
     "dynamicconv": (DynamicConvConfig(kernel=3, heads=4), DynamicConvConfig(kernel=15, heads=4)),
     "average": (AverageConfig(ffn_dim=128), AverageConfig(ffn_dim=128)),
+    "lowrankconv": (LowRankConvConfig(kernel=3), LowRankConvConfig(kernel=15)),
+    "shortconv": (ShortConvConfig(kernel=3), ShortConvConfig(kernel=15)),
+    "hyena": (HyenaConfig(kernel=15, heads=4), HyenaConfig(kernel=15, heads=4)),
 }
 
 TRAINING = Synthetic(task="reverse", sentences=32, seed=1)

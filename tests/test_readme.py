@@ -58,6 +58,8 @@ ELSEWHERE = {
     "lightconv prepare debian-en-de ": "tests/corpora/test_debian.py",
     "lightconv table ablation --scale cpu ": "tests/commands/test_table.py",
     "python examples/swap_attention.py": "tests/examples/test_swap_attention.py",
+    "lightconv fit ": "tests/fitting/test_run.py",
+    "lightconv serve ": "tests/serve/test_server.py",
     "lightconv verify-data": "tests/commands/test_prepare.py",
     "pip install ": "tests/test_readme.py",
     "make ": "tests/test_documents.py",

@@ -11,7 +11,7 @@ import lightconv
 from lightconv.config import read
 from lightconv.decode.options import find_model
 from lightconv.fitting.plan import OWN, SIZES, choose_dropout, choose_tokens, set_steps
-from lightconv.fitting.run import Choice
+from lightconv.fitting.run import Decision
 from lightconv.recipe import Recipe
 from lightconv.train.run import Run, RunModel
 
@@ -26,8 +26,8 @@ def make_pairs(count: int = 3000) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Choice]]:
-    out, choices = tmp_path_factory.mktemp("fit") / "m", list[Choice]()
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Decision]]:
+    out, choices = tmp_path_factory.mktemp("fit") / "m", list[Decision]()
     lightconv.fit(
         make_pairs(),
         out,
@@ -41,7 +41,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Choice]
     return out, choices
 
 
-def test_the_folder_is_a_model_with_recipe_and_card(fitted: tuple[Path, list[Choice]]) -> None:
+def test_the_folder_is_a_model_with_recipe_and_card(fitted: tuple[Path, list[Decision]]) -> None:
     out, choices = fitted
     assert lightconv.load(out).translate(["ab cd"])[0]
     recipe = read(out / "recipe.toml", Recipe)
@@ -56,7 +56,7 @@ def test_the_folder_is_a_model_with_recipe_and_card(fitted: tuple[Path, list[Cho
     assert state["step"] == 60
 
 
-def test_a_finished_fit_is_not_repeated(fitted: tuple[Path, list[Choice]]) -> None:
+def test_a_finished_fit_is_not_repeated(fitted: tuple[Path, list[Decision]]) -> None:
     out, _ = fitted
     before = (out / "model.safetensors").stat().st_mtime_ns
     settings = ["train.max_steps=60"]
@@ -64,12 +64,12 @@ def test_a_finished_fit_is_not_repeated(fitted: tuple[Path, list[Choice]]) -> No
     assert (out / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_other_text_is_refused(fitted: tuple[Path, list[Choice]]) -> None:
+def test_other_text_is_refused(fitted: tuple[Path, list[Decision]]) -> None:
     with pytest.raises(ValueError, match="begun with other text"):
         lightconv.fit(make_pairs(2000), fitted[0], source_lang="xx", target_lang="yy")
 
 
-def test_a_run_that_has_not_ended_is_a_model(fitted: tuple[Path, list[Choice]]) -> None:
+def test_a_run_that_has_not_ended_is_a_model(fitted: tuple[Path, list[Decision]]) -> None:
     run = fitted[0].with_name("m.fit") / "run"
     model = run / "model"
     hidden = model.rename(run / ".hidden")

@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightconv.mixers import Attention, Average
-from lightconv.mixers.attention import attend, attention_weights, key_mask
-from lightconv.ops.check import as_seed
-from lightconv.ops.reference import drop_scale
+from lightconv.mixers.attention import attend, key_mask
 
 from .examples import DIM, Example, both_directions, noise, padded_or_full, stream
 
@@ -195,22 +193,3 @@ def test_average_of_half_precision_sums_in_float32() -> None:
     assert (state.tensors[0] == 4000.0).all()
     assert torch.equal(out[:, -1], whole[:, -1])
     assert mixer.double().start(1, 9).tensors[0].dtype == torch.float64
-
-
-@both_directions
-def test_weights_are_dropped_by_the_hash_of_their_place(causal: bool) -> None:
-    q, k, v = (noise(2, 5, DIM).requires_grad_() for _ in range(3))
-    mask = torch.ones(5, 5, dtype=torch.bool).tril() if causal else None
-
-    def dropping(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        torch.manual_seed(3)
-        return attend(q, k, v, 2, causal=causal, dropout=0.4)
-
-    torch.manual_seed(3)
-    seed = as_seed(None, 0.4, q.device)
-    assert seed is not None
-    weights = attention_weights(q, k, 2, mask=mask)
-    weights = weights * drop_scale(seed, (2, 2, 5, 5), 0.4, torch.float64)
-    expected = torch.einsum("bhts,bshr->bthr", weights, v.unflatten(-1, (2, -1))).flatten(2)
-    torch.testing.assert_close(dropping(q, k, v), expected)
-    assert torch.autograd.gradcheck(dropping, (q, k, v))

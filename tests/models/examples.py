@@ -14,12 +14,15 @@ from lightconv.models import (
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    HyenaConfig,
     LanguageModel,
     LanguageModelConfig,
     LightConvConfig,
+    LowRankConvConfig,
     MixerConfig,
     Seq2Seq,
     Seq2SeqConfig,
+    ShortConvConfig,
 )
 from tests.mixers.examples import stream
 
@@ -38,6 +41,9 @@ LAYERS: dict[str, tuple[MixerConfig, ...]] = {
         DynamicConvConfig(kernel=9, heads=4),
     ),
     "average": (AverageConfig(ffn_dim=12), AverageConfig(ffn_dim=8)),
+    "lowrankconv": (LowRankConvConfig(kernel=3, rank=2), LowRankConvConfig(kernel=4, dilation=2)),
+    "shortconv": (ShortConvConfig(kernel=3), ShortConvConfig(kernel=2, dilation=2)),
+    "hyena": (HyenaConfig(kernel=5, heads=2), HyenaConfig(kernel=16, heads=4, short=2)),
 }
 LAYERS["mixed"] = (*(layers[0] for layers in LAYERS.values()), LAYERS["attention"][1])
 

@@ -18,12 +18,15 @@ from lightconv.models import (
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    HyenaConfig,
     LanguageModel,
     LanguageModelConfig,
     LightConvConfig,
+    LowRankConvConfig,
     MixerConfig,
     ModelConfig,
     Seq2SeqConfig,
+    ShortConvConfig,
 )
 from lightconv.train import CosineConfig, Outcome, PreparedData, TrainConfig, Trainer, run
 from tests.harness.examples import prepare
@@ -37,6 +40,9 @@ LAYERS: dict[str, MixerConfig] = {
     "lightconv": LightConvConfig(kernel=3, heads=4),
     "dynamicconv": DynamicConvConfig(kernel=3, heads=4),
     "average": AverageConfig(ffn_dim=32),
+    "lowrankconv": LowRankConvConfig(kernel=3),
+    "shortconv": ShortConvConfig(kernel=3),
+    "hyena": HyenaConfig(kernel=8, heads=4),
 }
 
 

@@ -10,7 +10,7 @@ from lightconv.console import print_groups, read_duration, show_duration, tell
 from lightconv.data.config import TaskKind
 
 if TYPE_CHECKING:
-    from lightconv.fitting.run import Choice, Fit
+    from lightconv.fitting.run import Decision, Fit
 
 USES = {"translation": "interactive", "language_model": "generate", "summarization": "summarize"}
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def show_choice(choice: "Choice") -> None:
+def show_choice(choice: "Decision") -> None:
     """A line for the choice, and one for its reason."""
     print(f"{choice.what:<11} {choice.value}\n{'':11} {choice.reason}", flush=True)
 

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         from lightconv.serve.app import App, describe_model
         from lightconv.serve.front import Server, listen
-        from lightconv.serve.pool import Pool
+        from lightconv.serve.pool import Team
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'lightconv[serve]'") from None
     models = [describe_model(path) for path in arguments.model]
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     folders = {each.name: str(Path(each.folder).resolve()) for each in models}
 
     async def serve() -> None:
-        pool = Pool(folders, workers, most=arguments.queue, options=options)
+        pool = Team(folders, workers, most=arguments.queue, options=options)
         app = App(
             models,
             pool,

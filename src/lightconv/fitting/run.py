@@ -75,7 +75,7 @@ MOST_WORDS = {"translation": 18, "language_model": 24, "summarization": 60}
 PROMPT, CONTINUES = 4, 30
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """A choice that was made, and its reason."""
 
     what: str
@@ -112,7 +112,7 @@ class Fit:
         settings: Sequence[str] = (),
         about: Mapping[str, str] | None = None,
         device: str = "auto",
-        report: Callable[[Choice], None] = lambda choice: None,
+        report: Callable[[Decision], None] = lambda choice: None,
     ) -> None:
         self._began = time.monotonic()
         self.out, self.seconds, self.size, self.settings = out, seconds, size, settings
@@ -167,10 +167,10 @@ class Fit:
         kind = self.prepared.task.kind
         held = f"{counts['valid']:,} for validation, {counts.get('test', 0):,} for the test"
         unit = "texts" if kind == "language_model" else "pairs"
-        self._report(Choice("text", f"{counts['train']:,} {unit}", f"besides {held}"))
+        self._report(Decision("text", f"{counts['train']:,} {unit}", f"besides {held}"))
         vocab = " and ".join(f"{size:,}" for size in sizes)
         amount = f"{counts['tokens']:,} tokens of training text: more text, more subwords"
-        self._report(Choice("vocabulary", f"{vocab} subwords", amount))
+        self._report(Decision("vocabulary", f"{vocab} subwords", amount))
 
     @cached_property
     def device(self) -> "torch.device":
@@ -216,18 +216,18 @@ class Fit:
         steps, parameters = train.max_steps, count_parameters(model)
         each = whole / parameters
         choices = [
-            Choice(
+            Decision(
                 "model",
                 f"{size}, width {model.dim}, {parameters / 1e6:.1f}M parameters",
                 f"it can read {each:.1f} target tokens for each parameter in the time",
             ),
-            Choice("precision", precision, f"target tokens/s on this machine: {rates}"),
-            Choice(
+            Decision("precision", precision, f"target tokens/s on this machine: {rates}"),
+            Decision(
                 "training",
                 f"{steps:,} updates of {tokens:,} tokens",
                 f"{show_duration(max(self.left, 0))} at the measured speed",
             ),
-            Choice("dropout", f"{dropout:g}", f"the text is read {whole / text:.1f} times"),
+            Decision("dropout", f"{dropout:g}", f"the text is read {whole / text:.1f} times"),
         ]
         for choice in choices:
             self._report(choice)
@@ -306,7 +306,7 @@ class Fit:
             return True
         self.recipe = replace(self.recipe, train=set_steps(train, steps))
         self._report(
-            Choice("training", f"{steps:,} updates", f"an update takes {pace * 1e3:,.0f} ms")
+            Decision("training", f"{steps:,} updates", f"an update takes {pace * 1e3:,.0f} ms")
         )
         return True
 
@@ -491,7 +491,7 @@ def fit(
     settings: Sequence[str] = (),
     licence: str = "",
     device: str = "auto",
-    report: Callable[[Choice], None] = lambda choice: None,
+    report: Callable[[Decision], None] = lambda choice: None,
 ) -> "TextModel":
     """Fits a model to texts in the time allowed; the model, which is also in the folder `out`.
 

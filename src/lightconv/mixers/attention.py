@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightconv import ops
 from lightconv.mixers.base import Device, Dtype, Mixer, linear
-from lightconv.ops.check import accumulate_dtype, is_transformed
+from lightconv.ops.check import is_transformed
 
 # Windowed attention runs in blocks of queries as long as the window, but not shorter than this.
 SHORTEST_BLOCK = 16
@@ -166,31 +165,11 @@ def attend(
     """
     R = q.shape[-1] // heads
     q, k, v = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k, v))
-    if dropout > 0.0 and q.is_cpu:
-        return _attend_dropping(q, k, v, mask, causal, dropout).transpose(1, 2).flatten(-2)
     # The fused kernels have no rules for forward mode and vmap.
     kernels = sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext()
     with kernels:
         out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
     return out.transpose(1, 2).flatten(-2)
-
-
-def _attend_dropping(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
-) -> Tensor:
-    """`attend` of heads [B, H, T or S, R] in training.
-
-    torch's fused CPU kernel has no dropout, and its other path draws a mask on one thread, keeps
-    it, and multiplies half precision in float32.
-    """
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-    if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = scores.softmax(-1, dtype=accumulate_dtype(scores.dtype)).to(scores.dtype)
-    out: Tensor = ops.dropout(weights, dropout) @ v
-    return out
 
 
 def attention_weights(q: Tensor, k: Tensor, heads: int, *, mask: Tensor | None = None) -> Tensor:

@@ -32,7 +32,7 @@ GAIN = 1.15
 MOST_ERROR = 2e-5
 
 
-class Speeds(NamedTuple):
+class ProductSpeeds(NamedTuple):
     """GFLOP/s of a product and its two gradients; error of oneDNN's, relative to the largest."""
 
     default: float
@@ -48,15 +48,15 @@ class Speeds(NamedTuple):
 
 
 @functools.cache
-def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> Speeds:
-    """Speeds for a matrix [outputs, inputs]: from the cache folder, else measured in 0.1 s."""
+def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> ProductSpeeds:
+    """ProductSpeeds for a matrix [outputs, inputs]: from the cache folder, else measured in 0.1 s."""
     threads = threads or torch.get_num_threads()
     key = f"{processor_name()}, torch {torch.__version__}, {threads} threads, {list(shape)}"
     known: dict[str, list[float]] = {}
     with suppress(OSError, ValueError, TypeError):
         path = files.cache_folder() / CACHE_FILE
         known = json.loads(path.read_bytes())
-        return Speeds(*map(float, known[key]))
+        return ProductSpeeds(*map(float, known[key]))
     found = _measure(*shape)
     with suppress(OSError):
         path = files.cache_folder() / CACHE_FILE
@@ -66,7 +66,7 @@ def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> Speeds:
     return found
 
 
-def _measure(outputs: int, inputs: int) -> Speeds:
+def _measure(outputs: int, inputs: int) -> ProductSpeeds:
     generator = torch.Generator().manual_seed(0)
     x, weight, slope = (
         torch.randn(shape, generator=generator)
@@ -90,7 +90,8 @@ def _measure(outputs: int, inputs: int) -> Speeds:
     with torch.no_grad():
         exact = multiply(x.double(), weight.double(), slope.double())
         error = max(
-            float((a - b).abs().max() / b.abs().max()) for a, b in zip(fast(), exact, strict=True)
+            float((a - b).detach().abs().max() / b.detach().abs().max())
+            for a, b in zip(fast(), exact, strict=True)
         )
         for _ in range(ROUNDS):
             for name, side in sides.items():
@@ -99,7 +100,7 @@ def _measure(outputs: int, inputs: int) -> Speeds:
                 seconds[name] = min(seconds[name], time.perf_counter() - began)
     work = 6e-9 * ROWS * outputs * inputs
     rates = {name: round(work / seconds[name], 1) for name in sides}
-    return Speeds(**rates, error=error)
+    return ProductSpeeds(**rates, error=error)
 
 
 def choose(library: str = "auto", shape: tuple[int, int] = SHAPE) -> str:

@@ -68,6 +68,7 @@ _TRAIN = {
     "train.tokens_per_update": "batches are counted, not tokens",
     "train.keep_last": ours("as many as are averaged, or for a restart"),
     "train.compile": ours("none, as it was in 2019"),
+    "train.products": ours("the faster exact library of a processor"),
     "train.patience": ours("none: every run has its length"),
     "train.log_every": ours("often enough to see a run go wrong"),
     "train.keep_best": ours("one, by the loss on validation data"),

@@ -20,7 +20,7 @@ from lightconv.config import read_plain
 from lightconv.data.pipeline import PIPELINE_FILE
 from lightconv.models.folder import ModelFolder
 from lightconv.serve.api import MOST_CHARACTERS, ROUTES, check, describe, parse_body
-from lightconv.serve.pool import FullError, Job, Pool, Work
+from lightconv.serve.pool import FullError, Order, Team, Ticket
 from lightconv.serve.texts import Piece, join, split_html, split_text
 
 MOST_BYTES = 1 << 20  # of a body
@@ -91,7 +91,7 @@ class App:
     def __init__(
         self,
         models: Sequence[Served],
-        pool: Pool,
+        pool: Team,
         *,
         key: str = "",
         hosts: Sequence[str] | None = None,
@@ -230,7 +230,7 @@ class App:
 
     # --- work
 
-    async def _run(self, request: Request, works: Sequence[Work]) -> list[Any]:
+    async def _run(self, request: Request, works: Sequence[Order]) -> list[Any]:
         """Results of all; a client that leaves, or waits too long, cancels them."""
         jobs = self._put(works)
         results = asyncio.gather(*(self.pool.result(job) for job in jobs))
@@ -249,7 +249,7 @@ class App:
             results.cancel()
             gone.cancel()
 
-    def _put(self, works: Sequence[Work]) -> list[Job]:
+    def _put(self, works: Sequence[Order]) -> list[Ticket]:
         try:
             jobs = self.pool.put(works)
         except FullError:
@@ -268,7 +268,7 @@ class App:
             split = _whole
         pieces = [split(text) for text in texts]
         works = [
-            Work(model.name, piece.text, options)
+            Order(model.name, piece.text, options)
             for each in pieces
             for piece in each
             if piece.translate
@@ -337,7 +337,7 @@ class App:
     async def words(self, request: Request, fields: dict[str, Any]) -> Response:
         model = self._find_pair(fields["source"], fields["target"])
         pieces = split_text(fields["q"])
-        works = [Work(model.name, each.text, kind="words") for each in pieces if each.translate]
+        works = [Order(model.name, each.text, kind="words") for each in pieces if each.translate]
         found = iter(await self._run(request, works) if works else [])
         told = [next(found) if each.translate else {"keep": each.text} for each in pieces]
         return JSONResponse({"pieces": told})
@@ -345,7 +345,7 @@ class App:
     async def kernels(self, request: Request, fields: dict[str, Any]) -> Response:
         if fields["model"] not in self.models:
             raise RefusedError(400, f"no such model, there are: {', '.join(self.models)}")
-        (found,) = await self._run(request, [Work(fields["model"], fields["q"], kind="kernels")])
+        (found,) = await self._run(request, [Order(fields["model"], fields["q"], kind="kernels")])
         return JSONResponse(found)
 
     async def detect(self, request: Request, fields: dict[str, Any]) -> Response:
@@ -384,7 +384,7 @@ class App:
         stops = fields.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
         chosen = tuple(sorted(options.items()))
-        works = [Work(model.name, each, chosen, watch=streamed) for each in prompts]
+        works = [Order(model.name, each, chosen, watch=streamed) for each in prompts]
         head = {
             "id": f"cmpl-{time.time_ns():x}",
             "object": "text_completion",
@@ -408,7 +408,14 @@ class App:
         return JSONResponse(head | {"choices": choices, "usage": _usage(results)})
 
     async def _stream(
-        self, job: Job, head: Any, prompt: str, echo: str, stops: list[str], most: int, usage: bool
+        self,
+        job: Ticket,
+        head: Any,
+        prompt: str,
+        echo: str,
+        stops: list[str],
+        most: int,
+        usage: bool,
     ) -> AsyncIterator[str]:
         """Server-sent events; a word is sent when the next but one has come."""
         sent = ""

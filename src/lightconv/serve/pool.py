@@ -33,7 +33,7 @@ class FullError(Exception):
     """The queue has no room."""
 
 
-class Work(NamedTuple):
+class Order(NamedTuple):
     """A text for a model; options are (name, value) pairs of `TextModel.stream`.
 
     kind   "answer"; "words": also the alignment; "kernels": the kernels made for the text
@@ -48,10 +48,10 @@ class Work(NamedTuple):
 
 
 @dataclass(eq=False)
-class Job:
-    """Work on its way: what arrived so far, and the worker that has it."""
+class Ticket:
+    """Order on its way: what arrived so far, and the worker that has it."""
 
-    work: Work
+    work: Order
     key: int
     events: "asyncio.Queue[tuple[str, Any]]" = field(default_factory=asyncio.Queue)
     worker: "_Worker | None" = None
@@ -59,7 +59,7 @@ class Job:
     cancelled: bool = False
 
 
-class Pool:
+class Team:
     """Workers for models by name: {name: folder}."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Pool:
         self._count = workers
         self._workers: list[_Worker] = []
         # What waits, by request: they take turns, so that a long one does not stop the others.
-        self._queue: deque[deque[Job]] = deque()
+        self._queue: deque[deque[Ticket]] = deque()
         self._keys = 0
         self._started = self._closed = False
 
@@ -100,19 +100,19 @@ class Pool:
         for worker in self._workers:
             worker.kill()
 
-    def put(self, works: Sequence[Work]) -> list[Job]:
+    def put(self, works: Sequence[Order]) -> list[Ticket]:
         """Queues all of the works, or raises FullError."""
         if self.waiting + len(works) > self.most:
             raise FullError
         jobs = []
         for work in works:
             self._keys += 1
-            jobs.append(Job(work, self._keys))
+            jobs.append(Ticket(work, self._keys))
         self._queue.append(deque(jobs))
         self._deal()
         return jobs
 
-    async def events(self, job: Job) -> AsyncIterator[tuple[str, Any]]:
+    async def events(self, job: Ticket) -> AsyncIterator[tuple[str, Any]]:
         """("text", beginning) any number of times, then ("done", result) or ("error", text)."""
         while True:
             event = await job.events.get()
@@ -120,7 +120,7 @@ class Pool:
             if event[0] != "text":
                 return
 
-    async def result(self, job: Job) -> Any:
+    async def result(self, job: Ticket) -> Any:
         """The result; ValueError with the worker's words if it has none."""
         async for kind, value in self.events(job):
             if kind == "error":
@@ -129,7 +129,7 @@ class Pool:
                 return value
         raise AssertionError("events end with a result")
 
-    def cancel(self, jobs: Sequence[Job]) -> None:
+    def cancel(self, jobs: Sequence[Ticket]) -> None:
         """Jobs that nobody waits for leave."""
         for job in jobs:
             job.cancelled = True
@@ -188,12 +188,12 @@ class Pool:
 class _Worker:
     """The front's side of a worker process."""
 
-    def __init__(self, pool: Pool, models: dict[str, str], options: dict[str, Any]) -> None:
+    def __init__(self, pool: Team, models: dict[str, str], options: dict[str, Any]) -> None:
         # A fork of a process without threads that has loaded torch: a start takes 0.05 s.
         context = get_context("forkserver")
         context.set_forkserver_preload(["lightconv.decode.text", "lightconv.serve.texts"])
         self.pool, self.loop = pool, asyncio.get_running_loop()
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Ticket] = {}
         self.ready: asyncio.Future[None] = self.loop.create_future()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs, models, options), daemon=True)
@@ -214,7 +214,7 @@ class _Worker:
                 self.ready.set_result(None)
             )
 
-    def take(self, job: Job) -> None:
+    def take(self, job: Ticket) -> None:
         job.worker = self
         self.jobs[job.key] = job
         self.send(("work", job.key, job.work))
@@ -281,9 +281,9 @@ class Desk:
         self.news: list[tuple[int, str, Any]] = []
         self._streams: dict[Any, Any] = {}
         self._jobs: dict[int, tuple[Any, int]] = {}  # key of the front -> stream's name, its key
-        self._works: dict[tuple[Any, int], tuple[int, Work]] = {}
+        self._works: dict[tuple[Any, int], tuple[int, Order]] = {}
         for name in self.models:  # engines are built now, not for the first request
-            self._stream(Work(name, ""))
+            self._stream(Order(name, ""))
 
     @property
     def busy(self) -> bool:
@@ -310,13 +310,13 @@ class Desk:
                 def told(text: str) -> None:
                     self.news.append((key, "text", text))
 
-            found = name, stream.put(work.text, on_token=told)
+            found = name, stream.submit(work.text, on_token=told)
         except ValueError as error:
             self.news.append((key, "error", str(error)))
             return
         self._jobs[key], self._works[found] = found, (key, work)
 
-    def _stream(self, work: Work) -> tuple[Any, Any]:
+    def _stream(self, work: Order) -> tuple[Any, Any]:
         name = work.model, work.options, work.kind
         if name not in self._streams:
             for other in [each for each in self._streams if not len(self._streams[each])]:
@@ -337,7 +337,7 @@ class Desk:
 
         for name, stream in self._streams.items():
             if len(stream):
-                for key, answer in stream.advance():
+                for key, answer in stream.step():
                     place, work = self._works.pop((name, key))
                     del self._jobs[place]
                     kind = "error" if answer.error else "done"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from lightconv.decode.answer import Answer
     from lightconv.decode.text import TextModel
-    from lightconv.serve.pool import Work
+    from lightconv.serve.pool import Order
 
 # A line of more characters is translated a few sentences at a time.
 WHOLE = 300
@@ -162,7 +162,7 @@ def guess(text: str, folders: dict[str, str]) -> dict[str, float]:
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def result(model: "TextModel", work: "Work", answer: "Answer") -> dict[str, Any]:
+def result(model: "TextModel", work: "Order", answer: "Answer") -> dict[str, Any]:
     """An answer for the front: texts, scores, tokens; words and alignment if asked."""
     from lightconv.decode.answer import join_sentences
 
