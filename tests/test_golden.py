@@ -323,9 +323,11 @@ def test_a_run_resumed_in_the_middle(name: str, stored: Any, tmp_path: Path) -> 
         assert digest_parameters(final_model(tmp_path / "parts")) == digest_parameters(resumed)
     assert_near_parameters(resumed, final_model(GOLDEN / "end" / name))
     if describe_machine() == stored["machine"]:
-        assert digest_parameters(resumed) == stored["final"][name]
-        run(*words, "--out", tmp_path / "whole")
-        assert digest_parameters(final_model(tmp_path / "whole")) == stored["final"][name]
+        assert digest_parameters(resumed) == stored["resumed"][name]
+        # A run that was resumed keeps its library of products; a new one might choose another.
+        run(*words, "--out", tmp_path / "whole", "--set", "train.products=default")
+        # Kernels of heads narrower than a vector have other last bits than in the first half.
+        assert digest_parameters(final_model(tmp_path / "whole")) == stored["whole"][name]
 
 
 def test_a_run_whose_recipe_has_batches_since(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ LAYERS: dict[str, tuple[MixerConfig, ...]] = {
     "shortconv": (ShortConvConfig(kernel=3), ShortConvConfig(kernel=2, dilation=2)),
     "hyena": (HyenaConfig(kernel=5, heads=2), HyenaConfig(kernel=16, heads=4, short=2)),
 }
-LAYERS["mixed"] = (*(layers[0] for layers in LAYERS.values()), LAYERS["attention"][1])
+MIXED = ("attention", "conv", "lightconv", "dynamicconv", "average")
+LAYERS["mixed"] = (*(LAYERS[kind][0] for kind in MIXED), LAYERS["attention"][1])
 
 # Words of the tests lie in all three bands.
 ADAPTIVE = AdaptiveConfig(cutoffs=(6, 10), factor=2)

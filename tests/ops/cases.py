@@ -168,7 +168,7 @@ SHAPES = [
     *(Shape(1, 9, 2, R, 31, 30) for R in (64, 65, 80, 127, 128, 130, 200)),
     # Heads: one, many, depthwise.
     *(Shape(2, 10, H, 1, 4, 2) for H in (1, 5, 64, 65, 130)),
-    # Heads narrower than a vector: a whole vector of them, a part, more; every power of two of taps.
+    # Heads narrower than a vector: a whole vector, a part, more; every power of two of taps.
     *(Shape(1, 70, H, R, K, K - 1) for H in (16, 19) for R in (1, 2, 4, 8) for K in (3, 4, 8, 17)),
     *(Shape(2, 9, 32, R, K, 1) for R in (1, 4) for K in (1, 2, 16, 33)),
     Shape(3, 20, 16, 4, 7, 6),

@@ -242,6 +242,7 @@ def _convolve(b: Program, mixer: Projected, x: Buffer, **options: Any) -> Buffer
 def _dynamicconv(b: Program, mixer: DynamicConv, x: Buffer, add: Buffer, to: Buffer) -> None:
     x = _projected(b, mixer, x)
     kernels = b.buffer("kernels", mixer.heads * mixer.kernel)
+    assert isinstance(mixer.kernel_proj, nn.Linear)  # one of low rank runs in PyTorch
     linear(b, mixer.kernel_proj, x, kernels)
     how = program.NORMALIZATIONS.index(mixer.normalize)
     mixed = _convolve(b, mixer, x, second=kernels, normalize=how)

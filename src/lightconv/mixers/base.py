@@ -64,10 +64,10 @@ class Mixer(nn.Module):
                     f"{name}: a NestedTensor takes neither padding nor cu_seqlens and has "
                     f"layout=torch.jagged, got {x.layout}"
                 )
-            x = x.contiguous()
+            jagged: Any = x.contiguous()
             options = {key: v.contiguous().values().unsqueeze(0) for key, v in options.items()}
-            flat = self.forward(x.values().unsqueeze(0), None, x.offsets(), **options)
-            return torch.nested.nested_tensor_from_jagged(flat.squeeze(0), x.offsets())
+            flat = self.forward(jagged.values().unsqueeze(0), None, jagged.offsets(), **options)
+            return torch.nested.nested_tensor_from_jagged(flat.squeeze(0), jagged.offsets())
         self.check_input(x, padding)
         if cu_seqlens is None:
             return self.mix(x, padding, **options)
@@ -77,7 +77,7 @@ class Mixer(nn.Module):
                 "give one of them"
             )
         if self.packs:
-            return self.mix(x, None, cu_seqlens=cu_seqlens, **options)
+            return self.mix(x, None, **{"cu_seqlens": cu_seqlens, **options})
         if x.shape[0] != 1:
             raise ValueError(f"{name}: with cu_seqlens the batch must be 1, got {list(x.shape)}")
         check_boundaries(cu_seqlens, x.shape[1])

@@ -28,7 +28,7 @@ class SelfMixer(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """query, key and value one tensor [B, T, D], or [T, B, D] without batch_first -> like it."""
+        """query, key and value one [B, T, D], or [T, B, D] without batch_first -> like it."""
         name = type(self.mixer).__name__
         if query is not key or key is not value:
             raise ValueError(f"{name} mixes one sequence: query, key and value must be one tensor")
@@ -69,7 +69,8 @@ def from_attention(
     'DynamicConv kept the projections of the values and of the output of MultiheadAttention'
     """
     if isinstance(model, nn.MultiheadAttention):
-        return _convert(model, mixer, *arguments, causal=causal, **options)
+        converted: nn.Module = _convert(model, mixer, *arguments, causal=causal, **options)
+        return converted
     found = [
         (part, name, child)
         for part in model.modules()
@@ -83,9 +84,7 @@ def from_attention(
     return model
 
 
-def _convert(
-    old: nn.MultiheadAttention, mixer: type[Mixer], *arguments: Any, **options: Any
-) -> Any:
+def _convert(old: nn.MultiheadAttention, mixer: Any, *arguments: Any, **options: Any) -> Any:
     like, values = old.out_proj.weight, slice(2 * old.embed_dim, None)
     new = mixer(old.embed_dim, *arguments, device=like.device, dtype=like.dtype, **options)
     packed = old.in_proj_weight is not None

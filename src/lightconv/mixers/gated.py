@@ -23,7 +23,7 @@ class ShortConv(LightConv):
     >>> y = ShortConv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("kernel", "causal", "dropconnect", "dilation", "bias")
+    settings: tuple[str, ...] = ("kernel", "causal", "dropconnect", "dilation", "bias")
     parts = 3
 
     def __init__(

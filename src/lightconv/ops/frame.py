@@ -136,7 +136,8 @@ class _Tail(torch.autograd.Function):
                 # Views: a gate computed from y must not count as a part of y.
                 views: list[Any] = [v if v is None else v.view_as(v) for v in inputs]
                 wanted = [v for v, need in zip(views, needed, strict=True) if need]
-                out = close_formula(*views, ctx.activation)
+                y, *rest = views
+                out = close_formula(y, *rest[:3], activation=ctx.activation)
                 found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
             return (*(next(found) if need else None for need in needed), None)
         y, bias = inputs[:2]

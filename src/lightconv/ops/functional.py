@@ -268,7 +268,8 @@ def _framed_step(
     inputs = frame.open(x)
     in_place = not _recorded(inputs, window, weight)
     if torch.compiler.is_compiling() and frame.dilation > 1:  # phases fix a dynamic position
-        run: Any = lambda *v: reference.step(*v, *softmax or (False,), frame.dilation)
+        formula: Any = reference.step
+        run: Any = lambda *v: formula(*v, *softmax or (False,), frame.dilation)
     else:
         run = lambda *each: _step(op, *each, *softmax)
     out, new = step_framed(run, inputs, rows, position, weight, frame.dilation)

@@ -49,7 +49,7 @@ class ProductSpeeds(NamedTuple):
 
 @functools.cache
 def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> ProductSpeeds:
-    """ProductSpeeds for a matrix [outputs, inputs]: from the cache folder, else measured in 0.1 s."""
+    """Speeds of a matrix [outputs, inputs]: from the cache folder, else measured in 0.1 s."""
     threads = threads or torch.get_num_threads()
     key = f"{processor_name()}, torch {torch.__version__}, {threads} threads, {list(shape)}"
     known: dict[str, list[float]] = {}

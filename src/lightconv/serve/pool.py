@@ -296,11 +296,11 @@ class Desk:
                 self._streams[name].cancel(key)
                 self._works.pop(found, None)
             return
+        from lightconv.serve.texts import completion, kernels
+
         _, key, work = message
         try:
             if work.kind == "kernels":
-                from lightconv.serve.texts import kernels
-
                 self.news.append((key, "done", kernels(self.models[work.model], work.text)))
                 return
             name, stream = self._stream(work)
@@ -308,6 +308,7 @@ class Desk:
             if work.watch:
 
                 def told(text: str) -> None:
+                    text = completion(self.models[work.model], work.text, text)
                     self.news.append((key, "text", text))
 
             found = name, stream.submit(work.text, on_token=told)

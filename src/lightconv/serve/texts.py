@@ -166,7 +166,7 @@ def result(model: "TextModel", work: "Order", answer: "Answer") -> dict[str, Any
     """An answer for the front: texts, scores, tokens; words and alignment if asked."""
     from lightconv.decode.answer import join_sentences
 
-    outputs = [
+    outputs: list[dict[str, Any]] = [
         {
             "text": join_sentences(each.text),
             "score": each.score,
@@ -178,11 +178,17 @@ def result(model: "TextModel", work: "Order", answer: "Answer") -> dict[str, Any
     found: dict[str, Any] = {"outputs": outputs}
     if not model.pairs:
         found["read"] = len(model.pipeline.encode(0, [work.text])[0])
-        for plain, each in zip(outputs, answer.outputs, strict=True):
-            plain["completion"] = model.pipeline.decode(0, each.ids)
+        for plain in outputs:
+            plain["completion"] = completion(model, work.text, plain["text"])
     if work.kind == "words" and answer.outputs and answer.outputs[0].alignment is not None:
         found |= _words(model, work.text, answer)
     return found
+
+
+def completion(model: "TextModel", prompt: str, text: str) -> str:
+    """An output of a language model without its prompt, as the model reads it."""
+    read = model.pipeline.decode(0, model.pipeline.encode(0, [prompt])[0])
+    return text.removeprefix(read).lstrip(" ")
 
 
 def _words(model: "TextModel", text: str, answer: "Answer") -> dict[str, Any]:
