@@ -46,7 +46,8 @@ BACKENDS: dict[str, Callable[[Any], Backend]] = {
 }
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 # What the engine runs.
-KINDS = [kind for kind in LAYERS if kind not in ("conv", "mixed")]
+TORCH_ONLY = ("conv", "mixed", "lowrankconv", "shortconv", "hyena")
+KINDS = [kind for kind in LAYERS if kind not in TORCH_ONLY]
 
 
 def make(model: Any, **config: Any) -> ModelSearch:

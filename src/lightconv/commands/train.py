@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     memory = estimate(recipe.model, recipe.train)
     parts = [(name, getattr(memory, name)) for name in (*memory._fields, "total")]
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
-    if options.data is not None:
+    if options.data is not None and Path(options.data).is_dir():
         from lightconv.train.data import PreparedData
         from lightconv.train.memory import measure_pace
 

@@ -297,7 +297,9 @@ class Running(Generic[S]):
         candidates = self.choice.choose(self, logits[:, -1])
         ended = candidates.words == self.rules.eos
         left = []
-        if bool(ended.any()):
+        # Without a number among its totals (NaN) a sentence would never end.
+        dead = ~(candidates.totals > -torch.inf).any(1)
+        if bool(ended.any() | dead.any()):
             self._end(candidates, ended[:, :width] & (candidates.totals[:, :width] > -torch.inf))
             live = self.choice.survive(candidates, ended)
             going = (live.totals > -torch.inf).any(1).tolist()

@@ -137,7 +137,8 @@ class _Tail(torch.autograd.Function):
                 views: list[Any] = [v if v is None else v.view_as(v) for v in inputs]
                 wanted = [v for v, need in zip(views, needed, strict=True) if need]
                 y, *rest = views
-                out = close_formula(y, *rest[:3], activation=ctx.activation)
+                bias, gate, x = rest
+                out = close_formula(y, bias, gate, x, ctx.activation)
                 found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
             return (*(next(found) if need else None for need in needed), None)
         y, bias = inputs[:2]
