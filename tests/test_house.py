@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 300,
-    ("console", "files", "processes", "device"): 691,
+    ("console", "files", "processes", "device"): 710,
     ("config",): 480,
     ("ops",): 3200,
     ("mixers",): 900,
@@ -24,7 +24,7 @@ CEILINGS = {
     ("demo",): 700,
     ("selftest",): 350,
 }
-MOST_LINES = 25_000
+MOST_LINES = 25_200
 MOST_FILES = 140
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
