@@ -98,13 +98,13 @@ def test_the_examples_of_a_help_are_understood(
     name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     assert cli.main([*name.split(), "--help"]) == 0
-    text = capsys.readouterr().out
+    text = capsys.readouterr().out.replace(" \\\n     ", "")
     examples = text.partition("examples:\n")[2] if name else text
     found = re.findall(r"^  .*?(lightconv .*)$", examples, re.MULTILINE)
     assert len(found) > (0 if name else 5)
     understand = request.getfixturevalue("understand")
     for line in found:
-        understand(re.split(r"  +#| [<>] ", line)[0])
+        understand(re.split(r"  +#| [<>|] ", line)[0])
 
 
 @each("lightconv ", among=[mentions])

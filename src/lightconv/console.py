@@ -56,8 +56,17 @@ def read_duration(text: str) -> float:
 
 def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
     """Prints one table in titled parts, as `aligned`, in the width of a terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(aligned(groups, header, right, width), flush=True)
+    print(aligned(groups, header, right, _width()), flush=True)
+
+
+def print_text(text: str) -> None:
+    """Prints a paragraph, wrapped on a terminal."""
+    width = _width()
+    print(text if width is None else textwrap.fill(text, width), flush=True)
+
+
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_rows(rows: Rows) -> None:
@@ -74,15 +83,23 @@ def aligned(
     """Plain text; all parts share their column widths. An empty title or header is left out.
 
     right  names of the columns that are aligned to the right
-    width  of the terminal: the widest left-aligned column is wrapped to fit
+    width  of the terminal: columns are wrapped to fit; rows with too many become records
     """
     rows = [header, *(row for part in groups.values() for row in part)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
     excess = sum(widths) + 2 * (len(widths) - 1) - (width or sys.maxsize)
     left = [place for place, name in enumerate(header) if name not in right]
-    if excess > 0 and left:
-        widest = max(left, key=widths.__getitem__)
-        widths[widest] = max(widths[widest] - excess, NARROWEST)
+    words = [max(len(w) for cell in column for w in cell.split() or [""]) for column in columns]
+    least = [NARROWEST if place in left else words[place] for place in range(len(widths))]
+    for place in sorted(range(len(widths)), key=lambda n: (n in left, widths[n]), reverse=True):
+        cut = max(min(excess, widths[place] - least[place]), 0)
+        widths[place], excess = widths[place] - cut, excess - cut
+    if excess > 0 and len(header) > 2:
+        parts = [textwrap.fill(title, width or sys.maxsize) for title in groups if title]
+        records = [list(zip(header, row, strict=True)) for row in rows[1:]]
+        parts += [aligned({"": record}, ("", ""), (), width) for record in records]
+        return "\n\n".join(parts)
     signs = [">" if name in right else "<" for name in header]
 
     def lines(row: Sequence[str]) -> Iterator[str]:
@@ -96,7 +113,7 @@ def aligned(
     parts = []
     for title, part in groups.items():
         body = [header, *part] if any(header) else part
-        top = [title, ""] if title else []
+        top = [textwrap.fill(title, width or sys.maxsize), ""] if title else []
         parts.append("\n".join([*top, *(line for row in body for line in lines(row))]))
     return "\n\n".join(parts)
 

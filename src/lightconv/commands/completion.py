@@ -26,9 +26,9 @@ def main(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
     parser = Parser(
         "completion",
         "Prints a script that completes commands, options and their values in a shell.",
-        "lightconv completion bash > ~/.local/share/bash-completion/completions/lightconv",
-        "lightconv completion zsh > ~/.lightconv.zsh  # source it in ~/.zshrc, after compinit",
-        "lightconv completion fish > ~/.config/fish/completions/lightconv.fish",
+        "lightconv completion fish | source            # in config.fish",
+        "lightconv completion bash > ~/.lightconv.sh   # and `source` it in ~/.bashrc",
+        "lightconv completion zsh > ~/.lightconv.sh    # in ~/.zshrc, after compinit",
     )
     parser.add("SHELL", ", ".join(SHELLS), choices=SHELLS)
     shell = parser.parse(argv).shell

@@ -1,6 +1,7 @@
 """`lightconv evaluate` and `lightconv tune`: signed scores of a model or of texts; search tuned."""
 
 import json
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.config import to_json
-from lightconv.console import Display, print_groups, print_rows, tell
+from lightconv.console import Display, print_groups, print_rows, print_text, tell
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import Notes, read_lines, side_by_side
 from lightconv.decode.options import find_model
@@ -103,9 +104,10 @@ def _evaluate_model(options: Namespace) -> int:
     print()
     header = ("metric", *report.scores)
     print_groups({"": list(_table(report))}, header, header[1:])
-    print()
-    for line in (*next(iter(report.scores.values())), *report.comparisons):
-        print(line)
+    if options.details or report.comparisons or not sys.stdout.isatty():
+        print()
+        for line in (*next(iter(report.scores.values())), *report.comparisons):
+            print_text(str(line))
     return 0
 
 
@@ -241,6 +243,7 @@ def _parser() -> Parser:
     add("--samples N", f"default: {SAMPLES}", default=SAMPLES)
     add("--seed N", f"default: {SEED}", default=SEED, type=int)
     add("--format text|jsonl", "default: text", default="text")
+    add("--details", "signatures on a terminal too; elsewhere they are always there")
     return parser
 
 

@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
         "2019) into a model folder. The pickle is read as data, and nothing in it is run.",
         "lightconv import fairseq checkpoint_best.pt --dict dict.de.txt --dict dict.en.txt "
         "--codes code --out de-en",
-        "lightconv import fairseq model.pt --dict dict.txt --out lm    # one vocabulary for all",
+        "lightconv import fairseq model.pt --dict dict.txt --out lm  # one vocabulary",
     )
     parser.add("FORMAT", "the toolkit that wrote it: fairseq", choices=["fairseq"])
     parser.add("CHECKPOINT", "a .pt file")

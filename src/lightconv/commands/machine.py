@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import tell
+from lightconv.console import print_groups, print_rows, tell
 from lightconv.processes import EXIT_FAILURE
 
 
@@ -40,23 +40,17 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(soft_wrap=True, highlight=False)
-    facts = Table.grid(padding=(0, 2))
+    facts = []
     for name, value in found.items():
         if name == "operators" or not value:
             continue
         text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
         text = ", ".join(text) if isinstance(text, list) else text
-        facts.add_row(name.replace("_", " "), str(text))
-    console.print(facts)
-    table = Table("operator", "device", "kernel", "why", box=None, padding=(0, 2), pad_edge=False)
-    for row in found["operators"]:
-        table.add_row(row["operator"], row["device"], row["kernel"], row["why"])
-    console.print()
-    console.print(table)
+        facts.append((name.replace("_", " "), str(text)))
+    print_rows(facts)
+    print()
+    header = ("operator", "device", "kernel", "why")
+    print_groups({"": [[row[name] for name in header] for row in found["operators"]]}, header, ())
 
 
 def selftest(argv: Sequence[str]) -> int:

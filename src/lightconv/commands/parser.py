@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"lightconv {command}",
             description=textwrap.fill(description, width),
-            epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
+            epilog="\n".join(["examples:", *(_wrap(each, width) for each in examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
@@ -89,6 +89,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."
         raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
+
+
+def _wrap(example: str, width: int) -> str:
+    """An example as lines of a shell; one with a comment stays whole."""
+    parts = (
+        [example] if "#" in example else textwrap.wrap(example, width - 6, break_on_hyphens=False)
+    )
+    return "  " + " \\\n      ".join(parts)
 
 
 def count(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser, warnings_told
 from lightconv.config import override
-from lightconv.console import Display, aligned, print_groups, print_rows
+from lightconv.console import Display, aligned, print_groups, print_rows, print_text
 from lightconv.corpora import CORPORA, PUBLISHED, find_entry, open_corpus
 from lightconv.data.config import PrepareConfig, TaskKind
 from lightconv.files import cache_folder
@@ -109,10 +109,12 @@ def verify_data(argv: Sequence[str]) -> int:
 
     rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
     if (corpus := prepared.task.corpus) not in PUBLISHED:
-        print(f"not the paper's data: corpus {corpus}, expected one of {', '.join(PUBLISHED)}")
+        known = ", ".join(PUBLISHED)
+        print_text(f"not the paper's data: corpus {corpus}, expected one of {known}")
         return EXIT_DIFFERS
     print_groups({"": rows}, ("", "published", "here", "agree"), ("published", "here"))
-    print(f"\n{verdict} (source: {PUBLISHED[corpus][0]})")
+    print()
+    print_text(f"{verdict} (source: {PUBLISHED[corpus][0]})")
     return EXIT_DIFFERS if "NO" in (row[3] for row in rows) else 0
 
 

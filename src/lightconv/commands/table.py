@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from lightconv.commands.parser import Parser
 from lightconv.config import to_json
-from lightconv.console import markdown, print_groups, read_duration, suggest, tell, tell_waiting
+from lightconv.console import (
+    markdown,
+    print_groups,
+    print_text,
+    read_duration,
+    suggest,
+    tell,
+    tell_waiting,
+)
 from lightconv.paper.tables import TABLES, Table
 from lightconv.processes import EXIT_DIVERGED, EXIT_INTERRUPT, EXIT_STOPPED
 
@@ -143,7 +151,7 @@ def _print(section: "Section", notes: Sequence[str] = (), *, as_markdown: bool) 
         print_groups(*section)
     print()
     for line in notes:
-        print(f"- {line}" if line else "")
+        print_text(f"- {line}" if line else "")
 
 
 def _write(report: "TableReport") -> None:

@@ -1,0 +1,49 @@
+"""On a terminal of 80 columns no line of a command is longer."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightconv.cli import COMMANDS
+from tests.commands.conftest import Run
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+COLUMNS = 80
+RESULTS = {
+    "list": ("list",),
+    "params": ("list", "iwslt", "--params"),
+    "show": ("show", "iwslt-de-en-dynamicconv", "--params"),
+    "corpora": ("prepare", "--list"),
+    "tables": ("table",),
+    "decoders": ("table", "decoders", "--results", "results"),
+    "plan": ("train", "pairs.toml", "--dry-run"),
+    "evaluate": ("evaluate", "end/pairs", "--data", "data/pairs", "--floor", "--limit", "4"),
+    "tune": ("tune", "end/pairs", "--data", "data/pairs", "--dry-run", "--limit", "2"),
+    "speed": ("speed", "end/pairs", "--data", "data/pairs", "--rounds", "1", "--limit", "2"),
+    "verify": ("verify-data", "data/pairs"),
+    "doctor": ("doctor",),
+}
+
+
+def too_long(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > COLUMNS]
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits(run: Run, command: str) -> None:
+    done = run(*filter(None, [command, "--help"]))
+    assert done.code == 0 and done.out and not too_long(done.out)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_fit(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.chdir(GOLDEN)
+    done = run(*RESULTS[name])
+    assert done.out and not too_long(done.out)
