@@ -33,11 +33,9 @@ class _Checked:
 
     @property
     def held(self) -> int:
-        """Positions of the past that a step needs; 0 means all of them."""
-        values = {"kernel": 0, "dilation": 1, "short": 0} | vars(self)
-        # Hyena's short kernel has three inputs.
-        reach: int = values["kernel"] * values["dilation"] + 3 * values["short"]
-        return reach or (values.get("window", 1) or 0)
+        """Positions of the past that a step needs; 0 means all of them. Hyena keeps three more."""
+        has = {"kernel": 0, "dilation": 1, "short": 0, "window": 1} | vars(self)
+        return (has["kernel"] * has["dilation"] + 3 * has["short"]) or has["window"] or 0
 
 
 @dataclass(frozen=True, kw_only=True)

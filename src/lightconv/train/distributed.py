@@ -12,8 +12,9 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -164,10 +165,7 @@ class Replicas(Group):
 
 
 class _Sums:
-    """The sums of one update: pieces of gradients that set out in one order on every rank.
-
-    The last layers' gradients are complete first, so their pieces are the first.
-    """
+    """Sums of one update: pieces of gradients, last layers first, in one order on every rank."""
 
     def __init__(self, model: nn.Module) -> None:
         chosen = [p for p in model.parameters() if p.requires_grad]
@@ -176,7 +174,7 @@ class _Sums:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Each piece sets out when a backward pass has reached all of its parameters."""
+        """Each piece is sent when a backward pass has reached all of its parameters."""
         complete: set[int] = set()
 
         def note(parameter: Tensor) -> None:
@@ -184,12 +182,10 @@ class _Sums:
             while self.left and complete.issuperset(map(id, self.left[0])):
                 self.send()
 
-        hooks = [p.register_post_accumulate_grad_hook(note) for piece in self.left for p in piece]
-        try:
+        with ExitStack() as hooks:
+            for parameter in chain(*self.left):
+                hooks.callback(parameter.register_post_accumulate_grad_hook(note).remove)
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def send(self) -> None:
         piece = self.left.popleft()
