@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightconv.serve.api import ROUTES, check, describe, parse_body
+from lightconv.serve.api import PATHS, check, describe, parse_body
 from lightconv.serve.texts import WHOLE, join, split_html, split_text
 
 
@@ -51,7 +51,7 @@ def test_html_of_any_shape_is_read(text: str) -> None:
     )
 
 
-SCHEMA = ROUTES["/translate"][2]
+SCHEMA = PATHS["/translate"].takes
 GOOD = {"q": "a", "source": "de", "target": "en"}
 BAD = (
     ({"q": "a"}, "source is missing"),
@@ -89,6 +89,6 @@ def test_forms_and_json_are_the_same() -> None:
 
 def test_openapi_describes_every_route() -> None:
     paths = describe([("de", "en"), ("fr", "en")], {})["paths"]
-    assert set(paths) == set(ROUTES)
+    assert set(paths) == set(PATHS)
     fields = paths["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert fields["properties"]["source"]["enum"] == ["de", "fr"]

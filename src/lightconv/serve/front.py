@@ -32,6 +32,11 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self.cycle is not None and not self.cycle.response_complete:
+            scope: Any = self.cycle.scope
+            scope["gone"] = True
+            if task := scope.get("task"):
+                task.cancel()
         super().connection_lost(exc)
 
     def _arm(self) -> None:
