@@ -180,5 +180,5 @@ def kernels(model: "TextModel", text: str) -> dict[str, Any]:
     one: Any = model.model
     read: Callable[[Any], object] = one.encode if model.pairs else one.features
     layers = dynamic_kernels(one, lambda: read(torch.tensor([ids])))
-    source, _ = model.pipeline.vocabularies()
-    return {"tokens": source.decode(ids), "layers": layers}
+    tokens = [model.pipeline.decode(0, [token]).strip() for token in ids]
+    return {"tokens": [each or "·" for each in tokens], "layers": layers}
