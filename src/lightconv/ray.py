@@ -13,17 +13,12 @@ Ray restarts actors that die and gives their blocks to others.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-try:
-    import pyarrow
-    import ray
-    from pyarrow import parquet
-    from ray.data.datasource import FileBasedDatasource
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error.name} is missing: pip install 'lightconv[ray]'") from None
+from typing import TYPE_CHECKING, Any
 
 from lightconv.files import replace_file
+
+if TYPE_CHECKING:
+    import ray.data
 
 BLOCK = 2048  # lines of a block: what a dead actor has to do again
 
@@ -45,6 +40,8 @@ def translate(
              reading and writing
     options  as of `TextModel.answers`, such as beam=4, quantize="int8"
     """
+    import ray
+
     cores = int(ray.cluster_resources().get("CPU", 1)) if ray.is_initialized() else 2
     return dataset.repartition(target_num_rows_per_block=block).map_batches(
         _Engine,
@@ -58,12 +55,27 @@ def translate(
 
 def read_lines(paths: str | Iterable[str]) -> "ray.data.Dataset":
     """Lines of text files: columns `text` and `key`, the path and the number of the line."""
+    import pyarrow
+    import ray.data
+    from ray.data.datasource import FileBasedDatasource
+
+    class Lines(FileBasedDatasource):  # type: ignore[misc]
+        def _read_stream(self, f: Any, path: str) -> Iterator[Any]:
+            text = f.readall().decode()  # "\n" alone ends a line
+            lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+            keys = [f"{path}:{number:012d}" for number in range(1, len(lines) + 1)]
+            if text:
+                yield pyarrow.table({"key": keys, "text": lines})
+
     names = [paths] if isinstance(paths, str) else list(paths)
-    return ray.data.read_datasource(_Lines([str(Path(each).absolute()) for each in names]))
+    return ray.data.read_datasource(Lines([str(Path(each).absolute()) for each in names]))
 
 
 def write_lines(folder: str | Path, path: str | Path, column: str = "translation") -> int:
     """Writes a column of Parquet files as lines of a text file, sorted by key; returns how many."""
+    import pyarrow
+    from pyarrow import parquet
+
     parts = sorted(Path(folder).glob("*.parquet"))
     if not parts:
         raise ValueError(f"{folder} has no Parquet files")
@@ -71,15 +83,6 @@ def write_lines(folder: str | Path, path: str | Path, column: str = "translation
     lines = pyarrow.concat_tables(tables).sort_by("key")[column]
     replace_file(Path(path), "".join(f"{line}\n" for line in lines.to_pylist()).encode())
     return len(lines)
-
-
-class _Lines(FileBasedDatasource):  # type: ignore[misc]
-    def _read_stream(self, f: Any, path: str) -> Iterator[Any]:
-        text = f.readall().decode()  # "\n" alone ends a line
-        lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-        keys = [f"{path}:{number:012d}" for number in range(1, len(lines) + 1)]
-        if text:
-            yield pyarrow.table({"key": keys, "text": lines})
 
 
 class _Engine:
@@ -94,6 +97,8 @@ class _Engine:
         self._model, self._names, self._options = load(model), names, options
 
     def __call__(self, batch: Any) -> Any:
+        import pyarrow
+
         column, to = self._names
         texts = [text or "" for text in batch[column].to_pylist()]
         found = [answer.text for answer in self._model.answers(texts, **self._options)]

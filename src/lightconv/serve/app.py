@@ -103,22 +103,16 @@ class App:
         self.total_seconds = 0.0
         here = files("lightconv.serve")
         self._page = {path: (here / name).read_bytes() for path, (name, _) in PAGE.items()}
-        self._posts = {
-            "/translate": self.translate,
-            "/detect": self.detect,
-            "/summarize": self.summarize,
-            "/words": self.words,
-            "/kernels": self.kernels,
-            "/v1/completions": self.complete,
-        }
-        self._gets: dict[str, Any] = {
+        posts = (self.translate, self.detect, self.summarize, self.words, self.kernels)
+        self._posts: dict[str, Any] = {f"/{each.__name__}": each for each in posts}
+        self._posts["/v1/completions"] = self.complete
+        self._gets: dict[str, Any] = dict.fromkeys(PAGE) | {
             "/languages": self.languages,
             "/health": lambda: {"status": "ok"},
             "/frontend/settings": self.settings,
             "/v1/models": self.list_models,
             "/openapi.json": self.describe,
             "/metrics": self.metrics,
-            **dict.fromkeys(PAGE),
         }
 
     # --- every request
@@ -402,12 +396,10 @@ class App:
     # --- what there is
 
     def describe(self) -> dict[str, Any]:
-        kinds = {"/summarize": "summary", "/v1/completions": "completion"}
-        names = {
-            path: [each.name for each in self.models.values() if each.kind == kind]
-            for path, kind in kinds.items()
-        }
-        return describe(sorted(self.pairs), names | {"/kernels": list(self.models)})
+        names = {"/kernels": list(self.models)}
+        for path, kind in (("/summarize", "summary"), ("/v1/completions", "completion")):
+            names[path] = [each.name for each in self.models.values() if each.kind == kind]
+        return describe(sorted(self.pairs), names)
 
     def languages(self) -> list[dict[str, Any]]:
         return [
@@ -441,34 +433,24 @@ class App:
 
     def metrics(self) -> Response:
         """Prometheus's text format."""
-        total, buckets = 0, []
+        total, rows = 0, list[str]()
         for edge in (*BUCKETS, float("inf")):
             total += self.times[edge]
-            buckets.append((f'_bucket{{le="{str(edge).replace("inf", "+Inf")}"}}', total))
-        found: list[tuple[str, str, list[tuple[str, float]]]] = [
-            (
-                "requests_total",
-                "counter",
-                [
-                    (f'{{path="{p}",status="{s}"}}', n)
-                    for (p, s), n in sorted(self.requests.items())
-                ],
-            ),
-            ("texts_total", "counter", [(f'{{model="{m}"}}', n) for m, n in self.texts.items()]),
-            ("texts_waiting", "gauge", [("", self.team.waiting)]),
-            ("texts_running", "gauge", [("", self.team.running)]),
-            ("worker_restarts_total", "counter", [("", self.team.restarts)]),
-            (
-                "request_seconds",
-                "histogram",
-                [*buckets, ("_sum", self.total_seconds), ("_count", total)],
-            ),
-        ]
-        text = "".join(
-            f"# TYPE lightconv_{name} {kind}\n"
-            + "".join(f"lightconv_{name}{label} {value}\n" for label, value in values)
-            for name, kind, values in found
-        )
+            rows.append(f'_bucket{{le="{str(edge).replace("inf", "+Inf")}"}} {total}')
+        rows += [f"_sum {self.total_seconds:.6f}", f"_count {total}"]
+        asked = sorted(self.requests.items())
+        found = {
+            "requests_total counter": [f'{{path="{p}",status="{s}"}} {n}' for (p, s), n in asked],
+            "texts_total counter": [f'{{model="{m}"}} {n}' for m, n in self.texts.items()],
+            "texts_waiting gauge": [f" {self.team.waiting}"],
+            "texts_running gauge": [f" {self.team.running}"],
+            "worker_restarts_total counter": [f" {self.team.restarts}"],
+            "request_seconds histogram": rows,
+        }
+        text = ""
+        for title, values in found.items():
+            name = f"lightconv_{title.partition(' ')[0]}"
+            text += f"# TYPE lightconv_{title}\n" + "".join(f"{name}{each}\n" for each in values)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
