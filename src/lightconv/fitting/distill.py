@@ -25,6 +25,7 @@ from lightconv.data.vocabulary import UNK
 from lightconv.decode.options import DecodeConfig, TextOptions
 from lightconv.evaluate.system import Examples, describe_search, open_model
 from lightconv.files import digest, new_folder, write_manifest
+from lightconv.models import Seq2Seq
 from lightconv.models.folder import WEIGHTS_FILE
 
 TRAIN = "train"
@@ -58,8 +59,10 @@ def distill(
         return Prepared.open(out)
     examples = Examples(prepared, TRAIN)
     display.note(f"{teacher} answers {examples.count:,} sources")
+    model = folder.load()
+    assert isinstance(model, Seq2Seq)  # by folder.pairs
     found = examples.search(
-        folder.load(),
+        model,
         search,
         options=options,
         show=lambda done: display.show("distilling", done, examples.count),
