@@ -161,10 +161,12 @@ class Demo:
             self._add(growth=growth, machine=machine)
 
     def _find_kernels(self) -> dict[str, Any]:
-        from lightconv.decode.text import load
-        from lightconv.demo.page import dynamic_kernels, learned_kernels
+        import torch
 
-        model = load(self.fit.out).model
+        from lightconv.decode.text import load
+        from lightconv.mixers.kernels import dynamic_kernels, learned_kernels
+
+        model: Any = load(self.fit.out).model
         pipeline, pairs = self.fit.prepared.pipeline, self.task != "lm"
         texts = [each["source" if pairs else "reference"] for each in self.fit.state["examples"]]
         encoded = pipeline.encode(0, texts)
@@ -174,8 +176,9 @@ class Demo:
         place = len(ids) if pairs else 0  # of EOS: a source ends with it, other text begins with it
         ids.insert(place, EOS)
         labels.insert(place, "</s>")
-        learned, dynamic = learned_kernels(model), dynamic_kernels(model, ids)
-        return {"text": labels, "learned": learned, "dynamic": dynamic}
+        read = model.encode if pairs else model.features
+        dynamic = dynamic_kernels(model, lambda: read(torch.tensor([ids])))
+        return {"text": labels, "learned": learned_kernels(model), "dynamic": dynamic}
 
     def facts(self) -> dict[str, Any]:
         """All that the page shows, from the fit and the results."""
