@@ -1,8 +1,12 @@
-"""A side of a comparison in a separate process, with the default memory allocator."""
+"""Sides of a comparison in separate processes."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Self
 
 Make = Callable[..., Callable[[], object]]
@@ -46,6 +50,46 @@ class Remote:
             self._process.join()
             code = self._process.exitcode
             raise RuntimeError(f"the process that measures ended with code {code}") from None
+
+
+class OtherTree:
+    """The update of a recipe as another version's source tree computes it, in its own process."""
+
+    PROGRAM = """
+import importlib, sys
+from benchmarks.train import RECIPES, step
+for name in ("memory", "allocator"):
+    module = importlib.import_module("lightconv.train." + name)
+    if hasattr(module, "Allocator"):
+        module.Allocator().__enter__()
+        break
+call = step(RECIPES[sys.argv[1]], *map(int, sys.argv[2:]))
+for _ in sys.stdin:
+    call()
+    print("done", flush=True)
+"""
+
+    def __init__(self, tree: Path, *arguments: object) -> None:
+        command = [sys.executable, "-c", self.PROGRAM, *map(str, arguments)]
+        paths = {"PYTHONPATH": f"{tree.resolve()}/src{os.pathsep}{tree.resolve()}"}
+        self._process = subprocess.Popen(
+            command,
+            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
+            **{"cwd": tree, "env": os.environ | paths, "text": True, "bufsize": 1},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def call(self) -> None:
+        """One update."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        if self._process.stdout.readline() != "done\n":
+            raise RuntimeError("the process of the other version ended early")
 
 
 def _serve(connection: Connection, make: dict[str, tuple[Make, tuple[Any, ...]]]) -> None:

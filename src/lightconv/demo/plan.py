@@ -126,6 +126,7 @@ def make_recipe(plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], shared
         schedule=CosineConfig(peak=4e-3, warmup=warmup, period=plan.steps - warmup),
         clip_norm=1.0,
         label_smoothing=plan.label_smoothing,
+        precision="auto",
         validate_every=fifth,
         save_every=fifth,
         log_every=5,

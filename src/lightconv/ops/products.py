@@ -1,4 +1,4 @@
-"""The library of fp32 matrix products on a processor: torch's default, or oneDNN if it is faster.
+"""The library of fp32 matrix products on a processor, and the precision that fits a machine.
 
 torch multiplies fp32 with its BLAS, usually MKL, which takes a slow path on processors of other
 makers. It gives products to oneDNN only if it may round them to bf16. oneDNN does so on processors
@@ -28,6 +28,8 @@ ROWS = 1024
 ROUNDS = 3
 # A library must be this much faster to be chosen, so that noise does not choose it.
 GAIN = 1.15
+# bf16 also has to pay for conversions between the products.
+GAIN_OF_BF16 = 1.5
 # Largest error over the largest element; fp32 has 1e-6 here, bf16 4e-3.
 MOST_ERROR = 2e-5
 
@@ -53,7 +55,7 @@ def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> ProductSpeeds:
     threads = threads or torch.get_num_threads()
     key = f"{processor_name()}, torch {torch.__version__}, {threads} threads, {list(shape)}"
     known: dict[str, list[float]] = {}
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, LookupError):
         path = files.cache_folder() / CACHE_FILE
         known = json.loads(path.read_bytes())
         return ProductSpeeds(*map(float, known[key]))
@@ -101,6 +103,18 @@ def _measure(outputs: int, inputs: int) -> ProductSpeeds:
     work = 6e-9 * ROWS * outputs * inputs
     rates = {name: round(work / seconds[name], 1) for name in sides}
     return ProductSpeeds(**rates, error=error)
+
+
+def choose_precision(precision: str, device: torch.device, shape: tuple[int, int] = SHAPE) -> str:
+    """The given precision; for `auto` bf16 if the device multiplies it faster, else fp32."""
+    if precision != "auto":
+        return precision
+    if device.type == "cpu":
+        found = probe(shape, torch.get_num_threads())
+        exact = max(found.default, found.onednn if found.error <= MOST_ERROR else 0.0)
+        return "bf16" if found.bf16 >= GAIN_OF_BF16 * exact else "fp32"
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if fast else "fp32"
 
 
 def choose(library: str = "auto", shape: tuple[int, int] = SHAPE) -> str:

@@ -35,6 +35,7 @@ _TRAIN = TrainConfig(
     max_tokens=2048,
     schedule=CosineConfig(peak=1e-3, warmup=500, period=2500),
     label_smoothing=0.1,
+    precision="auto",
     validate_every=500,
     save_every=500,
     keep_last=3,

@@ -91,7 +91,9 @@ class RunProgress:
         return cls(**values | {"position": position, "window": window})
 
 
-def describe_machine(device: torch.device, group: Group, products: str) -> dict[str, Any]:
+def describe_machine(
+    device: torch.device, group: Group, products: str, precision: str
+) -> dict[str, Any]:
     """All that must stay the same for a resumed run to be the same, bit for bit."""
     return {
         "torch": torch.__version__,
@@ -100,6 +102,7 @@ def describe_machine(device: torch.device, group: Group, products: str) -> dict[
         "kernels": native().isa,
         "processes": group.size,
         "products": products,
+        "precision": precision,
     }
 
 
@@ -122,7 +125,8 @@ class Loop:
     def __post_init__(self) -> None:
         self.config = self.trainer.config
         self.group = self.trainer.group
-        self.machine = describe_machine(self.trainer.device, self.group, self.trainer.products)
+        own = self.trainer
+        self.machine = describe_machine(own.device, self.group, own.products, own.precision)
         self.pace = Pace(self.config.max_steps)
         self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
@@ -183,10 +187,11 @@ class Loop:
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
-        # Before there was a choice, it was torch's default.
-        note, old = self.display.note, {"products": "default"} | values["machine"]
-        trainer.keep_products(old["products"])
-        self.machine["products"] = trainer.products
+        # Before there was a choice, products were torch's default.
+        kept = {"products": "default", "precision": trainer.precision}
+        note, old = self.display.note, kept | values["machine"]
+        trainer.keep_choices(old["products"], old["precision"])
+        self.machine |= {name: getattr(trainer, name) for name in kept}
         for step, reason in checkpoint.skipped.items():
             note(f"the checkpoint of step {step} is damaged: {reason}")
         note(f"resumed from step {checkpoint.step:,} ({checkpoint.path})")
