@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 Make = Callable[..., Callable[[], object]]
 
 
@@ -53,24 +55,31 @@ class Remote:
 
 
 class OtherTree:
-    """The update of a recipe as another version's source tree computes it, in its own process."""
+    """The update of a recipe as another version's source tree computes it, in its own process.
+
+    arguments  name of a clock of module `time`, name of the recipe, and sizes as of `step`
+    """
 
     PROGRAM = """
-import importlib, sys
+import importlib, sys, time, torch
 from benchmarks.train import RECIPES, step
 for name in ("memory", "allocator"):
     module = importlib.import_module("lightconv.train." + name)
     if hasattr(module, "Allocator"):
         module.Allocator().__enter__()
         break
-call = step(RECIPES[sys.argv[1]], *map(int, sys.argv[2:]))
+clock, threads, name, *sizes = sys.argv[1:]
+torch.set_num_threads(int(threads))
+call = step(RECIPES[name], *map(int, sizes))
 for _ in sys.stdin:
+    began = getattr(time, clock)()
     call()
-    print("done", flush=True)
+    print(getattr(time, clock)() - began, flush=True)
 """
 
-    def __init__(self, tree: Path, *arguments: object) -> None:
-        command = [sys.executable, "-c", self.PROGRAM, *map(str, arguments)]
+    def __init__(self, tree: Path, clock: str, *arguments: object) -> None:
+        words = map(str, (clock, torch.get_num_threads(), *arguments))
+        command = [sys.executable, "-c", self.PROGRAM, *words]
         paths = {"PYTHONPATH": f"{tree.resolve()}/src{os.pathsep}{tree.resolve()}"}
         self._process = subprocess.Popen(
             command,
@@ -84,12 +93,13 @@ for _ in sys.stdin:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
-    def call(self) -> None:
-        """One update."""
+    def call(self) -> float:
+        """Seconds of one update."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
-        if self._process.stdout.readline() != "done\n":
+        if not (line := self._process.stdout.readline()):
             raise RuntimeError("the process of the other version ended early")
+        return float(line)
 
 
 def _serve(connection: Connection, make: dict[str, tuple[Make, tuple[Any, ...]]]) -> None:

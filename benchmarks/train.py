@@ -13,6 +13,7 @@ version run in separate processes. The time of DynamicConv's operations comes fr
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -120,7 +121,14 @@ def products(
     return using(library)(call)
 
 
-def measure(T: int, rounds: int, *, plain: bool = True, old: Path | None = None) -> Row:
+def measure(
+    T: int,
+    rounds: int,
+    *,
+    plain: bool = True,
+    old: Path | None = None,
+    clock: str = "perf_counter",
+) -> Row:
     """Milliseconds of each step and of its products alone, peak bytes, multiply-adds a second."""
     limit = Probe()
     calls: dict[str, Callable[[], object]] = {"limit": limit.fma, "copy": limit.copy}
@@ -140,8 +148,9 @@ def measure(T: int, rounds: int, *, plain: bool = True, old: Path | None = None)
             remote = {name: partial(process.call, name) for name in FORMULATIONS}
         if old:
             name = f"{TABLE}-dynamicconv"
-            remote["old"] = stack.enter_context(OtherTree(old, name, T, TOKENS)).call
-        seconds = interleave(calls | remote, rounds, patience=60.0)
+            remote["old"] = stack.enter_context(OtherTree(old, clock, name, T, TOKENS)).call
+        turns: dict[str, Any] = {"patience": 60.0, "clock": getattr(time, clock)}
+        seconds = interleave(calls | remote, rounds, **turns)
         peaks = {name: process.peak_bytes(name) for name in sides} if plain else {}
     mixers = [name for name in calls if name.split()[0] in MIXERS]
     parts = {p: breakdown(calls[f"dynamicconv {p}"]) for p in PRECISIONS}
@@ -242,14 +251,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 512])
     parser.add_argument("--no-plain", action="store_true", help="without plain PyTorch")
+    parser.add_argument(
+        "--busy", action="store_true", help="processor time of one thread: on a machine in use"
+    )
     parser.add_argument("--old", type=Path, metavar="TREE", help="source tree of another version")
     parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
     options = parser.parse_args(argv)
     Allocator().__enter__()  # as a run does
-    sides: dict[str, Any] = {"plain": not options.no_plain, "old": options.old}
+    sides: dict[str, Any] = {"plain": not (options.no_plain or options.busy), "old": options.old}
+    if options.busy:
+        torch.set_num_threads(1)
+        sides["clock"] = "process_time"
     rows = [measure(T, options.rounds, **sides) for T in options.lengths]
     limit = rows[0]["flops"] / 1e9
     head = f"{measured()}; {limit:.0f} GFLOP/s of fused multiply-adds at most; {choose()} products."
+    head += " Processor time: the machine was in use." * options.busy
     verdicts = [verdict for row in rows for verdict in judge(row)]
     bars = [[what, f"{bar:.2f}", f"{v:.2f}", "missed" * (v < bar)] for what, v, bar in verdicts]
     judged = table(["DynamicConv", "at least", "measured", ""], bars)

@@ -16,7 +16,8 @@ from lightconv.paper.models import change
 from lightconv.paper.recipes import RECIPES
 from lightconv.train.optim import batch_loss
 
-RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
+RECIPE_NAME = "iwslt-de-en-dynamicconv-small"
+RECIPE = RECIPES[RECIPE_NAME]
 
 
 def without_dropout() -> Seq2SeqConfig:
@@ -70,7 +71,7 @@ def test_parts_of_a_step() -> None:
 
 
 def test_a_process_of_its_own() -> None:
-    with Remote({"a": (plain_step, ("iwslt-de-en-dynamicconv-small", 8, 32, "band"))}) as remote:
+    with Remote({"a": (plain_step, (RECIPE_NAME, 8, 32, "band"))}) as remote:
         remote.call("a")
         assert remote.peak_bytes("a") > 0
     ends = Remote({"a": (plain_step, ("no such recipe", 8, 32, "band"))})
@@ -80,12 +81,10 @@ def test_a_process_of_its_own() -> None:
 
 def test_another_tree() -> None:
     tree = Path(__file__).parents[2]
-    with OtherTree(tree, "iwslt-de-en-dynamicconv-small", 8, 32) as other:
-        other.call()
-    with (
-        OtherTree(tree, "no such recipe", 8, 32) as other,
-        pytest.raises(RuntimeError, match="end"),
-    ):
+    with OtherTree(tree, "process_time", RECIPE_NAME, 8, 32) as other:
+        assert 0.0 < other.call() < 60.0
+    failing = OtherTree(tree, "time", "no such recipe", 8, 32)
+    with failing as other, pytest.raises(RuntimeError, match="ended early"):
         other.call()
 
 

@@ -118,7 +118,10 @@ class Trainer:
             for place, batch in enumerate(batches)
         ]
         self.model.train()
-        parts, losses, tokens, complete = self._accumulate(parts, stop)
+        # One cast of a weight serves all batches: autocast keeps it until its outermost end.
+        own = not self.group.lockstep  # sharded weights come and go
+        with autocast(self.precision, self.device) if own else nullcontext():
+            parts, losses, tokens, complete = self._accumulate(parts, stop)
         counts = losses.new_tensor([tokens, stop(), not complete])
         self.group.sum_gradients(self.model)
         totals = self.group.sum(torch.cat([losses, counts]))
@@ -211,14 +214,6 @@ class Trainer:
 
         Returns the parts, their loss and nll [2] float64, tokens, and False if broken off.
         """
-        # One cast of a weight serves all batches: autocast keeps it until its outermost end.
-        own = not self.group.lockstep  # sharded weights come and go
-        with autocast(self.precision, self.device) if own else nullcontext():
-            return self._try(parts, stop)
-
-    def _try(
-        self, parts: list[_Part], stop: Callable[[], bool]
-    ) -> tuple[list[_Part], Tensor, int, bool]:
         while True:
             parts = list(self._split(parts))
             self.optimizer.zero_grad(set_to_none=True)
