@@ -244,18 +244,12 @@ def check_attention(
     S = k.shape[1] if k.dim() == 4 else 0
     for name, each in (("k", k), ("v", v)):
         if each.shape != (B, S, H, R) or each.dtype != q.dtype:
-            raise ValueError(
-                f"{op}: {name} must be {q.dtype} [{B}, S, {H}, {R}] like q {_shape(q)}, got "
-                f"{each.dtype} {_shape(each)}"
-            )
-        _check_device("attention", q, name, each)
+            wanted = f"{q.dtype} [{B}, S, {H}, {R}] like q"
+            raise ValueError(f"{op}: {name} must be {wanted}, got {each.dtype} {_shape(each)}")
+        _check_device(op, q, name, each)
     if mask is not None:
-        fits = len(mask.shape) == 4 and all(
-            m in (1, n) for m, n in zip(mask.shape, (B, H, T, S), strict=True)
-        )
-        if mask.dtype != torch.bool or not fits:
-            raise ValueError(
-                f"{op}: mask must be bool, broadcast to {[B, H, T, S]}, got {mask.dtype} "
-                f"{_shape(mask)}"
-            )
+        pairs = zip(mask.shape[-4:], (B, H, T, S), strict=False)
+        if mask.dtype != torch.bool or mask.dim() != 4 or any(m not in (1, n) for m, n in pairs):
+            wanted = f"bool, broadcast to {[B, H, T, S]}"
+            raise ValueError(f"{op}: mask must be {wanted}, got {mask.dtype} {_shape(mask)}")
     _check_drop(op, "dropout", dropout, q, seed)

@@ -167,6 +167,10 @@ class Trainer:
         """The model has its averaged parameters, if any, while this is open."""
         return nullcontext() if self.ema is None else self.ema.applied()
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        return {"products": self.products, "precision": self.precision}
+
     def keep_choices(self, products: str, precision: str) -> None:
         """A resumed run keeps what was chosen for it: a probe may decide otherwise today."""
         if self.chooses and self.config.products == "auto":
