@@ -27,7 +27,7 @@ def setting() -> str:
     [
         (ProductSpeeds(200, 500, 900, 1e-6), "onednn"),
         (ProductSpeeds(200, 500, 900, 4e-3), "default"),
-        (ProductSpeeds(200, 210, 900, 1e-6), "default"),
+        (ProductSpeeds(200, 205, 900, 1e-6), "default"),
     ],
 )
 def test_the_faster_exact_library_is_chosen(

@@ -285,15 +285,10 @@ def measure(
     run = Run.open(Path(path))
     last = run.checkpoints().latest()
     used = {"products": choose() if device.type == "cpu" else "default"}
-    used["precision"] = run.train_config.precision
+    used["precision"] = (last.values["machine"] if last else {}).get("precision", "")
     machine = {
         **{"processor": processor_name(), "processors": count_cores()},
         **{"python": platform.python_version(), **describe_machine(device, Group(), **used)},
-        **(
-            {"precision": last.values["machine"].get("precision", used["precision"])}
-            if last
-            else {}
-        ),
     }
     found = Measurement(
         machine={name: str(value) for name, value in machine.items()},
