@@ -116,7 +116,8 @@ class Team:
         self._workers = [_Worker(self, *self._start) for _ in range(self._count)]
         try:
             ready = asyncio.gather(*(worker.ready for worker in self._workers))
-            await asyncio.wait_for(ready, START_LIMIT)
+            for error in filter(None, await asyncio.wait_for(ready, START_LIMIT)):
+                raise ValueError(error)
         except BaseException:
             self.close()
             raise
@@ -198,7 +199,7 @@ class Team:
     def read(self, worker: "_Worker", news: list[tuple[int, str, Any]]) -> None:
         for key, kind, value in news:
             if key == 0:
-                worker.begin(kind, value)
+                worker.begin(value)
             elif ticket := worker.tickets.get(key):
                 if kind != "text":
                     del worker.tickets[key]
@@ -211,7 +212,7 @@ class Team:
         if self._closed:
             return
         if not self._started:
-            worker.begin("error", "a worker process ended while it loaded the models")
+            worker.begin("a worker process ended while it loaded the models")
             return
         self.restarts += 1
         self._workers[self._workers.index(worker)] = _Worker(self, *self._start)
@@ -235,7 +236,7 @@ class _Worker(asyncio.Protocol):
         context.set_forkserver_preload(["lightconv.decode.text", "lightconv.serve.worker"])
         self.tickets: dict[int, Ticket] = {}
         self._team, self._loop = team, asyncio.get_running_loop()
-        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.ready: asyncio.Future[str] = self._loop.create_future()
         self.heard = self._loop.time()
         self._frames, self._outbox = Frames(), list[Any]()
         ours, theirs = socket.socketpair()
@@ -260,12 +261,10 @@ class _Worker(asyncio.Protocol):
         alone = any(each.deaths >= DEATHS for each in self.tickets.values())
         return self.ready.done() and len(self.tickets) < AT_ONCE and not alone
 
-    def begin(self, kind: str, value: Any) -> None:
+    def begin(self, error: str) -> None:
+        """Ends the start, with an error or without."""
         if not self.ready.done():
-            if kind == "error":
-                self.ready.set_exception(ValueError(value))
-            else:
-                self.ready.set_result(None)
+            self.ready.set_result(error)
 
     def take(self, ticket: Ticket) -> None:
         ticket.worker, ticket.begin = self, self._loop.time()

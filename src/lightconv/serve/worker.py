@@ -35,7 +35,7 @@ def work(pipe: socket.socket, models: dict[str, str], options: dict[str, Any]) -
         except (ValueError, OSError) as error:
             pipe.sendall(Frames.pack([(0, "error", str(error))]))
             return
-        pipe.sendall(Frames.pack([(0, "ready", None)]))
+        pipe.sendall(Frames.pack([(0, "ready", "")]))
         for step in count():
             # Every other step: texts that came meanwhile join together, which costs less.
             if not desk.busy or (step % 2 and select.select([pipe], [], [], 0)[0]):
