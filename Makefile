@@ -6,7 +6,7 @@ TESTS ?= tests
 SECONDS ?= 600
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow check documents demo bench sanitize fuzz wheels clean
+.PHONY: help test test-slow check documents docs demo bench sanitize fuzz wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -25,6 +25,10 @@ check: .venv/ready  ## Run ruff and mypy
 
 documents: .venv/ready  ## Run every command and example of the documents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_documents.py tests/test_readme.py tests/test_architecture.py
+
+docs: .venv/ready  ## Build the site into build/site; it opens from disk
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # The page is runs/demo-TASK/report.html. Without the test tools, unless they are there already.
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)  ## Train a small model, show it on a page: TASK=translation, lm, summary

@@ -21,4 +21,5 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
+    markdown = markdown.replace("](../ARCHITECTURE.md", "](architecture.md")
     return re.sub(r"\[([^]]+)\]\(\.\./(?:\.\./)?(?:examples|src|tests)[^)]*\)", r"\1", markdown)

@@ -27,6 +27,7 @@ from tests.trained import Trained
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "lightconv"
 OTHERS = {"--max-restarts"}  # torchrun's
+FAIRSEQ = ROOT / "docs" / "fairseq.md"
 PATTERNS = ("*.md", "docs/*.md", "docs/results/README.md", "examples/*.md")
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
@@ -170,7 +171,10 @@ def test_options_exist(page: str) -> None:
         for folder in (SOURCE, ROOT / "benchmarks", ROOT / "examples")
         for path in folder.rglob("*.py")
     )
-    for option in set(re.findall(r"`[^`]*?(?<![\w-])(--[a-z][a-z-]+)", PAGES[page])):
+    text = PAGES[page]
+    if ROOT / page == FAIRSEQ:  # the first column of its tables is fairseq's
+        text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
+    for option in set(re.findall(r"`[^`]*?(?<![\w-])(--[a-z][a-z-]+)", text)):
         assert option in OTHERS or re.search(rf'["` ]{option}["` ]', source), option
 
 
