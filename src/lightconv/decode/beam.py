@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import mixers
@@ -215,9 +216,18 @@ class Running(Generic[S]):
         self.looks: Tensor | None = None  # [N, t, S], attention of the steps so far
 
     def add(
-        self, keys: Sequence[Any], state: S, first: Tensor, rules: Rules, padding: Tensor | None
+        self,
+        keys: Sequence[Any],
+        state: S,
+        first: Tensor,
+        rules: Rules,
+        padding: Tensor | None,
+        begun: Sequence[Tensor] = (),
     ) -> None:
-        """Sentences that begin now; `rules` are theirs, of this time."""
+        """Sentences that begin now; `rules` are theirs, of this time.
+
+        begun  log-probabilities of the words of their prefixes that `state` has read already
+        """
         B, W, starts = len(first), self.choice.width, self.choice.starts
         if starts > 1:
             state = self.reorder(
@@ -225,15 +235,27 @@ class Running(Generic[S]):
             )
         totals = first.new_zeros(B, W, dtype=torch.float64)
         totals[:, starts:] = -torch.inf
+        longest = max(map(len, begun), default=0)
+        past = totals.new_full((B, longest, 2), -1.0)
+        for b, logprobs in enumerate(begun):
+            if n := len(logprobs):
+                # The inputs so far, and the sums up to each; the next one is the n-th word.
+                sums = logprobs.double().cumsum(0)
+                past[b, longest - n :, 0] = torch.cat([first[b : b + 1], rules.prefix[b, : n - 1]])
+                past[b, longest - n :, 1] = F.pad(sums[:-1], (1, 0))
+                totals[b, :starts] = sums[-1]
+                first = first.where(torch.arange(B) != b, rules.prefix[b, n - 1])
+        past = past.repeat_interleave(starts, 0)
         words = first[:, None].expand(B, W)
         rows = torch.arange(W, device=first.device).expand(B, W) < starts
-        past = totals.new_full((B * starts, 0, 2), -1.0)
         if self.sentences:
             assert self.join is not None
             self.state = self.join(self.state, state)
             self.rules.join(rules)
-            wide = self.past.shape[1]
-            self.past = torch.cat([self.past, past.new_full((len(past), wide, 2), -1.0)])
+            wide = max(longest, self.past.shape[1])
+            both = self.past, past
+            pads = (F.pad(each, (0, 0, wide - each.shape[1], 0), value=-1.0) for each in both)
+            self.past = torch.cat([*pads])
             here = self.live, Live(rows, words, totals)
             self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
             self.real = torch.cat([self.real, rows])
@@ -242,9 +264,8 @@ class Running(Generic[S]):
             self.live = Live(rows, words, totals)
             self.looks = None
         each = [None] * B if padding is None else list(padding)
-        self.sentences += [
-            _Sentence(key, self.time, row, []) for key, row in zip(keys, each, strict=True)
-        ]
+        begins = rules.begin.tolist()
+        self.sentences += [_Sentence(*one, []) for one in zip(keys, begins, each, strict=True)]
         self._number()
 
     def _number(self) -> None:
@@ -272,13 +293,13 @@ class Running(Generic[S]):
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """As `Rules.best` of the real hypotheses."""
         found: tuple[Tensor, Tensor] = self.rules.best(
-            logits, self.time, self.of, self._tokens(), count
+            logits, self.time, self.of, self._tokens(), count, self.chosen
         )
         return found
 
     def all(self, logits: Tensor) -> Tensor:
         """As `Rules.all` of the real hypotheses."""
-        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens())
+        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens(), self.chosen)
         return found
 
     def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
@@ -288,6 +309,7 @@ class Running(Generic[S]):
         if not self.is_full:
             words, totals = words[self.at], totals[self.at]
         logits, self.state, *attention = self.step(words[:, None], self.state)
+        self.chosen = getattr(self.state, "chosen", None)
         new = torch.stack([words.double(), totals], 1)[:, None]
         self.past = torch.cat([self.past, new], 1)
         for each in attention:

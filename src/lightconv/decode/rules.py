@@ -5,6 +5,7 @@ rule that is off costs nothing.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,18 @@ def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
     return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
 
 
+class Chosen(NamedTuple):
+    """The words whose scores a step returns, where these are not all."""
+
+    words: Tensor  # [N, n]; 0 where there is none, whose score is -inf
+    vocab: int
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values [N, n] at the places of their words: [N, vocab]."""
+        found = values.new_full((len(values), self.vocab), -torch.inf)
+        return found.scatter_reduce(1, self.words.long(), values, "amax")
+
+
 class Rules:
     """The words that may come next in each of B sentences; arguments as of `beam_search`.
 
@@ -66,10 +79,13 @@ class Rules:
         block_ngrams: int = 0,
         prefix: Sequence[Sequence[int]] | None = None,
         time: int = 0,
+        read: Sequence[int] = (),
     ) -> None:
         B, device = len(first), first.device
         self.eos = eos
         self.begin = torch.full((B,), time, device=device)
+        if read:  # so many words of their prefixes
+            self.begin -= torch.tensor(read, device=device)
         self.seeds = torch.zeros_like(self.begin)
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
@@ -119,11 +135,17 @@ class Rules:
         self._note()
 
     def best(
-        self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None, count: int
+        self,
+        logits: Tensor,
+        time: int,
+        sentences: Tensor,
+        tokens: Tensor | None,
+        count: int,
+        chosen: Chosen | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The best continuations of each row.
 
-        logits    [N, V]
+        logits    [N, V], or of the chosen words
         time      of the next word; rows that began at 0 will have that length
         sentences [N] int64: the sentence of each row
         tokens    [N, t]: the rows so far, without the first input, the last words last, -1 before
@@ -134,10 +156,11 @@ class Rules:
         V = logits.shape[1]
         only = self._forced(time, sentences)
         if only is not None:
-            if bool((only >= 0).all()):
+            if chosen is None and bool((only >= 0).all()):
                 dtype = accumulate_dtype(logits.dtype)
                 return logits.log_softmax(-1, dtype=dtype).gather(1, only[:, None]), only[:, None]
-            return topk(self.all(logits, time, sentences, tokens), min(count, V))
+            found = self.all(logits, time, sentences, tokens, chosen)
+            return topk(found, min(count, found.shape[1]))
         # `spare` extra candidates guarantee `count` allowed ones without a full scan.
         banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         early = time < self._last_min
@@ -145,6 +168,8 @@ class Rules:
         if banned is not None:
             spare += int(banned[0].bincount().max())
         values, words = ops.topk_logprobs(logits, min(count + spare, V))
+        if chosen is not None:
+            words = chosen.words.gather(1, words).long()
         if banned is not None:
             rows, taken = banned
             found, places = (words[rows] == taken[:, None]).nonzero(as_tuple=True)
@@ -158,9 +183,18 @@ class Rules:
             values = values.masked_fill((words == self.eos) & short[:, None], -torch.inf)
         return values, words
 
-    def all(self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
+    def all(
+        self,
+        logits: Tensor,
+        time: int,
+        sentences: Tensor,
+        tokens: Tensor | None,
+        chosen: Chosen | None = None,
+    ) -> Tensor:
         """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
         logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+        if chosen is not None:
+            logprobs = chosen.spread(logprobs)
         words = self._forced(time, sentences)
         if words is not None:
             rows = (words >= 0).nonzero()[:, 0]
