@@ -18,7 +18,7 @@ from lightconv.models import Seq2Seq
 from lightconv.models.tensors import read_tensors
 
 SHORTLIST_FILE = "shortlist.safetensors"
-PAIRS_AT_ONCE = 2000  # sentences whose pairs of words are counted together
+PAIRS_AT_ONCE = 20_000  # sentences whose pairs of words are counted together
 MOST_PAIRS = 1 << 25  # pairs of words that are remembered
 
 
