@@ -255,7 +255,7 @@ class Running(Generic[S]):
             wide = max(longest, self.past.shape[1])
             both = self.past, past
             pads = (F.pad(each, (0, 0, wide - each.shape[1], 0), value=-1.0) for each in both)
-            self.past = torch.cat([*pads])
+            self.past = torch.cat(list(pads))
             here = self.live, Live(rows, words, totals)
             self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
             self.real = torch.cat([self.real, rows])
@@ -293,13 +293,13 @@ class Running(Generic[S]):
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """As `Rules.best` of the real hypotheses."""
         found: tuple[Tensor, Tensor] = self.rules.best(
-            logits, self.time, self.of, self._tokens(), count, self.chosen
+            logits, self.time, self.of, self._tokens(), count
         )
         return found
 
     def all(self, logits: Tensor) -> Tensor:
         """As `Rules.all` of the real hypotheses."""
-        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens(), self.chosen)
+        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens())
         return found
 
     def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
@@ -309,7 +309,7 @@ class Running(Generic[S]):
         if not self.is_full:
             words, totals = words[self.at], totals[self.at]
         logits, self.state, *attention = self.step(words[:, None], self.state)
-        self.chosen = getattr(self.state, "chosen", None)
+        self.rules.chosen = getattr(self.state, "chosen", None)
         new = torch.stack([words.double(), totals], 1)[:, None]
         self.past = torch.cat([self.past, new], 1)
         for each in attention:

@@ -47,7 +47,7 @@ class Shortlist(NamedTuple):
         if not isinstance(model, Seq2Seq):
             raise ValueError("a shortlist is for sources and targets, not for a language model")
         rows, words = model.config.vocab_sizes
-        both = torch.cat([self.best.flatten(), self.always])
+        both = torch.cat([self.best.flatten(), self.always, self.always.new_zeros(1)])
         if len(self.best) != rows or int(both.min()) < -1 or int(both.max()) >= words:
             raise ValueError("the shortlist is that of another vocabulary. Make it again")
 
