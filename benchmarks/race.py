@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -53,6 +54,12 @@ def serve(side: str) -> None:
 
 def _engine(case: str) -> tuple[Any, Any]:
     """The engine of a case, and the configuration of its model."""
+    kind = next((kind for kind in ("int8", "bf16") if kind in case), None)
+    return _build(case.startswith("prompt"), kind)
+
+
+@cache
+def _build(prompt: bool, kind: str | None) -> tuple[Any, Any]:
     import torch
 
     from lightconv.decode.engine import Engine
@@ -63,13 +70,12 @@ def _engine(case: str) -> tuple[Any, Any]:
     torch.manual_seed(0)
     config: Any = RECIPES["iwslt-de-en-dynamicconv"].model
     model: Any = Seq2Seq(config)
-    if case.startswith("prompt"):
+    if prompt:
         sizes = {name: getattr(config, name) for name in ("dim", "ffn_dim")}
         config = LanguageModelConfig(
             **sizes, layers=config.decoder, vocab=config.target_vocab, dropout=0.0
         )
         model = LanguageModel(config)
-    kind = next((kind for kind in ("int8", "bf16") if kind in case), None)
     return Engine(model.eval(), kind), config
 
 
@@ -151,22 +157,29 @@ def ctranslate2(case: str) -> Call | None:
     if case not in DECODING or case.startswith("bf16"):
         return None
     from benchmarks import peer
-    from lightconv.paper.recipes import RECIPES
 
     kind, batch = case.split("-")
-    cores = os.cpu_count() or 1
     best: tuple[float, Any] = 1e9, None
-    with tempfile.TemporaryDirectory() as folder:
-        config: Any = RECIPES["iwslt-de-en-selfattention"].model
-        path = peer.save(config, kind, Path(folder) / "model")
-        for workers in {1, cores}:
-            call = peer.Peer(path, kind, int(batch), workers).call(BEAM, LENGTH, count(case))[0]
-            call()
-            begin = time.perf_counter()
-            call()
-            best = min(best, (time.perf_counter() - begin, call), key=lambda pair: pair[0])
+    for workers in {1, os.cpu_count() or 1}:
+        other = peer.Peer(Path(_peer(kind).name) / "model", kind, int(batch), workers)
+        call = other.call(BEAM, LENGTH, count(case))[0]
+        call()
+        begin = time.perf_counter()
+        call()
+        best = min(best, (time.perf_counter() - begin, call), key=lambda pair: pair[0])
     found: Call = best[1]
     return found
+
+
+@cache
+def _peer(kind: str) -> "tempfile.TemporaryDirectory[str]":
+    from benchmarks import peer
+    from lightconv.paper.recipes import RECIPES
+
+    folder = tempfile.TemporaryDirectory()
+    config: Any = RECIPES["iwslt-de-en-selfattention"].model
+    peer.save(config, kind, Path(folder.name) / "model")
+    return folder
 
 
 SIDES = {"ours": ours, "old": old, "fixed": fixed, "CTranslate2": ctranslate2}

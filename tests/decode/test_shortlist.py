@@ -134,11 +134,16 @@ def test_company_changes_no_bit(quantize: Any, sampling: Any) -> None:
 
 
 def test_a_shortlist_of_all_words_changes_no_output() -> None:
-    every = torch.arange(3, V, dtype=torch.int32)
+    every = torch.arange(V, dtype=torch.int32)
     model = seq2seq("attention")
+    decode = DecodeConfig(max_len_plus=12)
+    none = torch.full((SOURCE_V, 1), -1, dtype=torch.int32)
     searches = [
-        ModelSearch(Engine(model, None, own), Options(text=TextOptions(shortlist=own is not None)))
-        for own in (None, Shortlist(torch.full((SOURCE_V, 1), -1, dtype=torch.int32), every))
+        ModelSearch(
+            Engine(model, None, own),
+            Options(decode=decode, text=TextOptions(shortlist=own is not None)),
+        )
+        for own in (None, Shortlist(none, every))
     ]
     ours, theirs = ([each[0] for each in search(SOURCES, range(6))] for search in searches)
     for a, b in zip(ours, theirs, strict=True):
