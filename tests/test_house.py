@@ -15,19 +15,19 @@ CEILINGS = {
     ("models",): 1495,
     ("compat",): 170,
     ("data",): 2700,
-    ("corpora",): 2240,
+    ("corpora",): 2590,
     ("train",): 3385,
     ("decode",): 3695,
     ("evaluate",): 1460,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2430,
+    ("commands",): 2505,
     ("demo",): 460,
-    ("fitting",): 1180,
-    ("serve",): 1570,
+    ("fitting",): 1295,
+    ("serve", "ray"): 1551,
     ("selftest",): 350,
 }
-MOST_LINES = 30_300
+MOST_LINES = 31_000
 MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

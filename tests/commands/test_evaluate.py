@@ -15,6 +15,7 @@ import pytest
 import lightconv
 from lightconv import train
 from lightconv.evaluate import METRICS, Score
+from lightconv.files import write_manifest
 from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
 from tests.commands.conftest import Done, Run
@@ -373,6 +374,7 @@ def test_nothing_is_tuned(case: str, run: Run) -> None:
 @NATIVE
 def test_a_shortlist_and_what_it_costs(run: Run) -> None:
     model = Path(MODEL[0])
+    write_manifest(model, skip=("README.md",))
     before = {path.name: path.read_bytes() for path in model.iterdir()}
     common = ("shortlist", *MODEL, "--best", "3", "--always", "5")
     assert run("translate", MODEL[0], "--shortlist", "--input", "out").refused("no shortlist")
