@@ -208,7 +208,7 @@ class Running(Generic[S]):
         self.time = 0
         self.sentences: list[_Sentence] = []
         self.state: Any = None
-        self.rules: Any = None
+        self.rules: Rules
         self.live: Any = None
         self.past: Any = None
         self.real: Any = None
@@ -230,9 +230,8 @@ class Running(Generic[S]):
         """
         B, W, starts = len(first), self.choice.width, self.choice.starts
         if starts > 1:
-            state = self.reorder(
-                state, torch.arange(B, device=first.device).repeat_interleave(starts)
-            )
+            copies = torch.arange(B, device=first.device).repeat_interleave(starts)
+            state = self.reorder(state, copies)
         totals = first.new_zeros(B, W, dtype=torch.float64)
         totals[:, starts:] = -torch.inf
         longest = max(map(len, begun), default=0)
@@ -252,10 +251,9 @@ class Running(Generic[S]):
             assert self.join is not None
             self.state = self.join(self.state, state)
             self.rules.join(rules)
-            wide = max(longest, self.past.shape[1])
-            both = self.past, past
-            pads = (F.pad(each, (0, 0, wide - each.shape[1], 0), value=-1.0) for each in both)
-            self.past = torch.cat(list(pads))
+            wide, pad = max(longest, self.past.shape[1]), partial(F.pad, value=-1.0)
+            both = (pad(each, (0, 0, wide - each.shape[1], 0)) for each in (self.past, past))
+            self.past = torch.cat(list(both))
             here = self.live, Live(rows, words, totals)
             self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
             self.real = torch.cat([self.real, rows])
@@ -263,9 +261,10 @@ class Running(Generic[S]):
             self.state, self.rules, self.past, self.real = state, rules, past, rows
             self.live = Live(rows, words, totals)
             self.looks = None
-        each = [None] * B if padding is None else list(padding)
-        begins = rules.begin.tolist()
-        self.sentences += [_Sentence(*one, []) for one in zip(keys, begins, each, strict=True)]
+        each = zip(
+            keys, rules.begin.tolist(), [None] * B if padding is None else padding, strict=True
+        )
+        self.sentences += [_Sentence(*one, []) for one in each]
         self._number()
 
     def _number(self) -> None:
@@ -292,15 +291,11 @@ class Running(Generic[S]):
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """As `Rules.best` of the real hypotheses."""
-        found: tuple[Tensor, Tensor] = self.rules.best(
-            logits, self.time, self.of, self._tokens(), count
-        )
-        return found
+        return self.rules.best(logits, self.time, self.of, self._tokens(), count)
 
     def all(self, logits: Tensor) -> Tensor:
         """As `Rules.all` of the real hypotheses."""
-        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens())
-        return found
+        return self.rules.all(logits, self.time, self.of, self._tokens())
 
     def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
         """One step; returns keys and outputs of the sentences that left, none if it has none."""

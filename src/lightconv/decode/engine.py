@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from lightconv.decode import compiler
 from lightconv.decode.compiler import Buffer, Program
-from lightconv.decode.rules import Chosen
-from lightconv.decode.shortlist import Shortlist
+from lightconv.decode.shortlist import Chosen, Shortlist
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer
@@ -30,7 +29,7 @@ _STEPS_MEASURED = 2
 _ALL = 1 << 60
 
 
-class Choice(NamedTuple):
+class ChosenRows(NamedTuple):
     """The words that outputs of a sentence consist of, and their rows of the output's matrix."""
 
     words: Tensor  # [n] int64
@@ -52,7 +51,7 @@ class EngineSource(NamedTuple):
     offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values: tuple[Tensor, ...]
     longest: int  # rows of the longest sentence
-    choices: Sequence[Choice] = ()  # of each sentence, with a shortlist
+    choices: Sequence[ChosenRows] = ()  # of each sentence, with a shortlist
 
     def addresses(self) -> Tensor:
         """Of each sentence in each layer, and of its choice: [B, layers (+ 4)] int64."""
@@ -348,13 +347,13 @@ class Engine:
 
     def _choose(
         self, tokens: Tensor, lengths: Tensor, also: Sequence[Sequence[int]]
-    ) -> list[Choice]:
+    ) -> list[ChosenRows]:
         if self._shortlist is None:
             return []
         found, columns = [], self._panels.columns[self._kind]
         for b, ids in enumerate(tokens.split(lengths.tolist())):
             words = self._shortlist.choose(ids, also[b] if also else ())
-            found.append(Choice(words, self._output.take(words).pack(columns)))
+            found.append(ChosenRows(words, self._output.take(words).pack(columns)))
         return found
 
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:

@@ -5,7 +5,7 @@ rule that is off costs nothing.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.ops.check import accumulate_dtype
+
+if TYPE_CHECKING:
+    from lightconv.decode.shortlist import Chosen
 
 Lengths = int | Sequence[int] | Tensor
 
@@ -48,18 +51,6 @@ def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
     same = ((grams[..., :-1] == last) & (last >= 0)).all(-1) & (grams[..., -1] >= 0)
     rows, places = same.nonzero(as_tuple=True)
     return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
-
-
-class Chosen(NamedTuple):
-    """The words whose scores a step returns, where these are not all."""
-
-    words: Tensor  # [N, n]; 0 where there is none, whose score is -inf
-    vocab: int
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Values [N, n] at the places of their words: [N, vocab]."""
-        found = values.new_full((len(values), self.vocab), -torch.inf)
-        return found.scatter_reduce(1, self.words.long(), values, "amax")
 
 
 class Rules:
@@ -199,7 +190,7 @@ class Rules:
         return logprobs
 
     @staticmethod
-    def _logprobs(logits: Tensor, chosen: Chosen | None) -> Tensor:
+    def _logprobs(logits: Tensor, chosen: "Chosen | None") -> Tensor:
         """Log-probabilities [N, V] of all words."""
         found = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
         return found if chosen is None else chosen.spread(found)

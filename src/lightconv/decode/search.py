@@ -105,16 +105,15 @@ class ModelSearch:
         backend, decode = self.backend, self.options.decode
         sources = [each.source for each in requests]
         least, most = zip(*(each.limits for each in requests), strict=True)
+        prefixes = [each.prefix for each in requests]
         padding, begun = None, list[Tensor]()
         with torch.inference_mode():
             if backend.pairs:
                 source = pad_right([[*source, EOS] for source in sources], backend.device)
-                prefixes = [each.prefix for each in requests]
                 also = (prefixes,) if self.options.text.shortlist else ()
                 state = backend.start(backend.encode(source, *also), max(most))
                 first = source.new_full((len(sources),), EOS)
-                # All but the last words of prefixes are read as rows.
-                given = [[EOS, *each[:-1]] for each in prefixes]
+                given = [[EOS, *each[:-1]] for each in prefixes]  # to read as rows
                 if isinstance(backend, Engine) and max(map(len, given)) > 1:
                     state, begun = backend.read_prefixes(given, state)
                 padding = source == PAD if running.coverage > 0.0 else None
@@ -130,9 +129,7 @@ class ModelSearch:
                 least,
                 (PAD,) if decode.allow_unknown else (PAD, UNK),
                 decode.block_ngrams,
-                [each.prefix for each in requests]
-                if any(each.prefix for each in requests)
-                else None,
+                prefixes if any(prefixes) else None,
                 running.time,
                 [len(each) for each in begun],
             )
