@@ -10,25 +10,25 @@ CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 710,
     ("config",): 480,
-    ("ops",): 3545,
+    ("ops",): 3828,
     ("mixers",): 1350,
     ("models",): 1495,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3385,
-    ("decode",): 3695,
-    ("evaluate",): 1460,
+    ("train",): 3405,
+    ("decode",): 3681,
+    ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
     ("commands",): 2505,
     ("demo",): 460,
     ("fitting",): 1295,
-    ("serve", "ray"): 1551,
+    ("serve", "ray"): 1549,
     ("selftest",): 350,
 }
-MOST_LINES = 31_000
-MOST_FILES = 155
+MOST_LINES = 31_300
+MOST_FILES = 156
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
