@@ -29,6 +29,8 @@ from benchmarks.firefox import Sizes, write_model, write_vocabulary
 from benchmarks.pages import measured, replace, table
 
 SIZES = Sizes()
+# Lines to texts and their numbers of tokens.
+Translate = Callable[[Sequence[str]], Iterator[tuple[str, int]]]
 LETTERS = "".join(map(chr, range(97, 123)))
 
 
@@ -130,7 +132,7 @@ def save_peer(folder: Path, sizes: Sizes) -> None:
     peer.save(config, "int8", folder)
 
 
-def ours(folder: Path, quantize: str, shortlist: bool) -> Callable[[Sequence[str]], Iterator[str]]:
+def ours(folder: Path, quantize: str, shortlist: bool) -> Translate:
     import torch
 
     import lightconv
@@ -139,18 +141,22 @@ def ours(folder: Path, quantize: str, shortlist: bool) -> Callable[[Sequence[str
     model = lightconv.load(folder)
     options = {"beam": 1, "quantize": quantize, "shortlist": shortlist, "max_sentences": 64}
     lengths = {"min_len_ratio": 2.0, "max_len_ratio": 2.0, "max_len_plus": 4}
-    return lambda lines: (each.text for each in model.answers(lines, **options, **lengths))
+    return lambda lines: (
+        (each.text, len(each.outputs[0].tokens))
+        for each in model.answers(lines, **options, **lengths)
+    )
 
 
-def fxtranslate(folder: Path) -> Callable[[Sequence[str]], Iterator[str]]:
+def fxtranslate(folder: Path) -> Translate:
     from fxtranslate import Translator
 
     vocab = (folder / "vocab.spm").read_bytes()
     translator = Translator((folder / "model.bin").read_bytes(), vocab, vocab)
-    return lambda lines: map(translator.translate, lines)
+    # A token of its vocabulary is a word.
+    return lambda lines: ((text, len(text.split())) for text in map(translator.translate, lines))
 
 
-def ctranslate2(folder: Path, batch: int) -> Callable[[Sequence[str]], Iterator[str]]:
+def ctranslate2(folder: Path, batch: int) -> Translate:
     import ctranslate2
 
     translator = ctranslate2.Translator(
@@ -158,7 +164,7 @@ def ctranslate2(folder: Path, batch: int) -> Callable[[Sequence[str]], Iterator[
     )
     words = pipeline()
 
-    def translate(lines: Sequence[str]) -> Iterator[str]:
+    def translate(lines: Sequence[str]) -> Iterator[tuple[str, int]]:
         # Its vocabulary has names of its own.
         tokens = [[f"w{place}" for place in ids] for ids in words.encode(0, lines)]
         order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
@@ -171,7 +177,8 @@ def ctranslate2(folder: Path, batch: int) -> Callable[[Sequence[str]], Iterator[
                     part, beam_size=1, min_decoding_length=length, max_decoding_length=length
                 )
                 for each, one in zip(found, part, strict=True):
-                    yield " ".join(each.hypotheses[0][: 2 * len(one) + 6])
+                    kept = each.hypotheses[0][: 2 * len(one) + 6]
+                    yield " ".join(kept), len(kept)
 
     return translate
 
@@ -202,9 +209,9 @@ def serve(side: str, folder: Path) -> None:
     lines = (folder / "text").read_text().splitlines()
     loaded = time.perf_counter() - begin
     found = list(translate(lines))
-    (folder / "out").write_text("\n".join(found))
+    (folder / "out").write_text("\n".join(text for text, _ in found))
     seconds = time.perf_counter() - begin
-    print(json.dumps([loaded, seconds, sum(len(line.split()) for line in found)]), flush=True)
+    print(json.dumps([loaded, seconds, sum(count for _, count in found)]), flush=True)
 
 
 def costs() -> list[str]:
