@@ -6,21 +6,10 @@ from typing import Any
 
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
-from lightconv.models.config import (
-    DynamicConvConfig,
-    LanguageModelConfig,
-    LightConvConfig,
-    ModelConfig,
-    Seq2SeqConfig,
-)
+from lightconv.fitting.plan import make_mixers
+from lightconv.models.config import LanguageModelConfig, ModelConfig, Seq2SeqConfig
 from lightconv.recipe import Recipe
 from lightconv.train.config import CosineConfig, TrainConfig
-
-# The letter of a mixer; the width of its kernel follows it.
-_KINDS: dict[str, type[LightConvConfig] | type[DynamicConvConfig]] = {
-    "L": LightConvConfig,
-    "D": DynamicConvConfig,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +121,7 @@ def make_recipe(plan: DemoPlan, task: TaskConfig, vocab: tuple[int, ...], shared
         keep_last=2,
         keep_best=0,
     )
-    encoder, decoder = (
-        tuple(_KINDS[name[0]](kernel=int(name[1:]), heads=plan.heads, glu=True) for name in names)
-        for names in (plan.encoder, plan.decoder)
-    )
+    encoder, decoder = (make_mixers(names, plan.heads) for names in (plan.encoder, plan.decoder))
     sizes: dict[str, Any] = {"dim": plan.dim, "ffn_dim": plan.ffn_dim}
     # Few passes over the data: it learns faster without dropout, and does not overfit.
     model: ModelConfig = (

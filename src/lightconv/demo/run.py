@@ -179,7 +179,9 @@ class Demo:
         return [{"source": a, "output": b, "reference": references[row]} for a, b, row in found]
 
     def _find_kernels(self, model: Any, examples: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        from lightconv.demo.page import dynamic_kernels, learned_kernels
+        import torch
+
+        from lightconv.mixers.kernels import dynamic_kernels, learned_kernels
 
         pipeline, pairs = self.prepared.pipeline, self.task != "lm"
         encoded = pipeline.encode(
@@ -191,8 +193,9 @@ class Demo:
         place = len(ids) if pairs else 0  # of EOS: a source ends with it, other text begins with it
         ids.insert(place, EOS)
         labels.insert(place, "</s>")
-        learned, dynamic = learned_kernels(model), dynamic_kernels(model, ids)
-        return {"text": labels, "learned": learned, "dynamic": dynamic}
+        read, batch = model.encode if pairs else model.features, torch.tensor([ids])
+        dynamic = dynamic_kernels(model, lambda: read(batch))
+        return {"text": labels, "learned": learned_kernels(model), "dynamic": dynamic}
 
     def measure_operator(self, display: Display) -> None:
         """Time and memory of the operator against attention."""
