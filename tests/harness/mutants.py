@@ -1,6 +1,6 @@
 """Small faults of mutants.txt, one at a time in a copy of the tree: do the tests find each?
 
-python -m tests.harness.mutants [PART OF A FILE'S NAME]
+python -m tests.harness.mutants [PART OF A FILE'S PATH ...]
 """
 
 import os
@@ -59,8 +59,8 @@ def passes(tree: Path, tests: Sequence[str], **more: str) -> bool:
     return done.returncode == 0
 
 
-def main(part: str = "") -> int:
-    chosen = [mutant for mutant in mutants() if part in mutant.file]
+def main(*parts: str) -> int:
+    chosen = [each for each in mutants() if any(part in each.file for part in parts or ("",))]
     with tempfile.TemporaryDirectory() as folder:
         tree, cache = Path(folder) / "tree", Path(folder) / "cache"
         copy_tree(tree)
