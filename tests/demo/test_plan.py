@@ -130,4 +130,5 @@ def test_the_first_words(tmp_path: Path) -> None:
     for lead, source in zip(found, prepared.texts("test", "source"), strict=True):
         assert source.startswith(lead)
         assert 1 <= len(lead.split()) <= most
-        assert lead.endswith((".", "!", "?")) or len(lead.split()) == most
+        *before, last = (word.endswith((".", "!", "?")) for word in lead.split())
+        assert not any(before) and (last or len(lead.split()) == most)
