@@ -4,11 +4,11 @@ python -m tests.harness.mutants [PART OF A FILE'S PATH ...]
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,18 +45,18 @@ def copy_tree(to: Path) -> None:
             shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
 
 
-def passes(tree: Path, tests: Sequence[str], **more: str) -> bool:
-    """False if a test fails, or does not end."""
+def failure(tree: Path, tests: Sequence[str], **more: str) -> str:
+    """The first test that fails, or does not end; nothing if all pass."""
     env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LIMIT}
     try:
-        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LIMIT}
         done = subprocess.run(command, check=False, cwd=tree, env=env, **how)
     except subprocess.TimeoutExpired:
-        return False
+        return "a test does not end"
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{tests}: pytest ends with {done.returncode}\n{done.stdout[-2000:]}")
-    return done.returncode == 0
+    return "".join(re.findall(r"^(?:FAILED|ERROR) (\S*)", done.stdout, re.MULTILINE)[:1])
 
 
 def main(*parts: str) -> int:
@@ -64,21 +64,20 @@ def main(*parts: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree, cache = Path(folder) / "tree", Path(folder) / "cache"
         copy_tree(tree)
-        if not passes(tree, sorted({test for mutant in chosen for test in mutant.tests})):
-            raise RuntimeError("a test fails without a fault")
+        if failed := failure(tree, sorted({test for mutant in chosen for test in mutant.tests})):
+            raise RuntimeError(f"{failed} fails without a fault")
         missed = 0
         for mutant in chosen:
-            path, began = tree / mutant.file, time.monotonic()
+            path = tree / mutant.file
             text = path.read_text()
             if text.count(mutant.old) != 1:
                 raise ValueError(f"{mutant.file}: {mutant.old!r} must stand there once")
             path.write_text(text.replace(mutant.old, mutant.new))
             native = {"LIGHTCONV_CACHE": str(cache)} if path.suffix == ".h" else {}
-            found = not passes(tree, mutant.tests, **native)
+            found = failure(tree, mutant.tests, **native)
             path.write_text(text)
             missed += not found
-            word, seconds = "found " if found else "MISSED", time.monotonic() - began
-            print(f"{word} {seconds:5.1f} s  {mutant.file}: {mutant.new}")
+            print(f"{mutant.file}: {mutant.new}\n    {found or 'MISSED'}")
     print(f"found {len(chosen) - missed} of {len(chosen)}")
     return int(missed > 0)
 
