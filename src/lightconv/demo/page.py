@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import __version__, ops
-from lightconv.demo.plan import METRICS, SOURCES, DemoPlan, headline
 from lightconv.ops.library import POOL
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def _svg(draw: Callable[["Figure"], None], size: tuple[float, float]) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
+def make_page(facts: Mapping[str, Any]) -> str:
     """The page; texts in it are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -194,14 +193,9 @@ def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("report.html.j2").render(
-        **results,
-        task=task,
-        plan=plan,
-        metric=METRICS[task],
-        source=SOURCES[task],
-        headline=headline(task, results),
-        learning_plot=draw_learning(results["training"]["log"]),
-        growth_plot=draw_growth(results["growth"]),
+        **facts,
+        learning_plot=draw_learning(facts["training"]["log"]),
+        growth_plot=draw_growth(facts["growth"]),
         version=__version__,
         paper=PAPER,
     )

@@ -6,7 +6,7 @@ falls to zero along a cosine, dropout only once the text is read again and again
 checkpoints averaged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from lightconv.models.config import (
     DynamicConvConfig,
     LanguageModelConfig,
     LightConvConfig,
-    MixerConfig,
     ModelConfig,
     Seq2SeqConfig,
 )
 from lightconv.recipe import Recipe
 from lightconv.train.config import CosineConfig, Precision, TrainConfig
 
+# The letter of a mixer; the width of its kernel follows it.
 _KINDS: dict[str, type[LightConvConfig] | type[DynamicConvConfig]] = {
     "L": LightConvConfig,
     "D": DynamicConvConfig,
@@ -69,25 +69,25 @@ SEARCH: dict[TaskKind, DecodeConfig] = {
 }
 
 
-def make_mixers(names: Sequence[str], heads: int) -> tuple[MixerConfig, ...]:
-    """Mixers by the letter of their kind and the width of their kernel: L7, D15."""
-    return tuple(_KINDS[n[0]](kernel=int(n[1:]), heads=heads, glu=True) for n in names)
-
-
 def make_model(
     size: str, kind: TaskKind, vocab: tuple[int, int], *, shared: bool = True, dropout: float = 0.0
 ) -> ModelConfig:
     """The model of this size; `shared` if source and target have one vocabulary."""
     found = SIZES[size]
+
+    def mixers(names: str) -> Any:
+        each = [(_KINDS[name[0]], int(name[1:])) for name in names.split()]
+        return tuple(mixer(kernel=kernel, heads=found.heads, glu=True) for mixer, kernel in each)
+
     sizes: dict[str, Any] = {"dim": found.dim, "ffn_dim": 4 * found.dim, "dropout": dropout}
     if kind == "language_model":
-        layers = make_mixers(found.layers.split(), found.heads)
+        layers = mixers(found.layers)
         return LanguageModelConfig(**sizes, layers=layers, vocab=vocab[-1], final_norm=True)
     return Seq2SeqConfig(
         **sizes,
         source_heads=found.heads,
-        encoder=make_mixers(found.encoder.split(), found.heads),
-        decoder=make_mixers(found.decoder.split(), found.heads),
+        encoder=mixers(found.encoder),
+        decoder=mixers(found.decoder),
         source_vocab=vocab[0],
         target_vocab=vocab[1],
         share_embeddings="all" if shared else "decoder",
