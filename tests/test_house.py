@@ -81,7 +81,7 @@ def test_every_fault_of_the_list_can_be_made() -> None:
     packages: Counter[str] = Counter()
     for mutant in mutants():
         assert (ROOT / mutant.file).read_text().count(mutant.old) == 1, mutant
-        assert all((ROOT / test).exists() for test in mutant.tests), mutant
+        assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests), mutant
         packages[Path(mutant.file).parts[2]] += 1
     assert packages.total() >= 40
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
