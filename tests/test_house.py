@@ -17,20 +17,20 @@ CEILINGS = {
     ("models",): 1490,
     ("compat",): 170,
     ("data",): 2700,
-    ("corpora",): 2240,
+    ("corpora",): 2590,
     ("train",): 3385,
     ("decode",): 3410,
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2410,
+    ("commands",): 2450,
     ("demo",): 460,
-    ("fitting",): 1180,
+    ("fitting",): 1295,
     ("serve", "ray"): 1551,
     ("selftest",): 350,
 }
-MOST_LINES = 30_250
-MOST_FILES = 150
+MOST_LINES = 30_600
+MOST_FILES = 152
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
