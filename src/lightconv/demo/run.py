@@ -165,8 +165,9 @@ class Demo:
 
         from lightconv.decode.text import load
         from lightconv.mixers.kernels import dynamic_kernels, learned_kernels
+        from lightconv.models import Seq2Seq
 
-        model: Any = load(self.fit.out).model
+        model = load(self.fit.out).model
         pipeline, pairs = self.fit.prepared.pipeline, self.task != "lm"
         texts = [each["source" if pairs else "reference"] for each in self.fit.state["examples"]]
         encoded = pipeline.encode(0, texts)
@@ -176,8 +177,8 @@ class Demo:
         place = len(ids) if pairs else 0  # of EOS: a source ends with it, other text begins with it
         ids.insert(place, EOS)
         labels.insert(place, "</s>")
-        read = model.encode if pairs else model.features
-        dynamic = dynamic_kernels(model, lambda: read(torch.tensor([ids])))
+        read, batch = model.encode if isinstance(model, Seq2Seq) else model.features, [ids]
+        dynamic = dynamic_kernels(model, lambda: read(torch.tensor(batch)))
         return {"text": labels, "learned": learned_kernels(model), "dynamic": dynamic}
 
     def facts(self) -> dict[str, Any]:
