@@ -10,6 +10,7 @@ extern const Kernels kernels;
 extern const EngineKernels engine_kernels;
 }
 #if defined(__x86_64__)
+#include <cpuid.h>
 namespace avx2 {
 extern const Kernels kernels;
 extern const EngineKernels engine_kernels;
@@ -29,6 +30,13 @@ struct Choice {
   bool runs_here;
 };
 
+#if defined(__x86_64__)
+bool has_f16c() {  // __builtin_cpu_supports does not know it before clang 15
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 const Choice* choices(int* count) {
   static const Choice all[] = {
 #if defined(__x86_64__)
@@ -37,7 +45,7 @@ const Choice* choices(int* count) {
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))},
       {"avx2", &avx2::kernels, &avx2::engine_kernels,
        bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-            __builtin_cpu_supports("f16c"))},
+            has_f16c())},
 #endif
       {"base", &base::kernels, &base::engine_kernels, true},
   };
@@ -70,6 +78,8 @@ __attribute__((visibility("default"))) int64_t lightconv_residual_bytes() {
 }
 
 __attribute__((visibility("default"))) int64_t lightconv_tail_bytes() { return sizeof(Tail); }
+
+__attribute__((visibility("default"))) int64_t lightconv_attend_bytes() { return sizeof(Attend); }
 
 // Chooses an instruction set by name, or the best one for this machine when name is null or empty;
 // returns its name, or null when it does not exist or does not run here.
@@ -119,6 +129,10 @@ __attribute__((visibility("default"))) int lightconv_tail_forward(const Tail* t)
 
 __attribute__((visibility("default"))) int lightconv_tail_backward(const Tail* t) {
   return guarded([&] { chosen->kernels->tail_backward(*t, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_attend(const Attend* a) {
+  return guarded([&] { chosen->kernels->attend(*a, parallel); });
 }
 
 __attribute__((visibility("default"))) int64_t lightconv_instruction_bytes() {
