@@ -18,35 +18,29 @@ Call = Callable[[], object]
 
 
 def interleave(
-    sides: Mapping[str, Call], rounds: int = 9, patience: float = 0.3, *, warm: bool = True
+    sides: Mapping[str, Call],
+    rounds: int = 9,
+    patience: float = 0.3,
+    *,
+    least: int = 3,
+    warm: bool = True,
 ) -> dict[str, float]:
-    """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`.
+    """Seconds per call of each side: the median of `rounds` turns.
 
-    warm  call each side once before; False if the caller has done so
+    least  turns of calls that take more than `patience` seconds
+    warm   call each side once before; False if the caller has done so
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values() if warm else ():
         call()
     for turn in range(rounds):
         for name, call in sides.items():
-            if turn >= 3 and times[name][0] > patience:
+            if turn >= least and times[name][0] > patience:
                 continue
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-def reuse_memory() -> None:
-    """Makes malloc keep freed memory in this process: no page faults after the warm-up.
-
-    By default glibc returns every block over 32 MB to the system and takes fresh pages for the
-    next one, which have to be zeroed first.
-    """
-    m_trim_threshold, m_mmap_max = -1, -4
-    libc = ctypes.CDLL(None)
-    if not (libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1)):
-        raise RuntimeError("this C library cannot be told to keep memory; leave out --reuse")
 
 
 def peak_bytes(call: Call) -> int:
