@@ -6,11 +6,14 @@ Peak memory is the increase of the process's resident size during the call.
 
 import ctypes
 import gc
+import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,6 +44,27 @@ def interleave(
             call()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+class Rows:
+    """Measured rows, which a file keeps for the next call; none are added after `seconds`."""
+
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        self.path, self.end = path, time.monotonic() + seconds
+        kept = path.read_text().splitlines() if path and path.exists() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in kept]
+
+    def add(self, measured: Callable[[], dict[str, Any]]) -> bool:
+        """Measures, prints and keeps one more row; False if the time is over."""
+        if time.monotonic() > self.end:
+            print("there is more to measure: run this again", file=sys.stderr)
+            return False
+        self.rows.append(measured())
+        print(line := json.dumps(self.rows[-1]), flush=True)
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(line + "\n")
+        return True
 
 
 def peak_bytes(call: Call) -> int:

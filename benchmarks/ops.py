@@ -13,7 +13,6 @@ import argparse
 import ctypes
 import functools
 import itertools
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from torch import Tensor
 from benchmarks import formulations as peers
 from benchmarks.bounds import Bound, render
 from benchmarks.limits import Probe, measure_limits
-from benchmarks.measure import interleave, machine, peak_bytes
+from benchmarks.measure import Rows, interleave, machine, peak_bytes
 from lightconv import ops
 from lightconv.ops import cpu, library
 from lightconv.ops.check import PLAIN
@@ -270,20 +269,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"{machine()}\n{limits.flops / 1e9:.0f} GFLOP/s, {limits.bytes / 1e9:.1f} GB/s", flush=True
     )
-    kept = options.rows.read_text() if options.rows and options.rows.exists() else ""
-    rows: list[Row] = [json.loads(line) for line in kept.splitlines()]
+    kept = Rows(options.rows, options.seconds)
+    rows = kept.rows
     known = {(row["operator"], row["T"], row["K"]) for row in rows}
     for operator, T, K in itertools.product(("dynamicconv", "lightconv"), LENGTHS, KERNELS):
-        if (operator, T, K) in known:
-            continue
-        if time.time() - start > options.seconds:
-            print("there is more to measure: run this again", file=sys.stderr)
+        memory = K == 31 and T in (128, 2048)
+        row = functools.partial(measure, operator, T, K, options.rounds, memory)
+        if (operator, T, K) not in known and not kept.add(row):
             return 1
-        rows.append(measure(operator, T, K, options.rounds, K == 31 and T in (128, 2048)))
-        print(line := json.dumps(rows[-1]), flush=True)
-        if options.rows:
-            with options.rows.open("a") as file:
-                file.write(line + "\n")
     forward, step = forward_share(probe, options.rounds), step_overhead(options.rounds)
     checked = bars(rows, forward, step)
     print(render(checked))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.shapes                   what must hold, about three minutes on two cores
     python -m benchmarks.shapes --sweep 300       random shapes against the fastest formulation
-    python -m benchmarks.shapes --sweep 75 --first 150   the third quarter of the same shapes
+    python -m benchmarks.shapes --sweep 300 --seconds 200 --rows FILE   as much as fits; then again
 
 All sides run in one process in turns; figures are medians. Before a random shape is timed, its
 formulations are compared with the kernel.
@@ -10,7 +10,6 @@ formulations are compared with the kernel.
 
 import argparse
 import functools
-import json
 import math
 import random
 import sys
@@ -25,7 +24,7 @@ from torch import Tensor
 from benchmarks import formulations as peers
 from benchmarks.bounds import Bound, render
 from benchmarks.limits import Probe
-from benchmarks.measure import Call, interleave, machine
+from benchmarks.measure import Call, Rows, interleave, machine
 from benchmarks.pages import measured, replace, table
 from lightconv import ops
 
@@ -266,14 +265,6 @@ def measure_shape(shape: dict[str, Any], rounds: int) -> dict[str, Any]:
     return {**shape, "best": best, "ratio": ratio, "ms": ms}
 
 
-def sweep(count: int, first: int, rounds: int) -> list[dict[str, Any]]:
-    rows = []
-    for shape in random_shapes(first + count)[first:]:
-        rows.append(measure_shape(shape, rounds))
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
 def sweep_table(rows: Sequence[dict[str, Any]]) -> str:
     """The distribution of the ratios, and every shape below 0.95."""
     ratios = sorted(row["ratio"] for row in rows)
@@ -295,14 +286,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = {"narrow": narrow_heads, "steps": steps, "half": half_precision, "shares": shares}
     parser.add_argument("--only", choices=parts, help="one part")
     parser.add_argument("--sweep", type=int, metavar="N", help="N random shapes instead")
-    parser.add_argument("--first", type=int, default=0, help="leave out the first shapes")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append shapes, skip its own")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop when so many have passed")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side (default 7)")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table there")
     options = parser.parse_args(argv)
     print(machine(), flush=True)
     if options.sweep:
-        rows = sweep(options.sweep, options.first, options.rounds)
-        text, good = sweep_table(rows), all(row["ratio"] >= 0.95 for row in rows)
+        kept = Rows(options.rows, options.seconds)
+        for shape in random_shapes(options.sweep)[len(kept.rows) :]:
+            if not kept.add(functools.partial(measure_shape, shape, options.rounds)):
+                return 1
+        text, good = sweep_table(kept.rows), all(row["ratio"] >= 0.95 for row in kept.rows)
     else:
         bars = []
         for name, part in parts.items():

@@ -200,18 +200,14 @@ for _name in ("dynamicconv", "dynamicconv_lse", "lightconv"):
 
 
 def make_function(name: str, kernels: dict[str, Kernel]) -> Kernel:
-    """An operator with its gradient, past the dispatcher, which costs more than a short sequence.
-
-    Takes the operator's arguments; the kernels are those of one device.
-    """
+    """An operator and its gradient past the dispatcher, which costs more than a short sequence."""
     run, run_backward = kernels[name], _backward_of(name, kernels[f"{name}_backward"])
 
     class Function(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Tensor:
+        def forward(ctx: Any, *inputs: Any) -> Any:
             _save(ctx, inputs, None)
-            out: Tensor = run(*inputs)
-            return out
+            return run(*inputs)
 
         backward = staticmethod(run_backward)
 

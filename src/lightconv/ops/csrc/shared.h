@@ -8,16 +8,14 @@
 // H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
 // of channels; it packs its rows, unless few taps read them, and computes both gradients of a chunk
 // while it is in the cache. Taps that no position reaches (K > T) are left out before.
-// Innermost, kPositions sums of kAbreast vectors of channels stay in registers while the taps run, so
-// that whole lines are written also in 16 bits; for grad_w the sums of kTaps taps, while the positions
-// run.
+// Innermost, kPositions sums of one vector of channels stay in registers while the taps run, of two in
+// 16 bits, so that whole lines are written; for grad_w the sums of kTaps taps, while the positions run.
 #pragma once
 #include "dynamic.h"
 
 namespace LIGHTCONV_ISA {
 
-constexpr int kPositions = VEC_BYTES == 64 ? 8 : 4;
-constexpr int kAbreast = 2;
+constexpr int kPositions = 8;
 constexpr int kTaps = 8;
 
 // Calls visit(chunk, first channel within it, channels) for the chunks that [begin, end) touches.
@@ -81,30 +79,31 @@ static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
   auto block = [&](int64_t i, int64_t c, auto abreast) __attribute__((always_inline)) {
-    constexpr int A = decltype(abreast)::value;
-    ahead.some();
-    Vec<S> acc[kPositions][A];
-    unroll<kPositions>([&](auto q) { unroll<A>([&](auto v) { acc[q][v] = Vec<S>{}; }); });
-    const E* rows = x + i * row + c;
-    const S* weights = w + c;
-    for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk)
-      unroll<A>([&](auto v) {
-        const Vec<S> weight = load(weights + v * W);
-        unroll<kPositions>([&](auto q) {
-          acc[q][v] += weight * load_as<S>(rows + q * row + v * W);
+    constexpr int A = decltype(abreast)::value, P = VEC_BYTES == 64 ? kPositions : kPositions / A;
+    for (int64_t end = i + kPositions; i < end; i += P) {
+      for (int call = 0; call < A * P / kPositions; ++call) ahead.some();
+      Vec<S> acc[P][A];
+      unroll<P>([&](auto q) { unroll<A>([&](auto v) { acc[q][v] = Vec<S>{}; }); });
+      const E* rows = x + i * row + c;
+      const S* weights = w + c;
+      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk)
+        unroll<A>([&](auto v) {
+          const Vec<S> weight = load(weights + v * W);
+          unroll<P>([&](auto q) { acc[q][v] += weight * load_as<S>(rows + q * row + v * W); });
+        });
+      unroll<P>([&](auto q) {
+        if (i + q >= n) return;
+        unroll<A>([&](auto v) {
+          const int64_t from = c + v * W;
+          sink.put(origin + (i + q) * p.D + from, acc[q][v], std::min<int64_t>(W, channels - from));
         });
       });
-    unroll<kPositions>([&](auto q) {
-      if (i + q >= n) return;
-      unroll<A>([&](auto v) {
-        const int64_t from = c + v * W;
-        sink.put(origin + (i + q) * p.D + from, acc[q][v], std::min<int64_t>(W, channels - from));
-      });
-    });
+    }
   };
+  const bool half = bytes_of(p.dtype) == 2;
   for (int64_t i = 0; i < n; i += kPositions)
-    for (int64_t c = 0; c < channels; c += kAbreast * W)
-      if (channels - c > W) block(i, c, std::integral_constant<int, kAbreast>{});
+    for (int64_t c = 0; c < channels; c += W)
+      if (half && channels - c > W) block(i, c, std::integral_constant<int, 2>{}), c += W;
       else block(i, c, std::integral_constant<int, 1>{});
 }
 
@@ -150,7 +149,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
       const int64_t c = (task + 1) % chunks * chunk;
       ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), c,
                  std::min(chunk, p.D - c));
-      ahead.spread_over(padded / kPositions * (kVectors / kAbreast));
+      ahead.spread_over(padded / kPositions * kVectors);
     }
     auto convolve = [&](const auto* rows, int64_t row) {
       convolve_chunk<S>(p, rows, row, wide.data() + which * K * chunk, n, channels, sink,
@@ -199,8 +198,8 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
       if (p.grad_weight)
         ahead.rows(view_of_x(p, *next), *next, std::max<int64_t>(0, right), c, few);
       ahead.rows(view_of_grad(p, *next), *next, p.grad_x ? p.left : 0, c, few);
-      ahead.spread_over((p.grad_x ? kVectors / kAbreast * (padded / kPositions) : 0) +
-                        (p.grad_weight ? kVectors * (taps / kTaps) : 0));
+      ahead.spread_over(kVectors * ((p.grad_x ? padded / kPositions : 0) +
+                                    (p.grad_weight ? taps / kTaps : 0)));
     }
     const S* own = g;
     if (p.grad_x) {
