@@ -28,13 +28,23 @@ struct Sink {
   int64_t dtype, row;  // stride of a position
   bool streams;
 
-  inline __attribute__((always_inline)) void put(int64_t at, Vec<S> v, int64_t n) const {
-    with_elements<S>(dtype, to, [&](auto* p) {
-      using E = std::remove_pointer_t<decltype(p)>;
-      if (!streams) return store_as<S>(p + at, v, n);
-      if constexpr (std::is_same_v<S, E>) stream(p + at, v);
-      else if constexpr (sizeof(E) == 2 && sizeof(S) == 4) stream(p + at, narrow(v, E{}));
-    });
+  // Calls body(put), put(at, v, n): one look at the dtype for many vectors, which a call of each
+  // would push out of their registers.
+  template <class Body>
+  inline __attribute__((always_inline)) void open(Body body) const {
+    auto as = [&](auto* p) __attribute__((always_inline)) {
+      body([&](int64_t at, Vec<S> v, int64_t n) __attribute__((always_inline)) {
+        using E = std::remove_pointer_t<decltype(p)>;
+        if (!streams) store_as<S>(p + at, v, n);
+        else if constexpr (std::is_same_v<S, E>) stream(p + at, v);
+        else stream(p + at, narrow(v, E{}));
+      });
+    };
+    if (is_native<S>(dtype)) as(static_cast<S*>(to));
+    if constexpr (sizeof(S) == 4) {
+      if (dtype == kBfloat16) as(static_cast<Bfloat16*>(to));
+      if (dtype == kFloat16) as(static_cast<Float16*>(to));
+    }
   }
 };
 
@@ -70,9 +80,11 @@ static inline void convolve_block(const S* rows, int64_t row, const S* w, int64_
   unroll<P - 1>([&](auto e) {
     add_row(K + e, integral_constant<int, decltype(e)::value + 1>{}, integral_constant<int, P>{});
   });
-  unroll<P>([&](auto p) {
-    unroll<C>([&](auto c) {
-      sink.put(offset + p * sink.row + c * W, acc[p][c], c + 1 < C ? W : n - c * W);
+  sink.open([&](auto put) __attribute__((always_inline)) {
+    unroll<P>([&](auto p) __attribute__((always_inline)) {
+      unroll<C>([&](auto c) __attribute__((always_inline)) {
+        put(offset + p * sink.row + c * W, acc[p][c], c + 1 < C ? W : n - c * W);
+      });
     });
   });
 }

@@ -229,10 +229,12 @@ static inline void put_across(const Sink<S>& sink, int64_t at, int64_t heads, in
                               const Vec<S>* v) {
   const int64_t some = kLanes<S> / R * r, channels = heads * r;
   const uint32_t used = r == R ? 0 : used_lanes<S, R>(r);
-  unroll<R>([&](auto i) {
-    const int64_t from = i * some;
-    if (from < channels)
-      sink.put(at + from, r == R ? v[i] : compress<S>(v[i], used), std::min(some, channels - from));
+  sink.open([&](auto put) __attribute__((always_inline)) {
+    unroll<R>([&](auto i) __attribute__((always_inline)) {
+      const int64_t from = i * some;
+      if (from < channels)
+        put(at + from, r == R ? v[i] : compress<S>(v[i], used), std::min(some, channels - from));
+    });
   });
 }
 

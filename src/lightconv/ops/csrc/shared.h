@@ -91,11 +91,13 @@ static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w
           const Vec<S> weight = load(weights + v * W);
           unroll<P>([&](auto q) { acc[q][v] += weight * load_as<S>(rows + q * row + v * W); });
         });
-      unroll<P>([&](auto q) {
-        if (i + q >= n) return;
-        unroll<A>([&](auto v) {
-          const int64_t from = c + v * W;
-          sink.put(origin + (i + q) * p.D + from, acc[q][v], std::min<int64_t>(W, channels - from));
+      sink.open([&](auto put) __attribute__((always_inline)) {
+        unroll<P>([&](auto q) __attribute__((always_inline)) {
+          if (i + q >= n) return;
+          unroll<A>([&](auto v) __attribute__((always_inline)) {
+            const int64_t from = c + v * W;
+            put(origin + (i + q) * p.D + from, acc[q][v], std::min<int64_t>(W, channels - from));
+          });
         });
       });
     }
