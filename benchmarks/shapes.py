@@ -4,7 +4,8 @@
     python -m benchmarks.shapes --sweep 300       random shapes against the fastest formulation
     python -m benchmarks.shapes --sweep 300 --seconds 200 --rows FILE   as much as fits; then again
 
-All sides run in one process in turns; figures are medians. Before a random shape is timed, its
+All sides run in one process in turns; figures are medians; with OMP_NUM_THREADS=1 of the processor's
+time, for a machine that is not idle. Before a random shape is timed, its
 formulations are compared with the kernel.
 """
 
@@ -46,9 +47,11 @@ def repeated(call: Call, least: float = 2e-3) -> tuple[Call, int]:
 
 
 def per_call(sides: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Seconds per call of each side."""
+    """Seconds per call of each side; of the processor's time if this is one thread."""
     many = {name: repeated(call) for name, call in sides.items()}
-    seconds = interleave({name: call for name, (call, _) in many.items()}, rounds, patience=1.0)
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    calls = {name: call for name, (call, _) in many.items()}
+    seconds = interleave(calls, rounds, patience=1.0, clock=clock)
     return {name: value / many[name][1] for name, value in seconds.items()}
 
 
