@@ -4,7 +4,7 @@
     python -m benchmarks.shapes --sweep 300       random shapes against the fastest formulation
     python -m benchmarks.shapes --sweep 300 --seconds 200 --rows FILE   as much as fits; then again
 
-All sides run in one process in turns. Figures are medians, with OMP_NUM_THREADS=1 of the processor's
+All sides run in one process in turns. Figures are medians, with OMP_NUM_THREADS=1 of the CPU's
 time: for a machine that is not idle. Before a random shape is timed, its formulations are compared
 with the kernel.
 """
