@@ -28,6 +28,7 @@ class Watched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @every_op
 def test_whoever_watches_sees_the_operators(op: str) -> None:
     """Otherwise calls go past the dispatcher, which takes as long as a short sequence."""
