@@ -36,6 +36,7 @@ COMMANDS = {
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("import_checkpoint:main", "convert a fairseq checkpoint into a model folder"),
+    "export": ("runs:export", "write a model as ONNX files"),
     "push": ("runs:push", "publish a model folder on a hub"),
     "selftest": ("machine:selftest", "check resume, damage and kernels on this machine"),
     "completion": ("completion:main", "print the completion of bash, zsh or fish"),

@@ -1,10 +1,10 @@
-"""`lightconv average`, `push` and `plot`: a model of a run's checkpoints, published; its curves."""
+"""`lightconv average`, `export`, `push` and `plot`: models of a run, as ONNX, published; curves."""
 
 from collections.abc import Sequence
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_rows, tell
-from lightconv.models.folder import check_free
+from lightconv.models.folder import ModelFolder, check_free
 from lightconv.train.run import LAST, Run
 
 
@@ -38,6 +38,24 @@ def average(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
+    return 0
+
+
+def export(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "export",
+        "Writes a model as ONNX: step.onnx, encoder.onnx if it translates, and its text pipeline. "
+        "Batch and lengths are free; onnxruntime runs the files without PyTorch.",
+        "lightconv export runs/first --onnx first-onnx",
+        "echo 'A fast text editor.' | python examples/onnx_decode.py first-onnx",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add("--onnx FOLDER", "the folder to write", required=True)
+    options = parser.parse(argv)
+    check_free(options.onnx, overwrite=False)
+    from lightconv.interop.onnx import export as write
+
+    print(*write(ModelFolder(options.model), options.onnx), sep="\n")
     return 0
 
 
