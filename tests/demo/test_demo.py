@@ -3,11 +3,8 @@
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,11 +13,11 @@ import pytest
 from lightconv import cli
 from lightconv.commands import demo
 from lightconv.console import Display
+from lightconv.corpora import Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
-from lightconv.data.prepare import prepare
+from lightconv.data.text import Corpus
 from lightconv.demo import run as stages
 from lightconv.demo.page import PAPER
-from lightconv.demo.plan import PLANS, quick
 
 CORPORA = {task: f"synthetic-{task}" for task in ("translation", "lm", "summary")}
 
@@ -53,20 +50,34 @@ class Page(HTMLParser):
         self.said.append(data)
 
 
-def small_data(folder: Path, task: str) -> None:
-    prepare(make(CORPORA[task], Settings(train=300, valid=10, test=16)), folder, processes=1)
+SMALL = Settings(train=300, valid=10, test=16)
 
 
-def run(out: Path, task: str) -> int:
+@pytest.fixture(scope="module", autouse=True)
+def small_corpora() -> Iterator[None]:
+    """Synthetic corpora are small, and there is no apt on this machine."""
+
+    def small(name: str, source: Path | None, cache: Path, progress: Progress) -> Corpus:
+        if name.startswith("synthetic-"):
+            return make(name, SMALL)
+        return open_corpus(name, source, cache, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "open_corpus", small)
+        patch.setattr(shutil, "which", lambda name: None)
+        yield
+
+
+def run(out: Path, task: str, *more: str) -> int:
     corpus = CORPORA[task]
-    return cli.main(["demo", "--task", task, "--quick", "--corpus", corpus, "--out", str(out)])
+    arguments = ["--task", task, "--quick", "--corpus", corpus, "--out", str(out)]
+    return cli.main(["demo", *arguments, *more])
 
 
 @pytest.fixture(scope="module", params=list(CORPORA))
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A demo that has ended, for each task."""
     out = tmp_path_factory.mktemp(f"demo-{request.param}")
-    small_data(out / "data", request.param)
     assert run(out, request.param) == 0
     return out
 
@@ -88,14 +99,15 @@ def test_the_page_stands_alone(done: Path) -> None:
 
 
 def test_the_page_says_what_was_found(done: Path) -> None:
-    results = json.loads((done / "results.json").read_text())
+    results = json.loads((done / "model.fit" / "state.json").read_text())
     said = " ".join(Page(done / "report.html").said)
     for example in results["examples"]:
         assert " ".join(example["reference"].split()[:20]) in said
     for scores in results["scores"].values():
         assert f"{scores[0]['value']:.2f}" in said
     assert results["scores"]["model"][0]["signature"] in said
-    assert len(results["scores"]) == (2 if task_of(done) == "lm" else 3)
+    baselines = {"translation": "copy nearest", "lm": "unigram bigram", "summary": "lead nearest"}
+    assert list(results["scores"]) == ["model", *baselines[task_of(done)].split()]
 
 
 def test_the_second_time_is_quick_and_says_the_same(
@@ -108,7 +120,7 @@ def test_the_second_time_is_quick_and_says_the_same(
     assert (done / "report.html").stat().st_mtime_ns == before
     out = capsys.readouterr().out
     assert str(done / "report.html") in out
-    assert "on the test set" in out
+    assert "on 6 held-out texts" in out
     assert "updates" not in out  # nothing was trained
 
 
@@ -129,51 +141,37 @@ def test_what_is_missing_is_made_again(out: Path) -> None:
     assert (out / "report.html").read_bytes() == text
 
 
-def reopen(out: Path, **changes: int) -> stages.Demo:
-    plan = replace(quick(PLANS["translation"]), **changes)
-    found = stages.Demo("translation", plan, out, CORPORA["translation"])
-    with Display(quiet=True) as display:
-        found.prepare(display)
-    return found
-
-
 @ONCE
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"key": "one"}', "null", "[" * 10**5])
 def test_results_of_others_are_not_used(text: str, out: Path) -> None:
-    assert reopen(out).done
+    def reopen() -> stages.Demo:
+        found = stages.Demo("translation", out, 300, CORPORA["translation"], quick=True)
+        found.open_fit(lambda choice: None)
+        return found
+
+    assert reopen().done
     (out / "results.json").write_text(text)
-    found = reopen(out)
-    assert found.results.keys() == {"key"} and found.trained and not found.done
+    assert reopen().results.keys() == {"key"} and not reopen().done
 
 
-@ONCE
-def test_another_size_is_trained_anew(out: Path) -> None:
-    found = reopen(out, steps=3)
-    assert found.results.keys() == {"key"} and not found.trained
-    assert found.train() == 0
-    assert found.trained
+def test_without_apt_the_text_is_invented_and_used_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = stages.Demo("lm", tmp_path, 300, quick=True)
+    with Display() as display:
+        texts = demo.find_text(display)
+    assert texts is not None and texts.corpus_name == "synthetic-lm"
+    said = capsys.readouterr().err
+    assert "no apt-get on this machine" in said
+    assert "using synthetic-lm instead" in said
 
 
-def test_ctrl_c_is_passed_on(tmp_path: Path) -> None:
-    """The run is saved, and the demo ends with its exit code."""
-    small_data(tmp_path / "data", "lm")
-    script = "import sys\nfrom dataclasses import replace\nfrom lightconv import cli\n" + (
-        "from lightconv.demo.plan import PLANS\nPLANS['lm'] = replace(PLANS['lm'], dim=32)\n"
-        "sys.exit(cli.main(sys.argv[1:]))"
-    )
-    arguments = ["demo", "--task", "lm", "--corpus", "synthetic-lm", "--out", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], stderr=subprocess.PIPE, text=True
-    )
-    log = tmp_path / "run" / "log.jsonl"
-    end = time.monotonic() + 120
-    while not (log.exists() and log.read_text()) and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "saved as" in err
-    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+def test_a_corpus_that_was_asked_for_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", "--corpus", "debian-en-fr", "--out", str(tmp_path)]) == 2
+    assert "no apt-get" in capsys.readouterr().err
+    assert not (tmp_path / "model.fit").exists()
 
 
 @pytest.mark.parametrize(
@@ -188,13 +186,11 @@ def test_mistyped_names_are_refused(
     assert not (tmp_path / "x").exists()
 
 
-def test_text_for_another_task_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small_data(tmp_path / "data", "lm")
-    assert run(tmp_path, "translation") == 2
-    assert "holds synthetic-lm" in capsys.readouterr().err
-    arguments = ["--quick", "--corpus", "synthetic-lm", "--out", str(tmp_path)]
+@ONCE
+def test_text_for_another_task_is_refused(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(out, "lm") == 2
+    assert "holds synthetic-translation" in capsys.readouterr().err
+    arguments = ["--quick", "--corpus", "synthetic-lm", "--out", str(out / "new")]
     assert cli.main(["demo", *arguments]) == 2
     assert "is for language_model, expected one for translation" in capsys.readouterr().err
 

@@ -9,7 +9,6 @@ import torch
 
 from lightconv.demo import page
 from lightconv.demo.page import dynamic_kernels, learned_kernels
-from lightconv.demo.plan import PLANS
 from lightconv.models import (
     DynamicConvConfig,
     LanguageModel,
@@ -136,12 +135,16 @@ def results(**changes: Any) -> dict[str, Any]:
     dynamic = {"layer": NASTY, "left": 1, "weights": [[[0.25, 0.75], [0.5, 0.5]]]}
     learned = {"layer": "encoder 1", "left": 1, "weights": [[0.2, 0.7, 0.1]]}
     return {
-        "key": "key",
         "data": {
             **{"corpus": f"synthetic-{NASTY}", "lead": 24},
             **{"examples": {"train": 3}, "scored": 2},
         },
-        "training": {"parameters": 10, "tokens": 7, "seconds": 61.0, "log": []},
+        "training": {
+            **{"layers": "2 + 2", "dim": 8, "parameters": 10},
+            **{"steps": 5, "tokens": 7, "seconds": 61.0, "log": []},
+        },
+        **{"task": "translation", "metric": "BLEU"},
+        "headline": [("this model", 12.3456), ("copying the source", 1.0)],
         "scores": {"model": [score], "copy": [{**score, "value": 1.0}]},
         "examples": [{"source": NASTY, "output": NASTY, "reference": "word " * 100}],
         "growth": [{"length": 64, "tokens": 64, "microseconds": times, "bytes": None}],
@@ -152,7 +155,7 @@ def results(**changes: Any) -> dict[str, Any]:
 
 
 def show(**changes: Any) -> str:
-    return page.make_page("translation", PLANS["translation"], results(**changes))
+    return page.make_page(results(**changes))
 
 
 def test_texts_are_escaped() -> None:
@@ -164,7 +167,7 @@ def test_texts_are_escaped() -> None:
 
 def test_figures_of_the_page() -> None:
     text = show()
-    assert "<b>12.3</b><span>BLEU: the model<" in text and "<b>4x</b>" in text
+    assert "<b>12.3</b><span>BLEU: this model<" in text and "<b>4x</b>" in text
     assert "<b>1.0</b><span>BLEU: copying the source<" in text
     assert "1 min 1 s" in text and "the first 24 words are read. The text is invented." in text
     assert "word …" in text and text.count("word ") < 70  # a long text is cut

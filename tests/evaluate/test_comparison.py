@@ -1,16 +1,21 @@
 """Baselines by hand: copies, the nearest of a few sentences, counts of words."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lightconv.data.text import Example
+from lightconv.data.vocabulary import EOS
 from lightconv.evaluate import comparison
 from lightconv.evaluate.comparison import (
+    bigram_baseline,
     copy_baseline,
     find_nearest,
+    kneser_ney,
+    lead_baseline,
     nearest_baseline,
     unigram_baseline,
 )
@@ -68,3 +73,47 @@ def test_unigrams(tmp_path: Path) -> None:
     for most, counted in ((None, expected), (1, expected[:3])):
         found = unigram_baseline(Examples(prepared, "test", most))
         assert found == pytest.approx(sum(map(math.log, counted)))
+
+
+def test_bigrams_with_kneser_ney_smoothing() -> None:
+    """Against the formulas, id by id; the probabilities after each id sum to one."""
+    known, vocab = [2, 4, 5, 4, 5, 2, 4, 6, 2, 5, 4, 2], 8
+    pairs = list(pairwise(known))
+    once, twice = (sum(pairs.count(pair) == n for pair in set(pairs)) for n in (1, 2))
+    discount = once / (once + 2 * twice)
+
+    def continuation(right: int) -> float:
+        kinds = set(pairs)
+        before = len({a for a, b in kinds if b == right})
+        different = len({b for _, b in kinds})
+        return (max(before - discount, 0) + discount * different / vocab) / len(kinds)
+
+    def probability(left: int, right: int) -> float:
+        times = sum(a == left for a, _ in pairs)
+        if not times:
+            return continuation(right)
+        followers = len({b for a, b in pairs if a == left})
+        seen = max(pairs.count((left, right)) - discount, 0)
+        return (seen + discount * followers * continuation(right)) / times
+
+    for left in (2, 4, 5, 6, 7):
+        each = [kneser_ney(np.array(known), np.array([left, n]), vocab) for n in range(vocab)]
+        assert np.exp(each) == pytest.approx([probability(left, n) for n in range(vocab)])
+        assert np.exp(each).sum() == pytest.approx(1.0)
+
+
+def test_bigrams_of_a_preparation(tmp_path: Path) -> None:
+    prepared = make(tmp_path, [("a a b",), ("a",)], [("a b",), ("b",)])
+    a, b = (prepared.pipeline.vocabularies()[0].tokens.index(word) for word in "ab")
+    known = np.array([EOS, a, a, b, EOS, a, EOS])
+    for most, asked in ((None, [EOS, a, b, EOS, b, EOS]), (1, [EOS, a, b, EOS])):
+        found = bigram_baseline(Examples(prepared, "test", most))
+        assert found == pytest.approx(kneser_ney(known, np.array(asked), 6))
+
+
+def test_first_words(tmp_path: Path) -> None:
+    """As many as a summary has on average, three here, but one sentence."""
+    pairs = [("One two. Three", "a b c"), ("one two three four", "a b c"), ("one", "a b c d")]
+    prepared = make(tmp_path, pairs, side={"tokenize": "none"})
+    found = lead_baseline(Examples(prepared, "test")).plain
+    assert found == ["One two.", "one two three", "one"]

@@ -57,6 +57,9 @@ def test_a_measurement_is_kept_and_a_damaged_one_repeated(tmp_path: Path) -> Non
     probe.cache_clear()
     assert probe((64, 64), 1).default > 0
     assert path.read_text().endswith("}")
+    # A measurement with another number of threads is added.
+    assert probe((64, 64), 2).default > 0
+    assert path.read_text().count("threads") == 2
 
 
 def test_the_chosen_library_is_exact_in_every_product() -> None:

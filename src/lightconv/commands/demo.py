@@ -3,53 +3,66 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lightconv.commands.fit import show_choice, show_result, show_stop
 from lightconv.commands.parser import Parser
-from lightconv.console import Display, print_groups
+from lightconv.console import Display, print_groups, read_duration
 from lightconv.corpora import find_entry
-from lightconv.demo.plan import METRICS, PLANS, SOURCES, headline, quick
 
-if TYPE_CHECKING:
-    from lightconv.demo.run import Demo
-
-STAGES = ("text", "training", "scores on held-out text", "the operator against attention", "report")
-USES = {"translation": "interactive", "lm": "generate", "summary": "summarize"}
+TASKS = ("translation", "lm", "summary")
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         "demo",
-        "Fetches real text, trains a small model for a few minutes, measures it and writes an HTML "
-        "page that needs no network. Stopped or killed, the same command resumes.",
+        "Fetches real text, fits a small model to it in a few minutes, measures it and writes an "
+        "HTML page that needs no network. Stopped or killed, the same command resumes.",
         "lightconv demo",
         "lightconv demo --task summary",
         "lightconv demo --corpus debian-en-fr --out runs/french",
     )
-    parser.add(f"--task {'|'.join(PLANS)}", "default: translation", default="translation")
+    parser.add(f"--task {'|'.join(TASKS)}", "default: translation", default="translation")
     parser.add("--out DIR", "folder of everything; default: runs/demo-TASK")
+    parser.add("--time TIME", "for the model: 90s, 10m, 2h (default: 5m)", default="5m")
     parser.add("--corpus NAME", "other text of `lightconv prepare --list`, fetched or invented")
     parser.add("--quick", "everything in seconds; the model learns nothing")
     options = parser.parse(argv)
-    task, plan = options.task, PLANS[options.task]
+    task, seconds = options.task, read_duration(options.time)
     out = options.out or Path("runs") / f"demo-{task}"
     if options.corpus is not None:
         find_entry(options.corpus)
+    _check_packages(task)
 
     # Imports numpy and more: mistakes above are answered at once.
-    from lightconv.demo.run import Demo
+    from lightconv.demo.run import DEMO_TASKS, Demo
+    from lightconv.fitting.run import run_fit
 
-    _check_packages(task)
-    out.mkdir(parents=True, exist_ok=True)
-    demo = Demo(task, quick(plan) if options.quick else plan, out, options.corpus)
-    print(f"lightconv demo: {plan.about}; everything is kept in {out}")
-    _begin(1)
+    demo = Demo(task, out, seconds, options.corpus, quick=options.quick)
+    print(f"lightconv demo: {DEMO_TASKS[task].about}; everything is kept in {out}", flush=True)
     with Display(idle="preparing") as display:
-        demo.prepare(display)
-    code = 0 if demo.done else _run(demo)
-    if not code:
-        _summarize(demo)
-    return code
+        texts = demo.find_text(display)
+    fitting = demo.open_fit(show_choice)
+    if code := run_fit(fitting, texts):
+        show_stop(fitting)
+        return code
+    if not demo.done:
+        print("\nthe operator against attention", flush=True)
+        with Display(idle="working") as display:
+            demo.measure(display)
+            display.show("drawing (the first time, matplotlib lists the machine's fonts)")
+            demo.write_page()
+    show_result(fitting)
+    print()
+    times = [(row["length"], row["microseconds"]) for row in demo.results["growth"]]
+    names = list(dict.fromkeys(name for _, row in times for name in row))
+    header = ["us per token, of", *names]
+    rows = [
+        [f"{length:,} tokens", *(f"{row[name]:,.2f}" if name in row else "-" for name in names)]
+        for length, row in times
+    ]
+    print_groups({"": rows}, header, names)
+    print(f"\nthe page:   {demo.report} (open it in a browser; it needs no network)", flush=True)
+    return 0
 
 
 def _check_packages(task: str) -> None:
@@ -60,55 +73,3 @@ def _check_packages(task: str) -> None:
                 f"the demo of {task} needs the package {package}, expected it to be installed. "
                 f"Install it with pip install 'lightconv[{extra}]'"
             )
-
-
-def _run(demo: "Demo") -> int:
-    """Trains, measures and writes the page; an exit code."""
-    if _begin(2, done=demo.trained):
-        print(
-            f"  {demo.plan.steps:,} updates of about {demo.plan.tokens:,} tokens: some "
-            f"{demo.plan.minutes:g} minutes on two cores. Ctrl-C saves; the same command resumes\n"
-            "  loading torch",
-            flush=True,
-        )
-        if code := demo.train():
-            return code
-    if _begin(3, done="scores" in demo.results):
-        demo.measure_model()
-    with Display(idle="working") as display:
-        if _begin(4, done="growth" in demo.results):
-            demo.measure_operator(display)
-        _begin(5)
-        display.show("drawing (the first time, matplotlib lists the machine's fonts)")
-        demo.write_page()
-    return 0
-
-
-def _begin(stage: int, *, done: bool = False) -> bool:
-    """Prints the head of a stage; True if there is work to do."""
-    print(f"\n{stage}/{len(STAGES)} {STAGES[stage - 1]}", flush=True)
-    if done:
-        print("  done before")
-    return not done
-
-
-def _summarize(demo: "Demo") -> None:
-    task, results = demo.task, demo.results
-    print()
-    for example in results["examples"]:
-        print(f"{SOURCES[task]:<10} {example['source']}")
-        print(f"{'model':<10} {example['output']}")
-        print(f"{'reference':<10} {example['reference']}\n")
-    scores = [[who, f"{value:.1f}"] for who, value in headline(task, results)]
-    print_groups({"": scores}, ("on the test set", METRICS[task]), (METRICS[task],))
-    print()
-    times = [(row["length"], row["microseconds"]) for row in results["growth"]]
-    names = list(dict.fromkeys(name for _, row in times for name in row))
-    header = ["tokens", *(f"{name}, us/token" for name in names)]
-    rows = [
-        [f"{length:,}", *(f"{row[name]:,.2f}" if name in row else "-" for name in names)]
-        for length, row in times
-    ]
-    print_groups({"": rows}, header, header)
-    print(f"\nthe model:  lightconv {USES[task]} {demo.run}")
-    print(f"the report: {demo.report} (open it in a browser; it needs no network)", flush=True)

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, read_duration, show_duration, tell
@@ -12,6 +12,8 @@ from lightconv.data.config import TaskKind
 if TYPE_CHECKING:
     from lightconv.fitting.run import Decision, Fit
 
+# Paths in a command are not broken.
+WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 USES = {"translation": "interactive", "language_model": "generate", "summarization": "summarize"}
 
 
@@ -71,8 +73,7 @@ def main(argv: Sequence[str]) -> int:
     )
     fitting.about["files"] = own.name
     if code := run_fit(fitting, own):
-        can = f"{options.out} can be used as it is" if options.out.exists() else "no model yet"
-        tell(f"stopped after {show_duration(fitting.spent)}: {can}; the same command resumes")
+        show_stop(fitting)
         return code
     show_result(fitting)
     return 0
@@ -81,6 +82,11 @@ def main(argv: Sequence[str]) -> int:
 def show_choice(choice: "Decision") -> None:
     """A line for the choice, and one for its reason."""
     print(f"{choice.what:<11} {choice.value}\n{'':11} {choice.reason}", flush=True)
+
+
+def show_stop(fitting: "Fit") -> None:
+    can = f"{fitting.out} can be used as it is" if fitting.out.exists() else "no model yet"
+    tell(f"stopped after {show_duration(fitting.spent)}: {can}; the same command resumes")
 
 
 def show_result(fitting: "Fit") -> None:
@@ -96,7 +102,11 @@ def show_result(fitting: "Fit") -> None:
     scores = [[who, f"{value:.1f}"] for who, value in score_rows(state)]
     metric = TASKS[kind][3]
     print_groups({"": scores}, (f"on {state['scored']:,} held-out texts", metric), (metric,))
-    print(f"\nthe model:  {fitting.out} ({show_duration(fitting.spent)} in all)")
-    print(f"use it:     lightconv {USES[kind]} {fitting.out}")
-    print(f"repeat it:  lightconv train {fitting.out / 'recipe.toml'} --data {fitting.data}")
-    print(f"improve it: the same command with more --time; else remove {fitting.work}")
+    repeat = f"lightconv train {fitting.out / 'recipe.toml'} --data {fitting.data} --out runs/again"
+    rows = {
+        "the model": f"{fitting.out} ({show_duration(fitting.spent)} in all)",
+        "use it": f"lightconv {USES[kind]} {fitting.out}",
+        "repeat it": " \\\n".join(textwrap.wrap(repeat, 64, subsequent_indent=" " * 16, **WHOLE)),
+        "improve it": "the same command with more --time",
+    }
+    print("", *(f"{name:<11} {text}" for name, text in rows.items()), sep="\n")

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from lightconv import __version__, ops
-from lightconv.demo.plan import METRICS, SOURCES, DemoPlan, headline
 from lightconv.mixers import NORMALIZATIONS, DynamicConv, LightConv
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.library import POOL
@@ -219,7 +218,7 @@ def _svg(draw: Callable[["Figure"], None], size: tuple[float, float]) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
+def make_page(facts: Mapping[str, Any]) -> str:
     """The page; texts in it are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -231,14 +230,9 @@ def make_page(task: str, plan: DemoPlan, results: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("report.html.j2").render(
-        **results,
-        task=task,
-        plan=plan,
-        metric=METRICS[task],
-        source=SOURCES[task],
-        headline=headline(task, results),
-        learning_plot=draw_learning(results["training"]["log"]),
-        growth_plot=draw_growth(results["growth"]),
+        **facts,
+        learning_plot=draw_learning(facts["training"]["log"]),
+        growth_plot=draw_growth(facts["growth"]),
         version=__version__,
         paper=PAPER,
     )

@@ -1,11 +1,11 @@
 """A model on one split beside other systems: baselines, another model, a file of outputs.
 
-Baselines need no model: copy the source, the target of the nearest training source, unigrams. A
-trained model must beat them.
+Baselines need no model: the source or its first words, the target of the nearest training source,
+unigrams, bigrams. A trained model must beat them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lightconv.config import override
 from lightconv.console import Display
+from lightconv.data.config import TaskKind
 from lightconv.data.prepared import Prepared
 from lightconv.data.store import PAIR
 from lightconv.data.text import read_lines
@@ -41,6 +42,8 @@ MODEL = "model"
 FLOAT = "float32"
 # Training examples that are searched; more would take hours in a large corpus.
 MOST_EXAMPLES = 200_000
+# Training tokens whose bigrams are counted, which need some 50 bytes each.
+MOST_TOKENS = 20_000_000
 # Tokens in more than this share of the examples are ignored in the search for the nearest.
 COMMON = 0.1
 
@@ -89,6 +92,19 @@ def find_nearest(known: Iterable[Iterable[int]], asked: Iterable[Iterable[int]])
     return [nearest(set(ids)) for ids in asked]
 
 
+def lead_baseline(examples: Examples) -> Forms:
+    """First sentence of every source, cut to the average words of a validation summary."""
+    prepared = examples.prepared
+    known = prepared.references("valid")
+    count = max(1, round(sum(len(text.split()) for text in known) / max(1, len(known))))
+    found = []
+    for text in islice(prepared.texts(examples.name, PAIR[0]), examples.count):
+        words = text.split()[:count]
+        ends = [place for place, word in enumerate(words, 1) if word.endswith((".", "!", "?"))]
+        found.append(" ".join(words[: ends[0]] if ends else words))
+    return of_texts(prepared, found, tokenized=prepared.tokenized)
+
+
 def unigram_baseline(examples: Examples) -> float:
     """Log-probability of the texts by the frequencies of training.
 
@@ -102,7 +118,45 @@ def unigram_baseline(examples: Examples) -> float:
     return float(sum(logs[ids].sum() + logs[EOS] for ids in examples.sources()))
 
 
-BASELINES = {"copy": copy_baseline, "nearest": nearest_baseline}
+def bigram_baseline(examples: Examples) -> float:
+    """Log-probability of the texts by bigrams of training with Kneser-Ney smoothing."""
+    train = Examples(examples.prepared, "train").store
+    column = train.column(train.sides[-1])
+    rows = np.arange(max(1, int(np.searchsorted(np.cumsum(column.lengths()), MOST_TOKENS))))
+    tokens, sizes = column.take(rows[: len(train)])
+    asked = np.concatenate([[EOS], *([*ids, EOS] for ids in examples.sources())])
+    known = np.insert(tokens.astype(np.int64), np.cumsum([0, *sizes]), EOS)
+    return kneser_ney(known, asked.astype(np.int64), examples.prepared.vocab_sizes[-1])
+
+
+def kneser_ney(known: NDArray[np.int64], asked: NDArray[np.int64], vocab: int) -> float:
+    """Log-probability of all ids of `asked` [M] but the first, each after the one before.
+
+    Interpolated Kneser-Ney bigrams of `known` [N]: a discounted count, and below it the number of
+    different ids that an id follows, discounted towards the uniform distribution.
+    """
+    kinds, counts = np.unique(known[:-1] * vocab + known[1:], return_counts=True)
+    once, twice = (counts == 1).sum(), (counts == 2).sum()
+    discount = once / max(once + 2 * twice, 1)
+    first, second = np.divmod(kinds, vocab)
+    times = np.bincount(first, weights=counts, minlength=vocab)
+    followers, before = (np.bincount(ids, minlength=vocab) for ids in (first, second))
+    lower = np.maximum(before - discount, 0.0) + discount * np.count_nonzero(before) / vocab
+    lower /= len(kinds)
+    left, right = asked[:-1], asked[1:]
+    pairs = left * vocab + right
+    places = np.minimum(np.searchsorted(kinds, pairs), len(kinds) - 1)
+    seen = np.where(kinds[places] == pairs, np.maximum(counts[places] - discount, 0.0), 0.0)
+    weight = discount * followers[left] * lower[right]
+    each = np.where(times[left] > 0, (seen + weight) / np.maximum(times[left], 1), lower[right])
+    return float(np.log(each).sum())
+
+
+BASELINES: dict[TaskKind, dict[str, Callable[[Examples], Forms]]] = {
+    "translation": {"copy": copy_baseline, "nearest": nearest_baseline},
+    "summarization": {"lead": lead_baseline, "nearest": nearest_baseline},
+}
+TEXT_BASELINES = {"unigram": unigram_baseline, "bigram": bigram_baseline}
 
 
 @dataclass
@@ -178,8 +232,8 @@ class Evaluation:
         examples = self.examples
         with Display() as display:
             report = Report({MODEL: [examples.evaluate_texts(model, self._shown(display, MODEL))]})
-        if self.baselines:
-            report.scores["unigram"] = [examples.perplexity(unigram_baseline(examples))]
+        for name, make in TEXT_BASELINES.items() if self.baselines else ():
+            report.scores[name] = [examples.perplexity(make(examples))]
         return report
 
     def _run_pairs(self, models: Sequence[Seq2Seq], device: torch.device | str) -> Report:
@@ -190,9 +244,8 @@ class Evaluation:
 
         report.outputs, forms, scores = self._search(MODEL, models, self.decode, self.text)
         report.texts, report.scores[MODEL] = forms.plain, scores
-        if self.baselines:
-            for name, make in BASELINES.items():
-                add(name, make(self.examples), {"floor": name})
+        for name, make in BASELINES[self.prepared.task.kind].items() if self.baselines else ():
+            add(name, make(self.examples), {"floor": name})
         if self.compare:
             exact = replace(self.text, quantize="none")
             report.exact, other, scores = self._search(FLOAT, models, self.decode, exact)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightconv.config import override, read, to_dict, to_toml
 from lightconv.console import Display, read_duration, show_duration, tell
-from lightconv.data import Corpus, Prepared
+from lightconv.data import Prepared
 from lightconv.data.config import TaskKind
 from lightconv.data.prepare import prepare
 from lightconv.data.prepared import is_prepared
@@ -36,7 +36,7 @@ from lightconv.fitting.plan import (
     make_training,
     set_steps,
 )
-from lightconv.fitting.texts import Given, Own, read_own
+from lightconv.fitting.texts import LEAD, Given, Own, read_own
 from lightconv.models.folder import CARD_FILE, ModelFolder
 from lightconv.processes import EXIT_STOPPED
 from lightconv.recipe import Recipe, count_parameters
@@ -97,10 +97,11 @@ class _Pause(Stop):
 class Fit:
     """A model folder that is being fitted to text.
 
-    seconds   all time that the model may take, that of earlier calls included
-    size      a name of SIZES; None: chosen
-    settings  changes of the recipe, as for --set; train.max_steps replaces the time
-    about     facts for the card: name, licence, files
+    seconds     all time that the model may take, that of earlier calls included
+    size        a name of SIZES; None: chosen
+    settings    changes of the recipe, as for --set; train.max_steps replaces the time
+    about       facts for the card: name, licence, files
+    most_lines  lines of validation and test text that are decoded, at most
     """
 
     def __init__(
@@ -113,10 +114,12 @@ class Fit:
         about: Mapping[str, str] | None = None,
         device: str = "auto",
         report: Callable[[Decision], None] = lambda choice: None,
+        most_lines: int = MOST_LINES,
     ) -> None:
         self._began = time.monotonic()
         self.out, self.seconds, self.size, self.settings = out, seconds, size, settings
         self.about, self._device, self._report = dict(about or {}), device, report
+        self._most_lines = most_lines
         self.work = out.with_name(f"{out.name}.fit")
         self.data, self.run_path = self.work / "data", self.work / "run"
         if out.exists() and not self.work.exists():
@@ -152,17 +155,17 @@ class Fit:
 
     # --- Stages
 
-    def prepare(
-        self, digests: Mapping[str, str], make: Callable[[], Corpus], display: Display
-    ) -> None:
-        """Opens the prepared text, and makes it first if it is missing."""
+    def prepare(self, texts: Own | None, display: Display) -> None:
+        """Opens the prepared text, and makes it first if it is missing; None: it is there."""
         self.work.mkdir(parents=True, exist_ok=True)
         if is_prepared(self.data):
             self.prepared = Prepared.open(self.data)
-            if dict(digests) != self.prepared.origin.inputs:
+            if texts is not None and texts.digests != self.prepared.origin.inputs:
                 raise ValueError(f"{self.out} was begun with other text. Choose another --out")
         else:
-            self.prepared = prepare(make(), self.data, display=display)
+            assert texts is not None
+            corpus = texts.corpus(display.note, seconds=self.seconds)
+            self.prepared = prepare(corpus, self.data, display=display)
         counts, sizes = self.prepared.counts(), {*self.prepared.vocab_sizes}
         kind = self.prepared.task.kind
         held = f"{counts['valid']:,} for validation, {counts.get('test', 0):,} for the test"
@@ -171,6 +174,10 @@ class Fit:
         vocab = " and ".join(f"{size:,}" for size in sizes)
         amount = f"{counts['tokens']:,} tokens of training text: more text, more subwords"
         self._report(Decision("vocabulary", f"{vocab} subwords", amount))
+        if kind == "summarization":
+            lead = f"{self.prepared.pipeline.config.sides[0].truncate} words"
+            amount = f"the first of a text: {LEAD} times those of a summary, more with more time"
+            self._report(Decision("read", lead, amount))
 
     @cached_property
     def device(self) -> "torch.device":
@@ -443,9 +450,9 @@ class Fit:
         """Lines that can be decoded in a share of the time left."""
         each = max(self.state.get("line_seconds", 0.02), 1e-5)
         if self._fixed:
-            return MOST_LINES
+            return self._most_lines
         lines = int(share * (self.seconds - self.spent - 2.0) / 2 / each)
-        return min(max(lines, FEWEST_LINES), MOST_LINES)
+        return min(max(lines, FEWEST_LINES), self._most_lines)
 
     def _answer(self, model: "TextModel", *, pairs: bool) -> list[dict[str, str]]:
         """Answers of the model to texts of the test set."""
@@ -517,12 +524,11 @@ def fit(
     return load(out, fitting.device)
 
 
-def run_fit(fitting: Fit, texts: Own | Corpus) -> int:
-    """All stages that are not done; 0, or the exit code of a stop."""
+def run_fit(fitting: Fit, texts: Own | None) -> int:
+    """All stages that are not done; 0, or the exit code of a stop. No texts: they are prepared."""
     done = fitting.state.get("fitted", 0.0) >= 0.95 * fitting.seconds
     with Display(idle="preparing") as display:
-        corpus = lambda: texts if isinstance(texts, Corpus) else texts.corpus(display.note)
-        fitting.prepare(texts.digests, corpus, display)
+        fitting.prepare(texts, display)
     if done:
         return 0
     try:

@@ -42,26 +42,34 @@ HELD_OUT, MOST_HELD_OUT = 1000, 0.1
 FEWEST = 50
 # Lines of a text that are in one split together.
 BLOCK = 50
+# Words of a text over those of its summary that are read in ten minutes, and words at most.
+LEAD, MOST_LEAD = 4, 400
 
 
 @dataclass
 class Own:
     """Examples of one's own by split, before anything is cleaned.
 
-    languages  as far as the names of files or columns tell them
+    languages    as far as the names of files or columns tell them
+    name         of the files, for people
+    corpus_name  of CORPORA if it is one
     """
 
     kind: TaskKind
     splits: dict[str, list[Example]]
     languages: tuple[str | None, ...] = (None, None)
     name: str = "texts"
+    corpus_name: str = "own"
 
     @property
     def digests(self) -> dict[str, str]:
         return {split: digest_examples(found) for split, found in self.splits.items()}
 
-    def corpus(self, progress: Any, *, lead: int | None = None) -> Corpus:
-        """The cleaned corpus; what is not given is split off the training text."""
+    def corpus(self, progress: Any, *, seconds: float = 600.0) -> Corpus:
+        """The cleaned corpus; what is not given is split off the training text.
+
+        seconds  time for all, which says how much of a text is read for its summary
+        """
         given = {split: clean(self.kind, found) for split, found in self.splits.items()}
         dropped = sum((found[1] for found in given.values()), Counter[str]())
         splits = {split: examples for split, (examples, _) in given.items()}
@@ -79,12 +87,12 @@ class Own:
         source, target = self.languages if pair else (self.languages[0],) * 2
         sides = [SideConfig(lang=lang or UNKNOWN) for lang in (source, target)][: 1 + pair]
         if self.kind == "summarization":
-            sides[0] = replace(sides[0], truncate=lead or 400)
+            sides[0] = replace(sides[0], truncate=choose_lead(splits["train"], seconds))
         readers: dict[str, Reader] = {split: partial(iter, splits[split]) for split in SPLITS}
         return Corpus(
             task=TaskConfig(
                 kind=self.kind,
-                corpus="own",
+                corpus=self.corpus_name,
                 source_lang=source if pair else None,
                 target_lang=target,
                 metric=METRICS[self.kind],
@@ -373,6 +381,12 @@ def choose_vocab(examples: Sequence[Example]) -> int:
     """Subwords for the amount of text: more of them are learned well from more text only."""
     words = count_words(examples)
     return next((size for most, size in VOCABULARIES if words < most), 16_000)
+
+
+def choose_lead(examples: Sequence[Example], seconds: float) -> int:
+    """Words of a text that are read: on more of it, a model learns too late to attend to it."""
+    words = count_words(example[1:] for example in examples) / len(examples)
+    return round(min(MOST_LEAD, max(20.0, LEAD * words * max(1.0, seconds / 600))))
 
 
 VOCABULARIES = ((30_000, 1000), (300_000, 2000), (5_000_000, 4000), (50_000_000, 8000))

@@ -53,7 +53,7 @@ def probe(shape: tuple[int, int] = SHAPE, threads: int = 0) -> ProductSpeeds:
     threads = threads or torch.get_num_threads()
     key = f"{processor_name()}, torch {torch.__version__}, {threads} threads, {list(shape)}"
     known: dict[str, list[float]] = {}
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, LookupError):
         path = files.cache_folder() / CACHE_FILE
         known = json.loads(path.read_bytes())
         return ProductSpeeds(*map(float, known[key]))
