@@ -1,6 +1,8 @@
-"""Decodes lines with the files of `lightconv export MODEL --onnx FOLDER`; PyTorch is not needed.
+"""Lines decoded with the files of `lightconv export MODEL --onnx FOLDER`.
 
     echo 'A fast text editor.' | python examples/onnx_decode.py FOLDER
+
+PyTorch is not needed.
 """
 
 import argparse
