@@ -10,24 +10,24 @@ CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 710,
     ("config",): 480,
-    ("ops",): 3510,
+    ("ops",): 3800,
     ("mixers",): 1350,
     ("models",): 1490,
     ("compat",): 170,
     ("data",): 2700,
-    ("corpora",): 2240,
-    ("train",): 3385,
+    ("corpora",): 2590,
+    ("train",): 3405,
     ("decode",): 3410,
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2410,
+    ("commands",): 2450,
     ("demo",): 460,
-    ("fitting",): 1180,
+    ("fitting",): 1295,
     ("serve", "ray"): 1551,
     ("selftest",): 350,
 }
-MOST_LINES = 30_300
+MOST_LINES = 30_920
 MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

@@ -35,6 +35,7 @@ _TRAIN = TrainConfig(
     max_tokens=2048,
     schedule=CosineConfig(peak=1e-3, warmup=500, period=2500),
     label_smoothing=0.1,
+    precision="auto",
     validate_every=500,
     save_every=500,
     keep_last=3,
@@ -125,8 +126,7 @@ def _all() -> Iterator[tuple[str, Recipe]]:
                 sources = _ENCODER_GLU
             about = f"{NAMES[mixer]}, {count_layers(model)}{_UNREPORTED.get(name, '')}"
             yield name, _recipe(about, TASKS[task], model, sources)
-    every = [(table, row) for table in TABLES.values() for row in table.rows]
-    own = [(table, row, row.model) for table, row in every if row.model is not None]
+    own = [(t, row, row.model) for t in TABLES.values() for row in t.rows if row.model is not None]
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
     greedy = replace(full.decode, beam=1)
     for table, row, model in own:
