@@ -20,7 +20,7 @@ CEILINGS = {
     ("decode",): 3410,
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
-    ("interop",): 860,
+    ("interop",): 1045,
     ("commands",): 2450,
     ("demo",): 460,
     ("fitting",): 1295,

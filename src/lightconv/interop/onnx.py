@@ -5,6 +5,7 @@ Extra `onnx`: onnx and onnxscript write the files, onnxruntime runs them.
 
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lightconv.models.layers import DecoderState, SourceState
 from lightconv.models.lm import LanguageModelState
 from lightconv.models.seq2seq import Seq2SeqState
 
+V = Any  # a value of a graph of ONNX
 ENCODER_FILE, STEP_FILE = "encoder.onnx", "step.onnx"
 FLOAT, DOUBLE, TO_THE_END = 1, 11, 2**62  # ONNX's numbers
 
@@ -33,48 +35,32 @@ def translations() -> dict[Any, Any]:
     >>> torch.onnx.export(layer, (x,), "layer.onnx", dynamo=True, custom_translation_table=table)
     """
     try:
-        from onnxscript import opset18
+        op: Any = import_module("onnxscript").opset18
     except ImportError as error:
         raise ModuleNotFoundError("ONNX needs onnxscript: pip install 'lightconv[onnx]'") from error
-    op: Any = opset18
 
-    def wide(x: Any) -> int:
+    def wide(x: V) -> int:
         return DOUBLE if int(x.dtype) == DOUBLE else FLOAT
 
     def dynamicconv(
-        x: Any,
-        weight: Any,
-        left: int,
-        softmax: bool,
-        cu_seqlens: Any = None,
-        dropconnect: float = 0.0,
-        seed: Any = None,
-    ) -> Any:
-        """ops/reference.py, a tap at a time: x [B, T, D], weight [B, T, H, K] or [1, 1, H, K]."""
-        refuse(cu_seqlens, dropconnect)
+        x: V, weight: V, left: int, softmax: bool, ends: V = None, p: float = 0.0, seed: V = None
+    ) -> V:
+        """ops/reference.py, a tap at a time: x [B, T, D], weight [B, T, H, K]."""
+        refuse(ends, p)
         H, K = weight.shape[2:]
         padded = op.Reshape(pad(x, left, K), [0, 0, H, x.shape[2] // H])
         weight = op.Cast(weight, to=wide(x))
         weight = op.Softmax(weight, axis=-1) if softmax else weight
-        terms = [
-            op.Mul(
-                op.Slice(weight, [j], [j + 1], [3]),
-                op.Slice(padded, [j], [j - K + 1 or TO_THE_END], [1]),
-            )
-            for j in range(K)
-        ]
-        return op.CastLike(op.Reshape(op.Sum(*terms), [0, 0, x.shape[2]]), x)
+        out = None
+        for j in range(K):
+            tap = op.Slice(weight, [j], [j + 1], [3])
+            term = op.Mul(tap, op.Slice(padded, [j], [j - K + 1 or TO_THE_END], [1]))
+            out = term if out is None else op.Add(out, term)
+        return op.CastLike(op.Reshape(out, [0, 0, x.shape[2]]), x)
 
-    def lightconv(
-        x: Any,
-        weight: Any,
-        left: int,
-        cu_seqlens: Any = None,
-        dropconnect: float = 0.0,
-        seed: Any = None,
-    ) -> Any:
+    def lightconv(x: V, weight: V, left: int, ends: V = None, p: float = 0.0, seed: V = None) -> V:
         """x [B, T, D], weight [H, K]: Conv with a group for every channel."""
-        refuse(cu_seqlens, dropconnect)
+        refuse(ends, p)
         (H, K), D = weight.shape, x.shape[2]
         each = op.Unsqueeze(op.Cast(weight, to=wide(x)), [1])
         each = op.Reshape(op.Expand(each, [H, D // H, K]), [D, 1, K])
@@ -82,32 +68,27 @@ def translations() -> dict[Any, Any]:
         out = op.Conv(channels, each, group=D, kernel_shape=[K])
         return op.CastLike(op.Transpose(out, perm=[0, 2, 1]), x)
 
-    def residual(
-        x: Any, inner: Any, weight: Any, bias: Any, eps: float, dropout: float, seed: Any = None
-    ) -> Any:
+    def residual(x: V, inner: V, weight: V, bias: V, eps: float, p: float, seed: V = None) -> V:
         """ops/residual.py without dropout; its second and third result serve gradients alone."""
-        refuse(None, dropout)
+        refuse(None, p)
         out = inner if x is None else op.Add(x, inner)
         out = out if weight is None else op.LayerNormalization(out, weight, bias, epsilon=eps)
         return out, out, out
 
-    def roll(x: Any, shifts: Sequence[Any], dims: Sequence[int]) -> Any:
+    def roll(x: V, shifts: Sequence[V], dims: Sequence[int]) -> V:
         """torch's own translation takes no shift that is a variable, as of a ring buffer."""
         for shift, dim in zip(shifts, dims, strict=True):
             places = op.Range(0, x.shape[dim], 1)
             x = op.Gather(x, op.Mod(op.Sub(places, shift), [x.shape[dim]]), axis=dim)
         return x
 
-    def pad(x: Any, left: int, K: int) -> Any:
+    def pad(x: V, left: int, K: int) -> V:
         # Less than 0 takes away.
         return op.Pad(op.Cast(x, to=wide(x)), [0, left, 0, 0, K - 1 - left, 0])
 
-    def refuse(cu_seqlens: Any, dropout: float) -> None:
-        if cu_seqlens is not None or dropout:
-            raise NotImplementedError(
-                "ONNX has no packed sequences and no dropout of this library: export a model in "
-                "eval() mode, of padded batches"
-            )
+    def refuse(ends: V, p: float) -> None:
+        if ends is not None or p:
+            raise NotImplementedError("ONNX has no cu_seqlens and no dropout: export after eval()")
 
     functions = {"dynamicconv": dynamicconv, "lightconv": lightconv, "residual": residual}
     table = {getattr(torch.ops.lightconv, name).default: f for name, f in functions.items()}
