@@ -11,7 +11,7 @@ CEILINGS = {
     ("console", "files", "processes", "device"): 710,
     ("config",): 480,
     ("ops",): 3800,
-    ("mixers",): 1350,
+    ("mixers",): 1300,
     ("models",): 1490,
     ("compat",): 170,
     ("data",): 2700,
@@ -27,7 +27,7 @@ CEILINGS = {
     ("serve", "ray"): 1549,
     ("selftest",): 350,
 }
-MOST_LINES = 30_920
+MOST_LINES = 31_090
 MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
