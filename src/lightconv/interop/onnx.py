@@ -71,9 +71,9 @@ def translations() -> dict[Any, Any]:
     def residual(x: V, inner: V, weight: V, bias: V, eps: float, p: float, seed: V = None) -> V:
         """ops/residual.py without dropout; its second and third result serve gradients alone."""
         refuse(None, p)
-        out = inner if x is None else op.Add(x, inner)
-        out = out if weight is None else op.LayerNormalization(out, weight, bias, epsilon=eps)
-        return out, out, out
+        total = op.Add(x, inner)
+        out, *_ = op.LayerNormalization(total, weight, bias, epsilon=eps)
+        return out, total, op.Identity(total)
 
     def roll(x: V, shifts: Sequence[V], dims: Sequence[int]) -> V:
         """torch's own translation takes no shift that is a variable, as of a ring buffer."""
