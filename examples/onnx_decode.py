@@ -22,7 +22,7 @@ def decode(folder: Path, text: str, most: int) -> str:
     pipeline = Pipeline.load(folder)
     step = onnxruntime.InferenceSession(str(folder / "step.onnx"))
     past = {
-        each.name: np.zeros([{"batch": 1, "max_len": most}.get(d, d) for d in each.shape], "f4")
+        each.name: np.zeros([1, *(most if isinstance(d, str) else d for d in each.shape[1:])], "f4")
         for each in step.get_inputs()
         if each.name.startswith("past_")
     }

@@ -4,6 +4,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+from tests.harness.mutants import ROOT, mutants
+
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
@@ -21,14 +23,14 @@ CEILINGS = {
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
     ("interop",): 1045,
-    ("commands",): 2450,
+    ("commands",): 2460,
     ("demo",): 460,
     ("fitting",): 1295,
-    ("serve", "ray"): 1549,
+    ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_090
-MOST_FILES = 155
+MOST_LINES = 31_040
+MOST_FILES = 153
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
@@ -72,3 +74,14 @@ def test_no_docstring_is_a_riddle() -> None:
                     name = getattr(node, "name", "module")
                     wrong.append(f"{path.relative_to(SOURCE)}: {name}")
     assert not wrong
+
+
+def test_the_list_of_faults_is_up_to_date() -> None:
+    """40 can be made, and one in each package; `make mutants` runs the tests against them."""
+    good: Counter[str] = Counter()
+    for mutant in mutants():
+        assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests), mutant
+        if (path := ROOT / mutant.file).exists() and path.read_text().count(mutant.old) == 1:
+            good[path.relative_to(SOURCE).parts[0]] += 1
+    assert good.total() >= 40
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= good.keys()

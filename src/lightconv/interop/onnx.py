@@ -138,7 +138,7 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
     """
     model: Any = folder.load()
     layers = model.decoder if folder.pairs else model.layers
-    batch, tokens = {0: "batch"}, torch.full((3, 4), SPECIALS)
+    batch, tokens = {0: Dim("batch")}, torch.full((3, 4), SPECIALS)
     options: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": False}
     options["custom_translation_table"] = translations()
     with new_folder(Path(target)) as made, torch.enable_grad():  # steps then return new states
@@ -147,7 +147,7 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
             encoder = Encoder(model)
             source = [each.detach() for each in encoder(tokens)]
         given = ["padding", *(f"source_{i}" for i in range(len(source) - 1))][: len(source)]
-        lengths = {**batch, 1: "source_length"}
+        lengths = {**batch, 1: Dim("source_length")}
         if source:
             torch.onnx.export(
                 encoder,
@@ -158,7 +158,8 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
                 dynamic_shapes=(lengths,),
                 **options,
             )
-        states = [[layer.mixer.start(3, most).tensors for layer in layers] for most in (7, 9)]
+        most = Dim("max_len")
+        states = [[layer.mixer.start(3, n).tensors for layer in layers] for n in (7, 9)]
         past, longer = (list(chain.from_iterable(each)) for each in states)
         torch.onnx.export(
             Step(model, list(map(len, states[0]))),
@@ -167,10 +168,10 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
             input_names=["tokens", "position", *(f"past_{i}" for i in range(len(past))), *given],
             output_names=["scores", *(f"new_{i}" for i in range(len(past)))],
             dynamic_shapes=(
-                {**batch, 1: "length"},
+                {**batch, 1: Dim("length")},
                 Dim.DYNAMIC,
                 [
-                    batch if a.shape == b.shape else {**batch, 1: "max_len"}
+                    batch if a.shape == b.shape else {**batch, 1: most}
                     for a, b in zip(past, longer, strict=True)
                 ],
                 [lengths for _ in source],
