@@ -88,8 +88,8 @@ def test_its_step(example: Example) -> None:
             past = noise(batch, position, DIM, dtype=f32, seed=2)
             return mixer.step(past, mixer.start(batch, 50))[1]
 
-    state, free = begin(3, 5), {0: "batch"}
-    shapes = ({**free, 1: "time"}, Dim.DYNAMIC, [free for _ in state.tensors])
+    state, free = begin(3, 5), {0: Dim("batch")}
+    shapes = ({**free, 1: Dim("time")}, Dim.DYNAMIC, [free for _ in state.tensors])
     inputs = (noise(3, 4, DIM, dtype=f32), 5, list(state.tensors))
     run = export(Step(mixer), inputs, shapes)
     for B, n, position in ((1, 1, 0), (2, 1, 17), (4, 9, 3), (2, 3, 29)):
