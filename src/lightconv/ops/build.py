@@ -37,14 +37,14 @@ class BuildError(RuntimeError):
     """The kernels could not be compiled."""
 
 
-def instruction_sets(machine: str = "") -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Name -> (bytes of a vector, compiler flags), weakest first; of this machine if "".
+def instruction_sets() -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Name -> (bytes of a vector, compiler flags), weakest first.
 
     The order is the order of linking: of functions that several objects hold, the linker keeps the
     first, which then runs on every machine.
     """
     sets: dict[str, tuple[int, tuple[str, ...]]] = {"base": (16, ())}
-    if (machine or platform.machine()) in _X86:
+    if platform.machine() in _X86:
         sets["avx2"] = (32, ("-mavx2", "-mfma", "-mf16c"))
         sets["avx512"] = (64, ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"))
     return sets
@@ -72,10 +72,10 @@ def compiler() -> list[str]:
     raise BuildError(f"{what} was not found; install one (Debian, Ubuntu: apt install g++)")
 
 
-def kernel_commands(command: list[str], folder: str, machine: str = "") -> dict[str, list[str]]:
+def kernel_commands(command: list[str], folder: str) -> dict[str, list[str]]:
     """Object file -> the command that compiles it with the compiler and flags of `command`."""
     commands = {}
-    for name, (vector_bytes, flags) in instruction_sets(machine).items():
+    for name, (vector_bytes, flags) in instruction_sets().items():
         defines = [f"-DLIGHTCONV_ISA={name}", f"-DVEC_BYTES={vector_bytes}"]
         for part in ("kernels", "engine"):
             source = f"{SOURCES}/{part}.cpp"
