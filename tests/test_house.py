@@ -13,6 +13,7 @@ CEILINGS = {
     ("ops",): 3510,
     ("mixers",): 1350,
     ("models",): 1480,
+    ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2240,

@@ -9,7 +9,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"compat", "demo", "selftest", "serve"},
+    {"auto", "compat", "demo", "selftest", "serve"},
     {"fitting"},
     {"paper"},
     {"recipe"},

@@ -27,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")
     parser.add("--out FOLDER", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
+    parser.add_format()
     options = parser.parse(argv)
     for name in ("dict", "codes"):
         if (given := len(getattr(options, name))) > 2:
