@@ -12,23 +12,23 @@ CEILINGS = {
     ("config",): 480,
     ("ops",): 3510,
     ("mixers",): 1350,
-    ("models",): 1480,
+    ("models",): 1490,
     ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
-    ("corpora",): 2240,
-    ("train",): 3335,
+    ("corpora",): 2590,
+    ("train",): 3385,
     ("decode",): 3410,
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2410,
+    ("commands",): 2450,
     ("demo",): 460,
-    ("fitting",): 1180,
-    ("serve",): 1570,
+    ("fitting",): 1295,
+    ("serve", "ray"): 1551,
     ("selftest",): 350,
 }
-MOST_LINES = 30_300
+MOST_LINES = 30_600
 MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

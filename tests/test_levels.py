@@ -9,7 +9,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"auto", "compat", "demo", "selftest", "serve"},
+    {"auto", "compat", "demo", "ray", "selftest", "serve"},
     {"fitting"},
     {"paper"},
     {"recipe"},

@@ -22,6 +22,7 @@ COMMANDS = {
     "prepare": ("prepare:main", "prepare a corpus or your own text for training"),
     "verify-data": ("prepare:verify_data", "compare prepared data with the published figures"),
     "train": ("train:main", "train a recipe, or resume a run"),
+    "distill": ("distill:main", "train a small model on the outputs of a large one"),
     "average": ("runs:average", "average checkpoints of a run into a model"),
     "plot": ("runs:plot", "draw the curves of runs"),
     "translate": ("translate:translate", "translate text, line by line"),

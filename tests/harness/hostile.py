@@ -44,10 +44,13 @@ from lightconv.models import (
     AverageConfig,
     ConvConfig,
     DynamicConvConfig,
+    HyenaConfig,
     LanguageModelConfig,
     LightConvConfig,
+    LowRankConvConfig,
     ModelConfig,
     Seq2SeqConfig,
+    ShortConvConfig,
 )
 from lightconv.models.folder import CONFIG_FILE, WEIGHTS_FILE, ModelFolder, build, build_empty
 from lightconv.models.tensors import DTYPES, parameters, write_tensors
@@ -78,6 +81,11 @@ LAYERS = (
     AverageConfig(ffn_dim=12),
     AttentionConfig(heads=4, window=3),
 )
+GATED = (
+    ShortConvConfig(dilation=2),
+    LowRankConvConfig(rank=2, dilation=3),
+    HyenaConfig(kernel=9, heads=2),
+)
 BANDS = AdaptiveConfig(cutoffs=(6, 12), factor=2)
 SIDE = SideConfig(lang="en", tokenize="moses", normalize="moses")
 SUBWORDS = {
@@ -104,20 +112,23 @@ def write_good(folder: Path) -> None:
         ("pair-import", "bpe", None, torch.float32),
         ("text-words", "words", BANDS, torch.float32),
         ("text-bytes", "bytes", None, torch.float32),
+        ("pair-gated", "bpe", None, torch.float32),
+        ("text-gated", "bytes", None, torch.float32),
     ):
         pair = name.startswith("pair")
+        layers = GATED if name.endswith("gated") else LAYERS
         pipeline = learn_pipeline(kind, 2 if pair else 1)
         sizes = pipeline.vocabularies().sizes()
         config: ModelConfig = LanguageModelConfig(
-            dim=8, ffn_dim=12, layers=LAYERS, vocab=sizes[0], adaptive=adaptive
+            dim=8, ffn_dim=12, layers=layers, vocab=sizes[0], adaptive=adaptive
         )
         if pair:
             config = Seq2SeqConfig(
                 dim=8,
                 ffn_dim=12,
                 source_heads=2,
-                encoder=LAYERS,
-                decoder=LAYERS,
+                encoder=layers,
+                decoder=layers,
                 source_vocab=sizes[0],
                 target_vocab=sizes[1],
                 adaptive=adaptive,
@@ -261,6 +272,9 @@ LARGE: dict[str, dict[str, Any]] = {
     "lightconv": {"heads": 1, "kernel": 4096, "normalize": "none"},
     "dynamicconv": {"heads": 1, "kernel": 4096, "glu": True},
     "average": {"ffn_dim": 10**5},
+    "shortconv": {"kernel": 16, "dilation": 4096},
+    "lowrankconv": {"kernel": 4096, "dilation": 16},
+    "hyena": {"kernel": 4096, "heads": 1, "short": 4096},
 }
 
 

@@ -7,7 +7,16 @@ from typing import get_args
 import pytest
 
 from lightconv.mixers import MIXERS
-from lightconv.models import AdaptiveConfig, DynamicConvConfig, MixerConfig, Seq2SeqConfig
+from lightconv.models import (
+    AdaptiveConfig,
+    AttentionConfig,
+    AverageConfig,
+    DynamicConvConfig,
+    HyenaConfig,
+    MixerConfig,
+    Seq2SeqConfig,
+    ShortConvConfig,
+)
 from lightconv.models.layers import PlainLayer
 
 from .examples import pair_config
@@ -71,6 +80,19 @@ def model(**changes: object) -> Seq2SeqConfig:
 def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model(**changes)
+
+
+def test_memory_of_a_step_is_bounded() -> None:
+    assert ShortConvConfig(kernel=16, dilation=4096).held == 1 << 16
+    with pytest.raises(ValueError, match="kernel and dilation reach 69632 positions, at most"):
+        ShortConvConfig(kernel=17, dilation=4096)
+    layers = (
+        AttentionConfig(heads=2),
+        AttentionConfig(heads=2, window=5),
+        AverageConfig(ffn_dim=4),
+    )
+    assert [each.held for each in layers] == [0, 5, 1]
+    assert HyenaConfig(kernel=10, short=4).held == 22
 
 
 def test_configs_are_values() -> None:

@@ -6,9 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.serving import Serving
 
 import lightconv
 
@@ -24,25 +22,11 @@ MODELS = [GOLDEN / "end" / "pairs", GOLDEN / "end" / "text", GOLDEN / "models" /
 LINES = (GOLDEN / "texts" / "train.en").read_text().splitlines()
 
 
-class Running:
-    """A server on a free port, with what it printed in a file."""
+class Running(Serving):
+    """A server of the golden models, asked one request at a time."""
 
     def __init__(self, folder: Path, *options: str, models: list[Path] = MODELS) -> None:
-        self.log = folder / "log"
-        command = [sys.executable, "-m", "lightconv", "serve", *map(str, models)]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", "0", *options],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-        end = time.monotonic() + 120
-        while not (found := re.search(r"serving on http://[^:]+:(\d+)", self.log.read_text())):
-            assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
-            time.sleep(0.05)
-        self.port = int(found[1])
+        super().__init__(folder, *map(str, models), *options)
 
     def post(self, path: str, fields: dict[str, Any], **headers: str) -> tuple[int, Any]:
         body = json.dumps(fields).encode()
@@ -60,27 +44,6 @@ class Running:
         status, found = self.post("/translate", {"q": q, "source": "en", "target": "eo", **more})
         assert status == 200, found
         return found["translatedText"]
-
-    def workers(self) -> list[int]:
-        """Processes that decode: those of the fork server."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                pid, rest = int(path.parent.name), path.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(rest[3]) == self.process.pid and pid != self.process.pid:
-                found.append((pid, int(rest[1])))
-        servers = {pid for pid, parent in found if parent == self.process.pid}
-        return sorted(pid for pid, parent in found if parent in servers)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            self.process.wait(30)
-        finally:
-            self.process.kill()
 
 
 def _open(request: urllib.request.Request) -> tuple[int, Any]:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from lightconv.train import (
     PreparedData,
     RunMetric,
     Trainer,
+    distributed,
     run,
 )
 from lightconv.train.distributed import Replicas, join
@@ -196,19 +197,39 @@ def overflow() -> dict[str, Any]:
         }
 
 
-def out_of_memory(folder: str, *, limit: int | None) -> dict[str, Any]:
-    """Rank 1 has no memory for batches of more than `limit` sentences."""
-    with joined() as group:
+def out_of_memory(folder: str, *, limit: int | None, late: bool = False) -> dict[str, Any]:
+    """Rank 1 has no memory for batches of more than `limit` sentences.
+
+    late  it runs out near the end of the backward pass, when other gradients are being summed
+    """
+    sent: list[int] = []
+    with joined() as group, ExitStack() as patches:
         torch.manual_seed(0)
+        patches.callback(setattr, distributed, "PIECE", distributed.PIECE)
+        distributed.PIECE = 1000
         model = build(small_config())
-        real = model.features
+        real, sentences = model.features, 0
+
+        def fail() -> None:
+            if limit is not None and group.rank == 1 and sentences > limit:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
         def features(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            if limit is not None and group.rank == 1 and len(source) > limit:
-                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            nonlocal sentences
+            sentences = len(source)
+            if not late:
+                fail()
             return real(source, target)
 
+        def backward(gradient: torch.Tensor) -> None:
+            assert isinstance(group, Replicas)
+            sent.append(0 if group._sums is None else len(group._sums.under_way))
+            fail()
+
         model.features = features
+        if late:
+            first = next(p for p in model.encoder.parameters() if p.dim() > 1)
+            first.register_hook(backward)
         trainer = Trainer(model, train_config(), group=group)
         data = make_batches(16)
         for step in range(4):
@@ -216,7 +237,8 @@ def out_of_memory(folder: str, *, limit: int | None) -> dict[str, Any]:
         own = trainer.largest
         trainer.agree_on_size()
         leave(folder, model, group)
-        return {"own": own, "agreed": trainer.largest, "digest": digest(model)}
+        found = {"own": own, "agreed": trainer.largest, "digest": digest(model)}
+        return {**found, "sent": sent}
 
 
 class Asked(Stop):

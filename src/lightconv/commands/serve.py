@@ -63,17 +63,17 @@ def main(argv: Sequence[str]) -> int:
     folders = {each.name: str(Path(each.folder).resolve()) for each in models}
 
     async def serve() -> None:
-        pool = Team(folders, workers, most=arguments.queue, options=options)
+        team = Team(folders, workers, most=arguments.queue, options=options)
         app = App(
             models,
-            pool,
+            team,
             key=key,
             hosts=LOOPBACK if local else None,
             origins=arguments.allow_origin,
             log=not arguments.quiet,
         )
         try:
-            await pool.start()
+            await team.start()
             host, port = sock.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
             for each in models:
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
             tell(f"serving on http://{host}:{port} with {workers} workers; Ctrl-C ends")
             await Server(app).serve(sockets=[sock])
         finally:
-            pool.close()
+            team.close()
 
     asyncio.run(serve())
     return 0

@@ -14,7 +14,10 @@ Progress = Callable[[str], None]
 
 _MIRROR = "apt with a package mirror (any Debian or Ubuntu machine; no root)"
 _NOTHING = "nothing"
-_LANGUAGES = {"de": "German", "fr": "French", "it": "Italian", "da": "Danish", "zh": "Chinese"}
+_LANGUAGES = {
+    **{"de": "German", "fr": "French", "it": "Italian", "es": "Spanish"},
+    **{"da": "Danish", "zh": "Chinese"},
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,18 @@ CORPORA: dict[str, CorpusEntry] = {
         )
         for code in ("de", "fr", "zh")
     },
+    **{
+        f"debian-docs-en-{code}": CorpusEntry(
+            f"Debian's and GNOME's manuals, English to {_LANGUAGES[code]}",
+            "documents:books",
+            _MIRROR,
+        )
+        for code in ("de", "fr", "it", "es")
+    },
+    "manpages-en-de": CorpusEntry("man pages, English to German", "documents:manuals", _MIRROR),
+    "debian-all-en-de": CorpusEntry(
+        "all of the English-German texts above, as sentences", "documents:everything", _MIRROR
+    ),
     # --- Invented texts, the same everywhere
     **{
         f"synthetic-{name}": CorpusEntry(about, "synthetic:generated", _NOTHING)

@@ -20,6 +20,8 @@ from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, Sid
 from lightconv.data.text import Corpus, Example
 from lightconv.files import digest
 
+# Pairs of texts, and the files they are read from.
+Aligned = tuple[Iterator[Item], list[Path]]
 # Share of the stems in validation and in test: one to two thousand lines each.
 _HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
 
@@ -132,12 +134,15 @@ def fetched_corpus(
 
 
 def translation(name: str, cache: Path, progress: Progress) -> Corpus:
-    language = name[-2:]
+    items, files = descriptions(name[-2:], cache, progress)
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, _HELD_OUT[name[-2:]], files)
+
+
+def descriptions(language: str, cache: Path, progress: Progress) -> Aligned:
     files = fetch_indices(cache, ["en", language], progress)
     english = {found.digest: found for found in read_descriptions(files["en"], "en")}
     items = _aligned(english, read_descriptions(files[language], language))
-    task = translation_task(name, "sacrebleu")
-    return fetched_corpus(task, items, _HELD_OUT[language], files["en"] + files[language])
+    return items, files["en"] + files[language]
 
 
 def english(name: str, cache: Path, progress: Progress) -> Corpus:
@@ -222,12 +227,15 @@ _HAN = re.compile(r"[\u3400-\u9fff]")
 
 
 def help_pages(name: str, cache: Path, progress: Progress) -> Corpus:
-    language = name[-2:]
+    items, files = office_help(name[-2:], cache, progress)
+    held_out = 0.08 if name.endswith("zh") else 0.06
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, files)
+
+
+def office_help(language: str, cache: Path, progress: Progress) -> Aligned:
     packages = [f"libreoffice-help-{_PACKAGES[code]}" for code in ("en", language)]
     english, other = fetch_packages(cache, packages, progress).values()
-    items = _aligned_pages(english, other, language)
-    held_out = 0.08 if language == "zh" else 0.06
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, [english, other])
+    return _aligned_pages(english, other, language), [english, other]
 
 
 def _aligned_pages(english: Path, other: Path, language: str) -> Iterator[Item]:

@@ -159,9 +159,8 @@ def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> 
         found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
         *_, layers = model.stacks.values()
         length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
-        # Positions of the past: keys and values, or the input of a kernel.
-        spans = (getattr(each, "kernel", 0) or getattr(each, "window", 1) for each in layers)
-        held = beam * model.dim * 2 * sum(span or length for span in spans)
+        # Keys and values, or the input of a kernel.
+        held = beam * model.dim * 2 * sum(each.held or length for each in layers)
         if (len(layers) + 4) * length > STEPS or beam**2 * length > SORTED or held > HELD:
             raise ValueError(
                 f"decode: beam={beam} and {length:g} tokens for a text of {SOURCE} take minutes or "

@@ -17,6 +17,7 @@ Normalize = Literal[
 # Far above any model: numbers of a stranger's file become shapes and memory.
 REACHES = ("kernel", "window", "short", "dilation")
 WIDEST, DEEPEST, MOST_WORDS, MOST_BANDS, LONGEST_KERNEL = 1 << 20, 1000, 1 << 31, 16, 1 << 12
+FARTHEST = 1 << 16  # reach of a kernel and its dilation
 
 
 class _Checked:
@@ -27,6 +28,14 @@ class _Checked:
         for names, most in ((("heads", "ffn_dim", "rank"), WIDEST), (REACHES, LONGEST_KERNEL)):
             check_counts(self, *(name for name in present if name in names), most=most)
         check_shares(self, *(name for name in present if name in ("dropout", "dropconnect")))
+        if self.held > FARTHEST:
+            raise ValueError(f"kernel and dilation reach {self.held} positions, at most {FARTHEST}")
+
+    @property
+    def held(self) -> int:
+        """Positions of the past that a step needs; 0 means all of them. Hyena keeps three more."""
+        has = {"kernel": 0, "dilation": 1, "short": 0, "window": 1} | vars(self)
+        return (has["kernel"] * has["dilation"] + 3 * has["short"]) or has["window"] or 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,6 +207,8 @@ def convolve(
     else:
         if state is not None:
             x = torch.cat([state.to(x.dtype), x], dim=1)
+        if not torch.compiler.is_compiling():
+            d = max(1, min(d, x.shape[1]))  # farther taps are outside all the same
         extra = -x.shape[1] % d
         x = F.pad(x, (0, 0, 0, extra))
         if weight.dim() == 4:

@@ -1,7 +1,8 @@
 """The server: `lightconv serve`.
 
-pool      worker processes that decode, and the queue in front of them
-texts     long texts and HTML in pieces, words and their alignment
+pool      worker processes, and the queue in front of them
+worker    the process that decodes: running batches, words and kernels
+texts     long texts and HTML in pieces; the language of a text
 api       checked requests and their descriptions (/openapi.json)
 app       routes, limits, metrics
 front     the HTTP server: limits of connections, draining

@@ -1,7 +1,7 @@
 """Requests of the server: fields with their bounds, checked here and told by /openapi.json."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from lightconv import __version__
@@ -13,131 +13,104 @@ MOST_CHARACTERS = 20_000  # of a text
 MOST_TOKENS = 1024  # of a completion
 MOST_EXPLAINED = 1000  # characters of a text whose words or kernels are shown
 _TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-    "null": type(None),
+    **{"string": str, "integer": int, "number": (int, float), "boolean": bool},
+    **{"array": list, "object": dict, "null": type(None)},
 }
 
 
-def _text(**more: Any) -> Schema:
-    return {"type": "string", "maxLength": MOST_CHARACTERS, **more}
+def _array(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
 
 
-def _number(kind: str, least: float, most: float, **more: Any) -> Schema:
-    return {"type": kind, "minimum": least, "maximum": most, **more}
+def _number(kind: str, least: float, most: float) -> Schema:
+    return {"type": kind, "minimum": least, "maximum": most}
 
 
-def _or_list(one: Schema) -> Schema:
-    return {"anyOf": [one, {"type": "array", "items": one, "maxItems": MOST_TEXTS}]}
+def _object(needed: str = "", **fields: Schema) -> Schema:
+    return {"type": "object", "required": needed.split(), "properties": fields}
 
 
-def _object(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
-    return {"type": "object", "required": list(required), "properties": fields}
-
-
-_KEY = {"type": "string", "description": "the key, if the server asks for one"}
-_TEXTS = _or_list(_text())
-_ANSWERS = _or_list({"type": "string"})
-_LANGUAGE = {"type": "string"}
-_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_STRING: Schema = {"type": "string"}
+_FLAG: Schema = {"type": "boolean"}
+_TEXT = {"type": "string", "maxLength": MOST_CHARACTERS}
+_SHORT = {"type": "string", "maxLength": MOST_EXPLAINED}
+_STOP = {"type": "string", "minLength": 1, "maxLength": 100}
+_TEXTS = {"anyOf": [_TEXT, _array(_TEXT, maxItems=MOST_TEXTS)]}
+_ANSWERS = {"anyOf": [_STRING, _array(_STRING)]}
+_OBJECTS = _array({"type": "object"})
+_LANGUAGES = {"source": _STRING, "target": _STRING}
+_KEY = {"api_key": {"type": "string", "description": "the key, if the server asks for one"}}
 # Errors of the two families.
-PLAIN_ERROR = _object(("error",), error={"type": "string"})
-OPENAI_ERROR = _object(
-    ("error",), error=_object(("message", "type"), message=_LANGUAGE, type=_LANGUAGE)
-)
+PLAIN_ERROR = _object("error", error=_STRING)
+OPENAI_ERROR = _object("error", error=_object("message type", message=_STRING, type=_STRING))
 
-# path -> (method, what it does, request, response)
-ROUTES: dict[str, tuple[str, str, Schema | None, Schema]] = {
-    "/translate": (
-        "post",
+
+class Path(NamedTuple):
+    """A path, for documents and checks; `takes` is None if it is read by GET."""
+
+    about: str
+    takes: Schema | None
+    gives: Schema
+
+
+PATHS = {
+    "/translate": Path(
         "Translates a text or a list of them.",
         _object(
-            ("q", "source", "target"),
-            q=_TEXTS,
-            source=_LANGUAGE,
-            target=_LANGUAGE,
+            "q source target",
+            **{"q": _TEXTS, **_LANGUAGES, **_KEY},
             format={"type": "string", "enum": ["text", "html"]},
             alternatives=_number("integer", 0, 9),
-            api_key=_KEY,
         ),
-        _object(("translatedText",), translatedText=_ANSWERS),
+        _object("translatedText", translatedText=_ANSWERS),
     ),
-    "/detect": (
-        "post",
+    "/detect": Path(
         "Guesses the language of a text, among those the models read.",
-        _object(("q",), q=_text(), api_key=_KEY),
-        {"type": "array", "items": _object(confidence={"type": "number"}, language=_LANGUAGE)},
+        _object("q", q=_TEXT, **_KEY),
+        _array(_object(confidence={"type": "number"}, language=_STRING)),
     ),
-    "/languages": (
-        "get",
+    "/languages": Path(
         "Languages, each with those it is translated into.",
         None,
-        {"type": "array", "items": _object(code=_LANGUAGE, name=_LANGUAGE)},
+        _array(_object(code=_STRING, name=_STRING, targets=_array(_STRING))),
     ),
-    "/summarize": (
-        "post",
+    "/summarize": Path(
         "Summarises a text or a list of them.",
-        _object(("q",), q=_TEXTS, model=_LANGUAGE, api_key=_KEY),
-        _object(("summary",), summary=_ANSWERS),
+        _object("q", q=_TEXTS, model=_STRING, **_KEY),
+        _object("summary", summary=_ANSWERS),
     ),
-    "/words": (
-        "post",
+    "/words": Path(
         "A translation word by word: what each came from, and the log-probability of each.",
-        _object(
-            ("q", "source", "target"),
-            q=_text(maxLength=MOST_EXPLAINED),
-            source=_LANGUAGE,
-            target=_LANGUAGE,
-            api_key=_KEY,
-        ),
-        _object(("pieces",), pieces={"type": "array", "items": {"type": "object"}}),
+        _object("q source target", q=_SHORT, **_LANGUAGES, **_KEY),
+        _object("pieces", pieces=_OBJECTS),
     ),
-    "/kernels": (
-        "post",
+    "/kernels": Path(
         "Kernels that each DynamicConv layer of a model makes for a text.",
-        _object(("q", "model"), q=_text(maxLength=MOST_EXPLAINED), model=_LANGUAGE, api_key=_KEY),
-        _object(("tokens", "layers"), layers={"type": "array", "items": {"type": "object"}}),
+        _object("q model", q=_SHORT, model=_STRING, **_KEY),
+        _object("tokens layers", tokens=_array(_STRING), layers=_OBJECTS),
     ),
-    "/v1/completions": (
-        "post",
+    "/v1/completions": Path(
         "Continues a prompt, or each of a list, as OpenAI's API does.",
         _object(
-            ("model", "prompt"),
-            model=_LANGUAGE,
+            "model prompt",
+            model=_STRING,
             prompt=_TEXTS,
             max_tokens=_number("integer", 1, MOST_TOKENS),
             temperature=_number("number", 0, 2),
             top_p=_number("number", 0.01, 1),
             n=_number("integer", 1, 8),
-            stream={"type": "boolean"},
-            stream_options=_object(include_usage={"type": "boolean"}),
-            stop={
-                "anyOf": [
-                    _text(minLength=1),
-                    {"type": "array", "items": _text(minLength=1), "maxItems": 4},
-                    {"type": "null"},
-                ]
-            },
+            stream=_FLAG,
+            stream_options=_object(include_usage=_FLAG),
+            stop={"anyOf": [_STOP, _array(_STOP, maxItems=4), {"type": "null"}]},
             seed=_number("integer", 0, 2**31),
-            echo={"type": "boolean"},
-            user={"type": "string"},
+            echo=_FLAG,
+            user=_STRING,
         ),
-        _object(
-            ("id", "object", "choices"), choices={"type": "array", "items": {"type": "object"}}
-        ),
+        _object("id object choices", choices=_OBJECTS),
     ),
-    "/v1/models": (
-        "get",
-        "The models by name.",
-        None,
-        _object(("data",), data={"type": "array", "items": {"type": "object"}}),
-    ),
-    "/health": ("get", "Whether the server answers.", None, _object(("status",))),
-    "/frontend/settings": ("get", "Limits, for user interfaces.", None, {"type": "object"}),
+    "/v1/models": Path("The models by name.", None, _object("data", data=_OBJECTS)),
+    "/health": Path("Tells that the server answers.", None, _object("status")),
+    "/frontend/settings": Path("Limits, for user interfaces.", None, _object("charLimit")),
 }
 
 
@@ -162,93 +135,78 @@ def parse_body(body: bytes, kind: str) -> dict[str, Any]:
 
 def check(value: Any, schema: Schema, name: str = "the body") -> Any:
     """The value, with numbers of a form converted; ValueError names the field."""
-    if "anyOf" in schema:
-        kinds = [each for each in schema["anyOf"] if _fits(value, each)]
-        if not kinds:
-            names = " or ".join(each["type"] for each in schema["anyOf"])
-            raise ValueError(f"{name} is a {type(value).__name__}, expected {names}")
-        return check(value, kinds[0], name)
-    kind = schema["type"]
-    if isinstance(value, str) and kind in ("integer", "number"):
+    kinds = schema.get("anyOf", [schema])
+    if kinds[0]["type"] in ("integer", "number") and isinstance(value, str | float):
         try:
-            value = int(value) if kind == "integer" else float(value)
+            number = float(value)
         except ValueError:
-            raise ValueError(f"{name} is {value[:40]!r}, expected a number") from None
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not _fits(value, schema):
-        raise ValueError(f"{name} is a {type(value).__name__}, expected {kind}")
-    if kind == "string":
-        _check_text(value, schema, name)
-    elif kind in ("integer", "number"):
-        least, most = schema.get("minimum", value), schema.get("maximum", value)
-        if not least <= value <= most:
-            raise ValueError(f"{name} is {value:g}, expected {least:g} to {most:g}")
-    elif kind == "array":
-        if len(value) > schema.get("maxItems", len(value)):
-            raise ValueError(
-                f"{name} has {len(value)} items, expected at most {schema['maxItems']}"
-            )
-        return [check(each, schema["items"], f"{name}[{i}]") for i, each in enumerate(value)]
-    elif kind == "object":
-        for each in schema.get("required", ()):
+            raise ValueError(f"{name} is {str(value)[:40]!r}, expected a number") from None
+        value = int(number) if number.is_integer() else number
+    for each in kinds:
+        if isinstance(value, _TYPES[each["type"]]) and (
+            each["type"] == "boolean" or not isinstance(value, bool)
+        ):
+            return _check_bounds(value, each, name)
+    names = " or ".join(each["type"] for each in kinds)
+    raise ValueError(f"{name} is a {type(value).__name__}, expected {names}")
+
+
+def _check_bounds(value: Any, schema: Schema, name: str) -> Any:
+    if isinstance(value, dict):
+        for each in schema["required"]:
             if each not in value:
                 raise ValueError(f"{each} is missing")
-        known = schema.get("properties", {})
+        known = schema["properties"]
         return {
             key: check(each, known[key], key) if key in known else each
             for key, each in value.items()
         }
+    if isinstance(value, str):
+        if value not in schema.get("enum", (value,)):
+            raise ValueError(f"{name} is {value[:40]!a}, expected {' or '.join(schema['enum'])}")
+        size, what, bounds = len(value), f"has {len(value)} characters", ("minLength", "maxLength")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                place = f"half a character at {error.start}"
+                raise ValueError(f"{name} has {place}, expected UTF-8") from None
+    elif isinstance(value, list):
+        size, what, bounds = len(value), f"has {len(value)} items", ("minItems", "maxItems")
+    elif isinstance(value, bool) or value is None:
+        return value
+    else:
+        size, what, bounds = value, f"is {value:g}", ("minimum", "maximum")
+    least, most = schema.get(bounds[0], 0), schema.get(bounds[1], size)
+    if not least <= size <= most:
+        raise ValueError(f"{name} {what}, expected {least:g} to {most:g}")
+    if isinstance(value, list):
+        return [check(each, schema["items"], f"{name}[{i}]") for i, each in enumerate(value)]
     return value
-
-
-def _check_text(value: str, schema: Schema, name: str) -> None:
-    if "enum" in schema and value not in schema["enum"]:
-        raise ValueError(f"{name} is {value[:40]!a}, expected {' or '.join(schema['enum'])}")
-    least, most = schema.get("minLength", 0), schema.get("maxLength", len(value))
-    if not least <= len(value) <= most:
-        raise ValueError(f"{name} has {len(value)} characters, expected {least} to {most}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} has half a character at {error.start}, expected UTF-8") from None
-
-
-def _fits(value: Any, schema: Schema) -> bool:
-    kind = _TYPES[schema["type"]]
-    is_flag = isinstance(value, bool) and schema["type"] != "boolean"
-    return isinstance(value, kind) and not is_flag
 
 
 def describe(pairs: list[tuple[str, str]], models: dict[str, list[str]]) -> Schema:
     """The OpenAPI document. pairs: languages of /translate; models: names by path."""
+
+    def answer(text: str, schema: Schema) -> Schema:
+        return {"description": text, "content": {"application/json": {"schema": schema}}}
+
     paths: Schema = {}
-    for path, (method, about, request, response) in ROUTES.items():
-        error = OPENAI_ERROR if path.startswith("/v1/") else PLAIN_ERROR
-        answers = {"200": ("an answer", response)}
-        if request is not None:
-            answers |= dict.fromkeys(("400", "401", "403", "413", "429", "500", "503"), ("", error))
-        paths[path] = {
-            method: {
-                "summary": about,
-                "operationId": path.strip("/").replace("/", "_"),
-                "responses": {
-                    code: {
-                        "description": text or "an error",
-                        "content": {"application/json": {"schema": schema}},
-                    }
-                    for code, (text, schema) in answers.items()
-                },
-            }
-        }
-        if request is not None:
-            fields = dict(request["properties"])
-            if "source" in fields:
-                for name, each in zip(("source", "target"), zip(*pairs, strict=True), strict=False):
-                    fields[name] = {"type": "string", "enum": sorted(set(each))}
+    for path, (about, takes, gives) in PATHS.items():
+        told: Schema = {"summary": about, "operationId": path.strip("/").replace("/", "_")}
+        answers = {"200": answer("an answer", gives)}
+        if takes is not None:
+            error = answer("an error", OPENAI_ERROR if path.startswith("/v1/") else PLAIN_ERROR)
+            answers |= dict.fromkeys(("400", "401", "403", "413", "429", "500", "503"), error)
+            fields = dict(takes["properties"])
+            if "source" in fields and pairs:
+                for name, codes in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+                    fields[name] = {"type": "string", "enum": sorted(set(codes))}
             if path in models:
                 fields["model"] = {"type": "string", "enum": models[path]}
-            body = {"application/json": {"schema": {**request, "properties": fields}}}
-            paths[path][method]["requestBody"] = {"required": True, "content": body}
+            schema = {**takes, "properties": fields}
+            body = {"required": True, "content": {"application/json": {"schema": schema}}}
+            told |= {"requestBody": body}
+        paths[path] = {"get" if takes is None else "post": told | {"responses": answers}}
     info = {"title": "lightconv", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}

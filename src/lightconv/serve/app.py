@@ -5,36 +5,32 @@ import hmac
 import json
 import sys
 import time
+import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from lightconv.config import read_plain
 from lightconv.data.pipeline import PIPELINE_FILE
 from lightconv.models.folder import ModelFolder
-from lightconv.serve.api import MOST_CHARACTERS, ROUTES, check, describe, parse_body
+from lightconv.serve.api import MOST_CHARACTERS, PATHS, check, describe, parse_body
 from lightconv.serve.pool import FullError, Order, Team, Ticket
-from lightconv.serve.texts import Piece, join, split_html, split_text
+from lightconv.serve.texts import Piece, guess, join, split_html, split_text
 
 MOST_BYTES = 1 << 20  # of a body
 MOST_DROPPED = 16 << 20  # of a body that is read only to be refused
 SECONDS = 30.0  # of a request
-NAMES = {
-    **{"ar": "Arabic", "bg": "Bulgarian", "cs": "Czech", "da": "Danish", "de": "German"},
-    **{"el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish", "et": "Estonian"},
-    **{"fi": "Finnish", "fr": "French", "he": "Hebrew", "hi": "Hindi", "hu": "Hungarian"},
-    **{"id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian"},
-    **{"lv": "Latvian", "nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese"},
-    **{"ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian", "sv": "Swedish"},
-    **{"tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese"},
-}
+_NAMES = """ar Arabic bg Bulgarian cs Czech da Danish de German el Greek en English eo Esperanto
+es Spanish et Estonian fi Finnish fr French he Hebrew hi Hindi hu Hungarian id Indonesian it Italian
+ja Japanese ko Korean lt Lithuanian lv Latvian nl Dutch no Norwegian pl Polish pt Portuguese
+ro Romanian ru Russian sk Slovak sl Slovenian sv Swedish tr Turkish uk Ukrainian vi Vietnamese
+zh Chinese"""
+NAMES = dict(zip(_NAMES.split()[::2], _NAMES.split()[1::2], strict=True))
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # The page needs nothing from elsewhere, and nobody may put it into a frame.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -79,10 +75,7 @@ class RefusedError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
-
-
-Handler = Callable[[Request, dict[str, Any]], Awaitable[Response]]
+        self.status = status
 
 
 class App:
@@ -91,7 +84,7 @@ class App:
     def __init__(
         self,
         models: Sequence[Served],
-        pool: Team,
+        team: Team,
         *,
         key: str = "",
         hosts: Sequence[str] | None = None,
@@ -101,7 +94,7 @@ class App:
     ) -> None:
         self.models = {each.name: each for each in models}
         self.pairs = {(m.source, m.target): m for m in models if m.kind == "translation"}
-        self.pool, self.key, self.seconds = pool, key, seconds
+        self.team, self.key, self.seconds = team, key, seconds
         self.hosts, self.origins, self.log = hosts, origins, log
         self.draining = False
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -110,63 +103,58 @@ class App:
         self.total_seconds = 0.0
         here = files("lightconv.serve")
         self._page = {path: (here / name).read_bytes() for path, (name, _) in PAGE.items()}
-        post: dict[str, Handler] = {
-            "/translate": self.translate,
-            "/detect": self.detect,
-            "/summarize": self.summarize,
-            "/words": self.words,
-            "/kernels": self.kernels,
-            "/v1/completions": self.complete,
-        }
-        get: dict[str, Callable[[], Any]] = {
+        posts = (self.translate, self.detect, self.summarize, self.words, self.kernels)
+        self._posts: dict[str, Any] = {f"/{each.__name__}": each for each in posts}
+        self._posts["/v1/completions"] = self.complete
+        self._gets: dict[str, Any] = dict.fromkeys(PAGE) | {
             "/languages": self.languages,
             "/health": lambda: {"status": "ok"},
             "/frontend/settings": self.settings,
             "/v1/models": self.list_models,
             "/openapi.json": self.describe,
+            "/metrics": self.metrics,
         }
-        routes = [
-            Route(path, self._posted(path, each), methods=["POST"]) for path, each in post.items()
-        ]
-        routes += [Route(path, self._got(each), methods=["GET"]) for path, each in get.items()]
-        routes += [Route(path, self._static, methods=["GET"]) for path in PAGE]
-        routes.append(Route("/metrics", self._metrics, methods=["GET"]))
-        self._starlette = Starlette(
-            routes=routes, exception_handlers={404: _missing, 405: _missing}
-        )
 
     # --- every request
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begin = time.perf_counter()
-        status = 0
-        headers = dict(scope["headers"])
-        origin = headers.get(b"origin", b"").decode("latin-1")
+        begin, status = time.perf_counter(), 0
+        request, path = Request(scope, receive), scope["path"]
+        origin = request.headers.get("origin", "")
+        scope["task"] = asyncio.current_task()  # the front cancels it when the client has gone
 
         async def answer(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-content-type-options", b"nosniff")]
+                message["headers"].append((b"x-content-type-options", b"nosniff"))
                 if self.draining or status in (408, 413):
-                    extra.append((b"connection", b"close"))
+                    message["headers"].append((b"connection", b"close"))
                 if origin and origin in self.origins:
-                    extra += [
-                        (b"access-control-allow-origin", origin.encode()),
-                        (b"vary", b"origin"),
-                    ]
-                message["headers"] = [*message["headers"], *extra]
+                    allowed = [(b"access-control-allow-origin", origin.encode("latin-1"))]
+                    message["headers"] += [*allowed, (b"vary", b"origin")]
             await send(message)
 
-        if reason := self._forbid(scope, headers, origin):
-            await JSONResponse({"error": reason}, 403)(scope, receive, answer)
-        elif scope["method"] == "OPTIONS" and origin in self.origins:
-            allowed = {"access-control-allow-headers": "content-type, authorization"}
-            await Response(status_code=204, headers=allowed)(scope, receive, answer)
-        else:
-            await self._starlette(scope, receive, answer)
-        seconds = time.perf_counter() - begin
-        known = scope["path"] if scope["path"] in ROUTES or scope["path"] in PAGE else "other"
+        try:
+            try:
+                response = await self._respond(request, path, origin)
+            except RefusedError as error:
+                response = _refuse(error.status, str(error), path)
+            except Exception as error:
+                # Without the words of the error: they may be a client's.
+                where = "".join(traceback.format_tb(error.__traceback__))
+                sys.stderr.write(f"{where}{type(error).__name__}\n")
+                response = _refuse(500, "the server failed, its log says where", path)
+            await response(scope, receive, answer)
+        except asyncio.CancelledError:
+            status = status or 499
+            if not scope.get("gone"):
+                raise
+        finally:
+            self._count(scope, path, status, time.perf_counter() - begin)
+
+    def _count(self, scope: Any, path: str, status: int, seconds: float) -> None:
+        known = path if path in self._posts or path in self._gets else "other"
         self.requests[known, status] += 1
         self.times[next((each for each in BUCKETS if seconds <= each), float("inf"))] += 1
         self.total_seconds += seconds
@@ -175,112 +163,90 @@ class App:
             line = f"{now} {who} {scope['method']} {known} {status} {seconds * 1e3:.1f} ms\n"
             sys.stderr.write(line)
 
-    def _forbid(self, scope: Any, headers: dict[bytes, bytes], origin: str) -> str:
-        """The reason why a request is refused: a name or a page of somebody else's."""
-        host = headers.get(b"host", b"").decode("latin-1")
+    async def _respond(self, request: Request, path: str, origin: str) -> Response:
+        host, method = request.headers.get("host", ""), request.method
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if self.hosts is not None and host and name not in self.hosts:
-            return "this server answers to its own address only"
+            raise RefusedError(403, "this server answers to its own address only")
         if origin and origin not in self.origins and origin.partition("://")[2] != host:
-            return "requests of other pages are not allowed; --allow-origin allows them"
-        return ""
-
-    def _posted(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        schema = ROUTES[path][2]
-        assert schema is not None
-        openai = path.startswith("/v1/")
-
-        async def answer(request: Request) -> Response:
+            raise RefusedError(
+                403, "requests of other pages are not allowed; --allow-origin allows them"
+            )
+        if method == "OPTIONS" and origin in self.origins:
+            allowed = {"access-control-allow-headers": "content-type, authorization"}
+            return Response(status_code=204, headers=allowed)
+        if path in self._gets and method in ("GET", "HEAD"):
+            if path in PAGE:
+                headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
+                return Response(self._page[path], media_type=PAGE[path][1], headers=headers)
+            found = self._gets[path]()
+            return found if isinstance(found, Response) else JSONResponse(found)
+        if path in self._posts and method == "POST":
+            body = await _read(request)
             try:
-                body = await _read(request)
-                try:
-                    fields = parse_body(body, request.headers.get("content-type", ""))
-                    self._authorize(request, fields, openai)
-                    fields = check(fields, schema)
-                except ValueError as error:
-                    raise RefusedError(400, str(error)) from None
-                return await handler(request, fields)
-            except RefusedError as error:
-                return _error(error.status, error.message, openai)
+                fields = parse_body(body, request.headers.get("content-type", ""))
+                self._authorize(request, fields, path)
+                schema = PATHS[path].takes
+                assert schema is not None
+                fields = check(fields, schema)
+            except ValueError as error:
+                raise RefusedError(400, str(error)) from None
+            found = await self._posts[path](fields)
+            return found if isinstance(found, Response) else JSONResponse(found)
+        if path in self._posts or path in self._gets:
+            raise RefusedError(405, "Method Not Allowed")
+        raise RefusedError(404, "Not Found")
 
-        return answer
-
-    def _authorize(self, request: Request, fields: dict[str, Any], openai: bool) -> None:
+    def _authorize(self, request: Request, fields: dict[str, Any], path: str) -> None:
         if not self.key:
             return
+        openai = path.startswith("/v1/")
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         given = given or str(fields.get("api_key") or "")
         if not given:
-            raise RefusedError(
-                401 if openai else 400, "a key is needed: api_key, or a Bearer header"
-            )
+            needed = "a key is needed: api_key, or a Bearer header"
+            raise RefusedError(401 if openai else 400, needed)
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self.key.encode()):
             raise RefusedError(401 if openai else 403, "the key is not the right one")
 
-    def _got(self, make: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return JSONResponse(make())
-
-        return answer
-
-    async def _static(self, request: Request) -> Response:
-        kind = PAGE[request.url.path][1]
-        headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
-        return Response(self._page[request.url.path], media_type=kind, headers=headers)
-
     # --- work
 
-    async def _run(self, request: Request, works: Sequence[Order]) -> list[Any]:
-        """Results of all; a client that leaves, or waits too long, cancels them."""
-        jobs = self._put(works)
-        results = asyncio.gather(*(self.pool.result(job) for job in jobs))
-        results.add_done_callback(lambda done: done.cancelled() or done.exception())
-        gone = asyncio.ensure_future(_gone(request))
+    def _put(self, orders: Sequence[Order]) -> list[Ticket]:
         try:
-            await asyncio.wait((results, gone), timeout=self.seconds, return_when="FIRST_COMPLETED")
-            if not results.done():
-                self.pool.cancel(jobs)
-                raise RefusedError(503, f"no answer within {self.seconds:g} s")
-            return list(results.result())
-        except ValueError as error:
-            self.pool.cancel(jobs)
-            raise RefusedError(400, _own_words(error)) from None
-        finally:
-            results.cancel()
-            gone.cancel()
-
-    def _put(self, works: Sequence[Order]) -> list[Ticket]:
-        try:
-            jobs = self.pool.put(works)
+            tickets = self.team.put(orders)
         except FullError:
             raise RefusedError(429, "too many requests, try again in a second") from None
-        for work in works:
-            self.texts[work.model] += 1
-        return jobs
+        for order in orders:
+            self.texts[order.model] += 1
+        return tickets
+
+    async def _run(self, orders: Sequence[Order]) -> list[Any]:
+        """Results of all; a client that leaves, or waits too long, cancels them."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await self.team.results(self._put(orders))
+        except TimeoutError:
+            self.team.replace_silent(self.seconds)
+            raise RefusedError(503, f"no answer within {self.seconds:g} s") from None
+        except ValueError as error:
+            raise RefusedError(400, str(error).removeprefix("line 1: ")) from None
 
     async def _texts(
-        self, request: Request, model: Served, given: str | list[str], html: bool, options: Any
+        self, model: Served, given: str | list[str], html: bool = False, options: Any = ()
     ) -> list[list[str]]:
         """Outputs of each text, best first, distinct."""
-        texts = [given] if isinstance(given, str) else given
-        split: Callable[[str], list[Piece]] = split_html if html else split_text
-        if model.kind == "summary":
-            split = _whole
-        pieces = [split(text) for text in texts]
-        works = [
-            Order(model.name, piece.text, options)
-            for each in pieces
-            for piece in each
-            if piece.translate
+        split = split_html if html else _whole if model.kind == "summary" else split_text
+        pieces = [split(text) for text in ([given] if isinstance(given, str) else given)]
+        orders = [
+            Order(model.name, each.text, options)
+            for text in pieces
+            for each in text
+            if each.translate
         ]
-        found = iter(await self._run(request, works) if works else [])
+        found = iter(await self._run(orders))
         answers = []
         for text in pieces:
-            outputs = [
-                [each["text"] for each in next(found)["outputs"]] or [""]
-                for piece in text
-                if piece.translate
-            ]
+            outputs = [next(found) or [""] for piece in text if piece.translate]
             ranks = [
                 join(text, [each[min(rank, len(each) - 1)] for each in outputs], markup=html)
                 for rank in range(max(map(len, outputs), default=1))
@@ -298,188 +264,154 @@ class App:
         raise RefusedError(400, f"{source} to {target} is not supported: {', '.join(targets)}")
 
     def _find_model(self, name: str, kind: str) -> Served:
-        fits = [each for each in self.models.values() if each.kind == kind]
-        if name in self.models and self.models[name] in fits:
-            return self.models[name]
-        if not name and fits:
-            return fits[0]
-        names = ", ".join(each.name for each in fits) or "none"
-        raise RefusedError(400, f"no such model for this, there are: {names}")
+        fits = {each.name: each for each in self.models.values() if each.kind == kind}
+        if fits and (not name or name in fits):
+            return fits[name or next(iter(fits))]
+        raise RefusedError(400, f"no such model for this, there are: {', '.join(fits) or 'none'}")
 
-    async def translate(self, request: Request, fields: dict[str, Any]) -> Response:
+    async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
         source, q = fields["source"], fields["q"]
-        found: dict[str, Any] = {}
+        single, found = isinstance(q, str), dict[str, Any]()
         if source == "auto":
-            sample = q if isinstance(q, str) else " ".join(q)
-            guess = self._guess(sample)[0]
-            source = guess["language"]
-            one = isinstance(q, str)
-            found["detectedLanguage"] = guess if one else [guess] * len(q)
+            likely = (await self.detect({"q": q if single else " ".join(q)}))[0]
+            source = likely["language"]
+            found["detectedLanguage"] = likely if single else [likely] * len(q)
         more = fields.get("alternatives", 0)
         model = self._find_pair(source, fields["target"])
         options = (("n_best", more + 1), ("beam", max(more + 1, 5))) if more else ()
-        html = fields.get("format") == "html"
-        answers = await self._texts(request, model, q, html, options)
-        best = [each[0] for each in answers]
-        rest = [each[1 : more + 1] for each in answers]
-        found["translatedText"] = best[0] if isinstance(q, str) else best
+        answers = await self._texts(model, q, fields.get("format") == "html", options)
+        best, rest = [each[0] for each in answers], [each[1 : more + 1] for each in answers]
+        found["translatedText"] = best[0] if single else best
         if more:
-            found["alternatives"] = rest[0] if isinstance(q, str) else rest
-        return JSONResponse(found)
+            found["alternatives"] = rest[0] if single else rest
+        return found
 
-    async def summarize(self, request: Request, fields: dict[str, Any]) -> Response:
+    async def summarize(self, fields: dict[str, Any]) -> dict[str, Any]:
         model = self._find_model(fields.get("model", ""), "summary")
-        options = (("too_long", "start"),)
-        answers = await self._texts(request, model, fields["q"], False, options)
+        answers = await self._texts(model, fields["q"], options=(("too_long", "start"),))
         best = [each[0] for each in answers]
-        return JSONResponse({"summary": best[0] if isinstance(fields["q"], str) else best})
+        return {"summary": best[0] if isinstance(fields["q"], str) else best}
 
-    async def words(self, request: Request, fields: dict[str, Any]) -> Response:
+    async def words(self, fields: dict[str, Any]) -> dict[str, Any]:
         model = self._find_pair(fields["source"], fields["target"])
         pieces = split_text(fields["q"])
-        works = [Order(model.name, each.text, kind="words") for each in pieces if each.translate]
-        found = iter(await self._run(request, works) if works else [])
-        told = [next(found) if each.translate else {"keep": each.text} for each in pieces]
-        return JSONResponse({"pieces": told})
+        orders = [Order(model.name, each.text, kind="words") for each in pieces if each.translate]
+        found = iter(await self._run(orders))
+        return {
+            "pieces": [next(found) if each.translate else {"keep": each.text} for each in pieces]
+        }
 
-    async def kernels(self, request: Request, fields: dict[str, Any]) -> Response:
+    async def kernels(self, fields: dict[str, Any]) -> Any:
         if fields["model"] not in self.models:
             raise RefusedError(400, f"no such model, there are: {', '.join(self.models)}")
-        (found,) = await self._run(request, [Order(fields["model"], fields["q"], kind="kernels")])
-        return JSONResponse(found)
+        return (await self._run([Order(fields["model"], fields["q"], kind="kernels")]))[0]
 
-    async def detect(self, request: Request, fields: dict[str, Any]) -> Response:
-        return JSONResponse(self._guess(fields["q"]))
-
-    def _guess(self, text: str) -> list[dict[str, Any]]:
+    async def detect(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
         """Source languages by how few unknown and short subwords their models read a text in."""
         if not self.pairs:
             raise RefusedError(400, "no model of this server translates")
-        from lightconv.serve.texts import guess
-
         folders = {source: model.folder for (source, _), model in self.pairs.items()}
-        shares = guess(text[:1000], folders)
+        shares = guess(fields["q"][:1000], folders)
         return [
             {"language": code, "confidence": round(100 * share, 1)}
             for code, share in sorted(shares.items(), key=lambda each: -each[1])
         ]
 
-    async def complete(self, request: Request, fields: dict[str, Any]) -> Response:
+    async def complete(self, fields: dict[str, Any]) -> Any:
         model = self._find_model(fields["model"], "completion")
         given = fields["prompt"]
         prompts = [given] if isinstance(given, str) else given
         for name in ("best_of", "logit_bias", "suffix", "presence_penalty", "frequency_penalty"):
             if fields.get(name):
                 raise RefusedError(400, f"{name} is not supported")
-        most, n = fields.get("max_tokens", 16), fields.get("n", 1)
-        warm = fields.get("temperature", 1.0)
+        n, warm = fields.get("n", 1), float(fields.get("temperature", 1.0))
+        most = fields.get("max_tokens", 16)
         options: dict[str, Any] = {"max_len_ratio": 0.0, "max_len_plus": most + 1, "min_len": 1}
         options |= {"n_best": n, "beam": n}
         if warm > 0:
-            options |= {"sample": True, "temperature": float(warm)}
-            options |= {"top_p": float(fields.get("top_p", 1.0)), "seed": fields.get("seed", 0)}
+            options |= {"sample": True, "temperature": warm, "seed": fields.get("seed", 0)}
+            options |= {"top_p": float(fields.get("top_p", 1.0))}
         streamed = fields.get("stream", False)
         if streamed and (n > 1 or len(prompts) > 1):
             raise RefusedError(400, "stream is for one prompt and n = 1")
+        chosen = tuple(sorted(options.items()))
+        orders = [Order(model.name, each, chosen, watch=streamed) for each in prompts]
         stops = fields.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
-        chosen = tuple(sorted(options.items()))
-        works = [Order(model.name, each, chosen, watch=streamed) for each in prompts]
-        head = {
-            "id": f"cmpl-{time.time_ns():x}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model.name,
-        }
+        now = time.time_ns()
+        head = {"id": f"cmpl-{now:x}", "object": "text_completion", "created": now // 10**9}
+        head["model"] = model.name
         if streamed:
-            (job,) = self._put(works)
-            usage = bool((fields.get("stream_options") or {}).get("include_usage"))
-            echo = prompts[0] if fields.get("echo") else ""
-            body = self._stream(job, head, prompts[0], echo, stops, most, usage)
-            return StreamingResponse(body, media_type="text/event-stream")
-        results = await self._run(request, works)
+            events = self._events(self._put(orders)[0], head, fields, stops, most)
+            return StreamingResponse(events, media_type="text/event-stream")
+        results = await self._run(orders)
         choices: list[dict[str, Any]] = []
         for prompt, found in zip(prompts, results, strict=True):
-            for output in found["outputs"]:
-                text, ended = _cut(_joined(prompt, output["completion"]), stops)
-                reason = "stop" if ended or len(output["tokens"]) <= most else "length"
-                text = prompt + text if fields.get("echo") else text
-                choices.append(_choice(len(choices), text, reason))
-        return JSONResponse(head | {"choices": choices, "usage": _usage(results)})
+            for text, made in zip(found["texts"], found["made"], strict=True):
+                shown, ended = _cut(prompt, text, stops)
+                reason = "stop" if ended or made <= most else "length"
+                shown = prompt + shown if fields.get("echo") else shown
+                choices.append(_choice(len(choices), shown, reason))
+        return head | {"choices": choices, "usage": _usage(results)}
 
-    async def _stream(
-        self,
-        job: Ticket,
-        head: Any,
-        prompt: str,
-        echo: str,
-        stops: list[str],
-        most: int,
-        usage: bool,
+    async def _events(
+        self, ticket: Ticket, head: Any, fields: dict[str, Any], stops: list[str], most: int
     ) -> AsyncIterator[str]:
         """Server-sent events; a word is sent when the next but one has come."""
-        sent = ""
+        sent, kind, prompt = "", "text", ticket.order.text
+        held = max(map(len, stops), default=0)
 
         def event(**more: Any) -> str:
             return f"data: {json.dumps(head | more, ensure_ascii=False)}\n\n"
 
         try:
-            if echo:
-                yield event(choices=[_choice(0, echo, None)])
+            if fields.get("echo"):
+                yield event(choices=[_choice(0, prompt, None)])
             async with asyncio.timeout(self.seconds):
-                async for kind, value in self.pool.events(job):
+                while kind == "text":
+                    assert ticket.texts is not None
+                    kind, value = await ticket.texts.get()
                     if kind == "error":
                         yield f"data: {json.dumps(_openai_error(400, value))}\n\n"
                         return
-                    done = kind == "done"
-                    whole = value["outputs"][0]["completion"] if done else value
-                    text, ended = _cut(_joined(prompt, whole), stops)
-                    if not done and not ended:
-                        held = max(map(len, stops), default=0)
+                    text, ended = _cut(
+                        prompt, value if kind == "text" else value["texts"][0], stops
+                    )
+                    if kind == "text" and not ended:
                         text = text[: len(text) - held].rpartition(" ")[0].rpartition(" ")[0]
                     if text.startswith(sent) and len(text) > len(sent):
                         yield event(choices=[_choice(0, text[len(sent) :], None)])
                         sent = text
-                    if done:
-                        tokens = value["outputs"][0]["tokens"]
-                        reason = "stop" if ended or len(tokens) <= most else "length"
-                        yield event(choices=[_choice(0, "", reason)])
-                        if usage:
-                            yield event(choices=[], usage=_usage([value]))
-                        yield "data: [DONE]\n\n"
+            reason = "stop" if ended or value["made"][0] <= most else "length"
+            yield event(choices=[_choice(0, "", reason)])
+            if (fields.get("stream_options") or {}).get("include_usage"):
+                yield event(choices=[], usage=_usage([value]))
+            yield "data: [DONE]\n\n"
         except TimeoutError:
             late = _openai_error(503, f"no answer within {self.seconds:g} s")
             yield f"data: {json.dumps(late)}\n\n"
         finally:
-            self.pool.cancel([job])
+            self.team.cancel([ticket])
 
     # --- what there is
 
     def describe(self) -> dict[str, Any]:
-        kinds = {"/summarize": "summary", "/v1/completions": "completion"}
-        names = {
-            path: [each.name for each in self.models.values() if each.kind == kind]
-            for path, kind in kinds.items()
-        }
-        return describe(sorted(self.pairs), names | {"/kernels": list(self.models)})
+        names = {"/kernels": list(self.models)}
+        for path, kind in (("/summarize", "summary"), ("/v1/completions", "completion")):
+            names[path] = [each.name for each in self.models.values() if each.kind == kind]
+        return describe(sorted(self.pairs), names)
 
     def languages(self) -> list[dict[str, Any]]:
-        codes = sorted({code for pair in self.pairs for code in pair})
         return [
             {
-                "code": code,
-                "name": NAMES.get(code.partition("_")[0], code),
+                **_language(code),
                 "targets": sorted(target for source, target in self.pairs if source == code),
             }
-            for code in codes
+            for code in sorted({code for pair in self.pairs for code in pair})
         ]
 
     def settings(self) -> dict[str, Any]:
-        first = next(iter(self.pairs), ("", ""))
-        language = {
-            side: {"code": code, "name": NAMES.get(code, code)}
-            for side, code in zip(("source", "target"), first, strict=True)
-        }
+        source, target = next(iter(self.pairs), ("", ""))
         return {
             "charLimit": MOST_CHARACTERS,
             "frontendTimeout": 300,
@@ -488,7 +420,7 @@ class App:
             "suggestions": False,
             "filesTranslation": False,
             "supportedFilesFormat": [],
-            "language": language,
+            "language": {"source": _language(source), "target": _language(target)},
         }
 
     def list_models(self) -> dict[str, Any]:
@@ -499,35 +431,34 @@ class App:
         ]
         return {"object": "list", "data": data}
 
-    async def _metrics(self, request: Request) -> Response:
-        rows = ["# TYPE lightconv_requests_total counter"]
-        for (path, status), count in sorted(self.requests.items()):
-            rows.append(f'lightconv_requests_total{{path="{path}",status="{status}"}} {count}')
-        rows.append("# TYPE lightconv_texts_total counter")
-        rows += [f'lightconv_texts_total{{model="{m}"}} {n}' for m, n in self.texts.items()]
-        gauges = {"waiting": self.pool.waiting, "running": self.pool.running}
-        for name, value in gauges.items():
-            rows += [f"# TYPE lightconv_texts_{name} gauge", f"lightconv_texts_{name} {value}"]
-        rows.append("# TYPE lightconv_worker_restarts_total counter")
-        rows.append(f"lightconv_worker_restarts_total {self.pool.restarts}")
-        rows.append("# TYPE lightconv_request_seconds histogram")
-        total = 0
+    def metrics(self) -> Response:
+        """Prometheus's text format."""
+        total, rows = 0, list[str]()
         for edge in (*BUCKETS, float("inf")):
             total += self.times[edge]
-            name = "+Inf" if edge == float("inf") else f"{edge:g}"
-            rows.append(f'lightconv_request_seconds_bucket{{le="{name}"}} {total}')
-        rows.append(f"lightconv_request_seconds_sum {self.total_seconds:.6f}")
-        rows.append(f"lightconv_request_seconds_count {total}")
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        return PlainTextResponse("\n".join(rows) + "\n", media_type=kind)
+            rows.append(f'_bucket{{le="{str(edge).replace("inf", "+Inf")}"}} {total}')
+        rows += [f"_sum {self.total_seconds:.6f}", f"_count {total}"]
+        asked = sorted(self.requests.items())
+        found = {
+            "requests_total counter": [f'{{path="{p}",status="{s}"}} {n}' for (p, s), n in asked],
+            "texts_total counter": [f'{{model="{m}"}} {n}' for m, n in self.texts.items()],
+            "texts_waiting gauge": [f" {self.team.waiting}"],
+            "texts_running gauge": [f" {self.team.running}"],
+            "worker_restarts_total counter": [f" {self.team.restarts}"],
+            "request_seconds histogram": rows,
+        }
+        text = ""
+        for title, values in found.items():
+            name = f"lightconv_{title.partition(' ')[0]}"
+            text += f"# TYPE lightconv_{title}\n" + "".join(f"{name}{each}\n" for each in values)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def _read(request: Request) -> bytes:
     """The body, of at most MOST_BYTES; a client reads its refusal when all of it is sent."""
     length = request.headers.get("content-length", "0")
-    parts, size = [], int(length) if length.isdecimal() else 0
-    if size <= MOST_DROPPED:
-        size = 0
+    if not length.isdecimal() or int(length) <= MOST_DROPPED:
+        parts, size = [], 0
         async for chunk in request.stream():
             size += len(chunk)
             if size <= MOST_BYTES:
@@ -539,18 +470,13 @@ async def _read(request: Request) -> bytes:
     raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _missing(request: Request, error: Any) -> Response:
-    return _error(error.status_code, error.detail, False, getattr(error, "headers", None))
-
-
-def _error(status: int, message: str, openai: bool, headers: Any = None) -> Response:
-    headers = {"retry-after": "1"} if status == 429 else headers
+def _refuse(status: int, message: str, path: str) -> Response:
+    message = message.encode("utf-8", "replace").decode()
+    openai = path.startswith("/v1/")
     body = _openai_error(status, message) if openai else {"error": message}
+    headers = {"retry-after": "1"} if status == 429 else {}
+    if status == 405:
+        headers["allow"] = "POST" if path in PATHS and PATHS[path].takes else "GET"
     return JSONResponse(body, status, headers)
 
 
@@ -560,8 +486,8 @@ def _openai_error(status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-def _own_words(error: ValueError) -> str:
-    return str(error).removeprefix("line 1: ").encode("utf-8", "replace").decode()
+def _language(code: str) -> dict[str, Any]:
+    return {"code": code, "name": NAMES.get(code.partition("_")[0], code)}
 
 
 def _whole(text: str) -> list[Piece]:
@@ -572,18 +498,16 @@ def _choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _joined(prompt: str, completion: str) -> str:
-    """A completion with a space in front unless it begins the text."""
-    return f" {completion}" if prompt.strip() and not prompt[-1].isspace() else completion
+def _cut(prompt: str, text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """A completion up to the first of the stops, and whether there is one.
 
-
-def _cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text up to the first of the stops, and whether there is one."""
+    It has a space in front unless it begins the text.
+    """
+    text = f" {text}" if prompt.strip() and not prompt[-1].isspace() else text
     places = [text.find(stop) for stop in stops if stop in text]
     return (text[: min(places)], True) if places else (text, False)
 
 
 def _usage(results: Sequence[Any]) -> dict[str, int]:
-    read = sum(each["read"] for each in results)
-    made = sum(len(output["tokens"]) for each in results for output in each["outputs"])
+    read, made = sum(each["read"] for each in results), sum(sum(each["made"]) for each in results)
     return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}

@@ -21,17 +21,48 @@ _REFUSED = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 _REFUSED += b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+class _Joined:
+    """A transport that sends what is written in one turn of the loop at once: head and body."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol with a deadline for each request and a bound of its head."""
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        joined: Any = _Joined(transport, self.loop)
+        super().connection_made(joined)
         self._seen, self._in_head, self._tail = 0, True, b""
         self._deadline: asyncio.TimerHandle | None = None
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self.cycle is not None and not self.cycle.response_complete:
+            scope: Any = self.cycle.scope
+            scope["gone"] = True
+            if task := scope.get("task"):
+                task.cancel()
         super().connection_lost(exc)
 
     def _arm(self) -> None:
@@ -79,6 +110,7 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=DRAIN,
             limit_concurrency=CONNECTIONS,

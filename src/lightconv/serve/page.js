@@ -35,6 +35,8 @@ function choose(next) {
   at("output-label").textContent = KINDS[kind].out;
   at("languages").hidden = kind !== "translation";
   at("more").hidden = kind !== "completion";
+  at("others").hidden = true;
+  at("output").replaceChildren();
   refresh();
 }
 
@@ -157,13 +159,13 @@ async function drawKernels() {
   at("kernels-status").textContent = "…";
   try {
     const found = await (await post("/kernels", { q: text, model: model.id })).json();
-    at("kernels-status").textContent = found.layers.length ? found.tokens.join(" ")
+    at("kernels-status").textContent = found.layers.length ? ""
       : "This model has no dynamic convolutions.";
     for (const layer of found.layers) {
       const heads = layer.weights.map((head, number) => {
         const canvas = make("canvas", { width: head[0].length, height: head.length });
         canvas.style.width = `${4 * head[0].length}px`;
-        canvas.style.height = `${8 * head.length}px`;
+        canvas.style.height = `${12 * head.length}px`;
         canvas.setAttribute("role", "img");
         canvas.setAttribute("aria-label", `${layer.layer}, head ${number + 1}`);
         const pen = canvas.getContext("2d"), picture = pen.createImageData(head[0].length, head.length);
@@ -175,7 +177,8 @@ async function drawKernels() {
         return canvas;
       });
       at("kernels").append(make("div", { className: "layer" }, make("h3", {}, layer.layer),
-        make("div", { className: "heads" }, ...heads)));
+        make("div", { className: "heads" }, make("div", { className: "rows" }, found.tokens.join("\n")),
+          ...heads)));
     }
   } catch (error) { at("kernels-status").textContent = error.message; }
 }

@@ -1,18 +1,20 @@
 """Ranks that train together: one process, or several with a copy of the model each.
 
 Each rank accumulates its gradients alone, and these are summed once per update in a few large
-pieces. DistributedDataParallel would sum them during the last backward pass; but then a rank that
-runs out of memory there and retries leaves the others waiting, and a rank without a batch has no
-backward pass at all.
+pieces, each as soon as the last backward pass has completed it. DistributedDataParallel does the
+same, but there a rank that runs out of memory and retries leaves the others waiting, and a rank
+without a batch has no backward pass at all.
 """
 
 import hashlib
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,9 +34,9 @@ Compute = Callable[[Callable[[], bool]], float]
 # Longest wait in a collective (rank 0 may be writing a checkpoint), and at the start.
 TIMEOUT = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
-# Bytes of gradients summed at once: large enough for the network, and the next piece is put
-# together while one is under way.
-PIECE = 64 << 20
+# Bytes of gradients summed at once: large enough for the network, small enough that most of them
+# are under way before the backward pass has ended.
+PIECE = 16 << 20
 # Key under which the rank that failed first leaves its number and its exit code.
 FAILED = "failed"
 
@@ -82,6 +84,13 @@ class Group:
         """The items of this rank; in lockstep None follows while other ranks still have some."""
         yield from items
 
+    def last_pass(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Open during the backward pass after which gradients are complete: their sums may begin.
+
+        If that pass fails, it may be opened again; gradients that were complete stay as they were.
+        """
+        return nullcontext()
+
     def sum_gradients(self, model: nn.Module) -> None:
         """Makes each gradient its sum over all ranks, once per update; None counts as zero."""
 
@@ -102,6 +111,7 @@ class Replicas(Group):
         self.device = device
         self._store = store
         self._calls = 0
+        self._sums: _Sums | None = None
 
     def sum(self, values: Tensor) -> Tensor:
         values = values.clone()
@@ -139,25 +149,63 @@ class Replicas(Group):
             time.sleep(PAUSE)
         return float.fromhex(self._store.get(key).decode())
 
+    @contextmanager
+    def last_pass(self, model: nn.Module) -> Iterator[None]:
+        self._sums = self._sums or _Sums(model)
+        with self._sums.watched():
+            yield
+
     def sum_gradients(self, model: nn.Module) -> None:
-        under_way = []
-        for piece in pieces([p for p in model.parameters() if p.requires_grad], PIECE):
-            flat = torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in piece]
-            )
-            # Gradients become views of the sums.
-            parts = flat.split([parameter.numel() for parameter in piece])
-            for parameter, part in zip(piece, parts, strict=True):
-                parameter.grad = part.view_as(parameter)
-            with _contact():
-                under_way.append(dist.all_reduce(flat, async_op=True))
-        with _contact():
-            for work in under_way:
-                work.wait()
+        sums, self._sums = self._sums or _Sums(model), None
+        sums.finish()
 
     def _has(self, key: str) -> bool:
         with _contact():
             return self._store.check([key])
+
+
+class _Sums:
+    """Sums of one update: pieces of gradients, last layers first, in one order on every rank."""
+
+    def __init__(self, model: nn.Module) -> None:
+        chosen = [p for p in model.parameters() if p.requires_grad]
+        self.left = deque(pieces(chosen[::-1], PIECE))
+        self.under_way: list[tuple[list[Tensor], Tensor, dist.Work]] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Each piece is sent when a backward pass has reached all of its parameters."""
+        complete: set[int] = set()
+
+        def note(parameter: Tensor) -> None:
+            complete.add(id(parameter))
+            while self.left and complete.issuperset(map(id, self.left[0])):
+                self.send()
+
+        with ExitStack() as hooks:
+            for parameter in chain(*self.left):
+                hooks.callback(parameter.register_post_accumulate_grad_hook(note).remove)
+            yield
+
+    def send(self) -> None:
+        piece = self.left.popleft()
+        flat = torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in piece]
+        )
+        for parameter in piece:
+            parameter.grad = None
+        with _contact():
+            self.under_way.append((piece, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self) -> None:
+        while self.left:
+            self.send()
+        for piece, flat, work in self.under_way:
+            with _contact():
+                work.wait()
+            # Gradients become views of the sums.
+            for parameter, part in zip(piece, flat.split([p.numel() for p in piece]), strict=True):
+                parameter.grad = part.view_as(parameter)
 
 
 def gradients(model: nn.Module) -> list[Tensor]:

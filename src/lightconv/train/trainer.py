@@ -117,8 +117,8 @@ class Trainer:
         self.model.train()
         parts, losses, tokens, complete = self._accumulate(parts, stop)
         counts = losses.new_tensor([tokens, stop(), not complete])
-        totals = self.group.sum(torch.cat([losses, counts]))
         self.group.sum_gradients(self.model)
+        totals = self.group.sum(torch.cat([losses, counts]))
         norm = self.group.norm(self.model).to(totals)
         # The one place where the device is waited for.
         loss, nll, tokens, stops, broken, size = torch.cat([totals, norm[None]]).tolist()
@@ -219,7 +219,9 @@ class Trainer:
                 try:
                     with using(self.products):
                         found = self._run(part)
-                        torch.autograd.backward(found.loss * self.guard.scale)
+                        last = place + 1 == len(parts) and not self.group.lockstep
+                        with self.group.last_pass(self.model) if last else nullcontext():
+                            torch.autograd.backward(found.loss * self.guard.scale)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
