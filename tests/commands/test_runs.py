@@ -192,7 +192,7 @@ def test_curves_are_text_without_matplotlib(
     assert loss.startswith("loss\n") and bleu.startswith("BLEU\n")
     # The frame has the bounds of all points, and a mark for each of them.
     assert lines[1].startswith(f"{max(40 / STEPS[0], 30 / STEPS[0]):>9.4g} |")
-    assert sum(line.count("o") for line in bleu.splitlines()[1:15]) == len(STEPS) - 1
+    assert sum(line.count("o") for line in bleu.splitlines()[1:15]) == len(STEPS)
     assert "o light, validation" in loss and ". light, training" in loss
 
 
