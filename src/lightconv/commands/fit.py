@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, read_duration, show_duration, tell
 from lightconv.data.config import TaskKind
+from lightconv.processes import EXIT_INTERRUPT
 
 if TYPE_CHECKING:
     from lightconv.fitting.run import Decision, Fit
@@ -73,7 +74,11 @@ def main(argv: Sequence[str]) -> int:
         columns=options.columns.split(",") if options.columns else (),
     )
     fitting.about["files"] = own.name
-    if code := run_fit(fitting, own):
+    try:
+        code = run_fit(fitting, own)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPT
+    if code:
         show_stop(fitting)
         return code
     show_result(fitting)
