@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 WHOLE = {
     "vocabulary loss": ("LinearCrossEntropy",),
     # No other part of the step has batched products in its backward pass.
-    "attention": ("scaled_dot_product", "flash_attention", "BmmBackward", "SoftmaxBackward"),
+    "attention": ("attention", "BmmBackward", "SoftmaxBackward"),
     "optimiser": ("Optimizer.step", "foreach_mul", "linalg_vector_norm"),
 }
 HEAPS = {

@@ -30,7 +30,7 @@ from lightconv.models import DynamicConvConfig, LightConvConfig, Seq2SeqConfig
 from lightconv.models.folder import ModelFolder, build
 from lightconv.ops.functional import explain_all
 from lightconv.ops.library import POOL, native
-from lightconv.ops.products import choose, probe
+from lightconv.ops.products import choose, choose_precision, probe
 from lightconv.processes import PARENT
 from lightconv.recipe import Recipe
 from lightconv.train import InverseSqrtConfig, NesterovConfig, TrainConfig
@@ -331,6 +331,7 @@ def examine() -> dict[str, Any]:
         "instruction_set": library.isa or None,
         "cpu_kernels": library.reason,
         "products": {"library": choose(), **probe()._asdict()},
+        "precision": f"auto is {choose_precision('auto', torch.device('cpu'))} on the CPU",
         "kept_memory_mb": POOL.most_idle >> 20,
         "kept_in_training_mb": most_kept() >> 20,
         "settings": settings,

@@ -1,12 +1,13 @@
 """The peers of benchmarks/train.py compute what they are compared with."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from benchmarks.breakdown import breakdown
 from benchmarks.plain import FORMULATIONS, plain_pytorch
-from benchmarks.remote import Remote
+from benchmarks.remote import OtherTree, Remote
 from benchmarks.train import judge, plain_step, render, render_parts, step
 
 from lightconv.data import Batch
@@ -15,7 +16,8 @@ from lightconv.paper.models import change
 from lightconv.paper.recipes import RECIPES
 from lightconv.train.optim import batch_loss
 
-RECIPE = RECIPES["iwslt-de-en-dynamicconv-small"]
+RECIPE_NAME = "iwslt-de-en-dynamicconv-small"
+RECIPE = RECIPES[RECIPE_NAME]
 
 
 def without_dropout() -> Seq2SeqConfig:
@@ -69,7 +71,7 @@ def test_parts_of_a_step() -> None:
 
 
 def test_a_process_of_its_own() -> None:
-    with Remote({"a": (plain_step, ("iwslt-de-en-dynamicconv-small", 8, 32, "band"))}) as remote:
+    with Remote({"a": (plain_step, (RECIPE_NAME, 8, 32, "band"))}) as remote:
         remote.call("a")
         assert remote.peak_bytes("a") > 0
     ends = Remote({"a": (plain_step, ("no such recipe", 8, 32, "band"))})
@@ -77,10 +79,33 @@ def test_a_process_of_its_own() -> None:
         ends.call("a")
 
 
+def test_another_tree() -> None:
+    tree = Path(__file__).parents[2]
+    with OtherTree(tree, "process_time", RECIPE_NAME, 8, 32) as other:
+        assert 0.0 < other.call() < 60.0
+    failing = OtherTree(tree, "time", "no such recipe", 8, 32)
+    with failing as other, pytest.raises(RuntimeError, match="ended early"):
+        other.call()
+
+
 def test_a_missed_bar_is_seen() -> None:
-    ms = {"selfattention": 100.0, "lightconv": 80.0, "dynamicconv": 80.0, "band": 100.0}
-    ms |= {"unfold": 160.0, "dynamicconv products": 64.0}
-    row = {"T": 32, "ms": ms, "bytes": dict.fromkeys(ms, 1), "parts": {"rest": 1.0}}
-    assert [value >= bar for _, value, bar in judge(row)] == [False, True, True]
-    assert "| 80 | 0.80x | 51,200 | 80% |" in render([row])
-    assert "| rest | 100.0% |" in render_parts([row])
+    ms = {"selfattention fp32": 100.0, "selfattention bf16": 60.0}
+    ms |= {"dynamicconv fp32": 80.0, "dynamicconv bf16": 50.0, "band": 100.0, "unfold": 160.0}
+    ms |= {"fp32 products": 64.0, "bf16 products": 30.0, "default products": 130.0, "old": 140.0}
+    parts = {precision: {"rest": 1.0} for precision in ("fp32", "bf16")}
+    row = {"T": 32, "ms": ms, "bytes": dict.fromkeys(ms, 1), "parts": parts}
+    row |= {"flops": 1e12, "work": 6e10}
+    found = {what: value >= bar for what, value, bar in judge(row)}
+    assert found == {
+        "against self-attention, fp32, T=32": True,
+        "against plain PyTorch, T=32": False,
+        "fp32, share of the products": True,
+        "fp32, share of the limit": True,
+        "bf16 against fp32": False,
+        "bf16, share of the products": False,
+        "fp32 against the other version": True,
+    }
+    page = render([row])
+    assert "| iwslt-de-en-dynamicconv | fp32 | 32 | 80 | 1.25x | 51,200 | 80% | 75% |" in page
+    assert "| DynamicConv of the other version |  | 32 | 140 | 0.71x |" in page
+    assert "| rest | 100.0% | 100.0% |" in render_parts([row])

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import lightconv
-from lightconv.commands import runs as command
+from lightconv.commands import models as command
 from lightconv.config import to_dict
 from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig

@@ -151,7 +151,7 @@ MISTAKES = [
     ("model.dropout=.5", "model.dropout='.5' must be a number"),
     ("model.pre_norm=True", "model.pre_norm='True' must be true or false"),
     ("model.encoder=[{", "model.encoder='[{' must be a list"),
-    ("train.precision=fp8", "train.precision='fp8' must be one of fp32, bf16, fp16"),
+    ("train.precision=fp8", "train.precision='fp8' must be one of fp32, bf16, fp16, auto"),
     ("train.optimizer.kind=sgd", "unknown train.optimizer.kind='sgd'; known: adam, nesterov"),
     ("model.adaptive.factor=2", "model.adaptive.cutoffs is missing, expected a list"),
     ("model.adaptive.kind=x", "unknown field model.adaptive.kind='x'; known: cutoffs, fact"),

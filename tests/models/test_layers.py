@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import ops
 from lightconv.mixers.attention import attend
 from lightconv.models import AttentionConfig, DynamicConvConfig
 from lightconv.models.layers import DecoderLayer, PlainLayer, SourceAttention
+from lightconv.ops.attention import attention
 
 from .examples import pair_config
 
@@ -75,7 +75,7 @@ def test_decoder_layer(pre_norm: bool) -> None:
 
 
 # Position of the probability among the arguments.
-PLACES = {"dropout": 1, "dropout_add": 2, "dropout_add_norm": 4, "scaled_dot_product_attention": 4}
+PLACES = {"dropout": 1, "dropout_add": 2, "dropout_add_norm": 4}
 
 
 @pytest.fixture
@@ -83,18 +83,23 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The probability of every dropout that acts, in the order they come; nothing is dropped."""
     found: list[float] = []
 
-    def record(module: Any, name: str) -> None:
-        real, place = getattr(module, name), PLACES[name]
+    def record(name: str, place: int) -> None:
+        real = getattr(ops, name)
 
         def recorded(*args: Any, **kwargs: Any) -> Tensor:
             found.extend(p for p in args[place : place + 1] if p > 0.0)
             out: Tensor = real(*args[:place], 0.0, **kwargs)
             return out
 
-        monkeypatch.setattr(module, name, recorded)
+        monkeypatch.setattr(ops, name, recorded)
 
-    for name in PLACES:
-        record(ops if name.startswith("dropout") else F, name)
+    def recorded_attention(*args: Any, dropout: float, **kwargs: Any) -> Tensor:
+        found.append(dropout)
+        return attention(*args, **kwargs)
+
+    for name, place in PLACES.items():
+        record(name, place)
+    monkeypatch.setattr("lightconv.mixers.attention.attention", recorded_attention)
     return found
 
 

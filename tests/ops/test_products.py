@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightconv.ops import products
-from lightconv.ops.products import ProductSpeeds, choose, probe, using
+from lightconv.ops.products import ProductSpeeds, choose, choose_precision, probe, using
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def setting() -> str:
     [
         (ProductSpeeds(200, 500, 900, 1e-6), "onednn"),
         (ProductSpeeds(200, 500, 900, 4e-3), "default"),
-        (ProductSpeeds(200, 210, 900, 1e-6), "default"),
+        (ProductSpeeds(200, 205, 900, 1e-6), "default"),
     ],
 )
 def test_the_faster_exact_library_is_chosen(
@@ -48,18 +48,31 @@ def test_the_faster_exact_library_is_chosen(
         choose()
 
 
+def test_precision_follows_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    found = {"now": ProductSpeeds(200, 500, 900, 1e-6)}
+    monkeypatch.setattr(products, "probe", lambda *arguments: found["now"])
+    assert choose_precision("auto", cpu) == "bf16"
+    found["now"] = ProductSpeeds(200, 500, 600, 1e-6)
+    assert choose_precision("auto", cpu) == "fp32"
+    found["now"] = ProductSpeeds(200, 500, 600, 4e-3)  # oneDNN is not exact
+    assert choose_precision("auto", cpu) == "bf16"
+    assert choose_precision("fp32", cpu) == "fp32"
+    assert choose_precision("auto", torch.device("meta")) == "fp32"
+
+
 def test_a_measurement_is_kept_and_a_damaged_one_repeated(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "products.json"
-    first = probe((64, 64), 1)
+    first = probe((64, 64))
     probe.cache_clear()
-    assert probe((64, 64), 1) == first
+    assert probe((64, 64)) == first
+    assert probe((64, 32)) != first  # beside the other
     path.write_text("{")
     probe.cache_clear()
-    assert probe((64, 64), 1).default > 0
+    before = torch.get_num_threads()
+    assert probe((64, 64)).default > 0
+    assert torch.get_num_threads() == before
     assert path.read_text().endswith("}")
-    # A measurement with another number of threads is added.
-    assert probe((64, 64), 2).default > 0
-    assert path.read_text().count("threads") == 2
 
 
 def test_the_chosen_library_is_exact_in_every_product() -> None:

@@ -257,7 +257,7 @@ def test_twins_match_each_other_and_keep_the_proportions(task: str) -> None:
     assert max(sizes) / min(sizes) < 1.1
     (train,) = {recipe.train for recipe in twins.values()}
     assert train.max_steps <= 5000 and train.tokens_per_update <= 4096
-    assert train.precision == "fp32"
+    assert train.precision == "auto"
     for mixer, small in twins.items():
         assert small.model.dim == 256
         if task in PAPER_TASKS:

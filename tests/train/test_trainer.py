@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightconv.data import PAD, Batch
 from lightconv.models import DynamicConvConfig, Seq2Seq
@@ -216,6 +217,36 @@ def test_a_precision_is_that_of_products_and_parameters_keep_theirs(
     assert records[-1].loss < records[0].loss
     exact = Trainer(Seq2Seq(model_config()), train_config())
     assert records[0].loss == pytest.approx(exact.update([DATA.batch(0)]).loss, rel=0.2)
+
+
+def test_a_weight_is_cast_once_for_all_batches_of_an_update() -> None:
+    casts: list[torch.Size] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float32:
+                casts.append(args[0].shape)
+            return func(*args, **(kwargs or {}))
+
+    torch.manual_seed(0)
+    model = Seq2Seq(model_config())
+    trainer = Trainer(model, train_config(precision="bf16"))
+    with Watch():
+        trainer.update([DATA.batch(0), DATA.batch(1)])
+    shape = model.encoder[0].ffn.hidden.weight.shape
+    assert casts.count(shape) == sum(p.shape == shape for p in model.parameters()) > 0
+
+
+def test_auto_is_what_was_chosen_when_the_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightconv.train.trainer.choose_precision", lambda *_: "bf16")
+    trainer = noisy(precision="auto")
+    assert trainer.precision == "bf16"
+    trainer.keep_choices("default", "fp32")
+    assert (trainer.products, trainer.precision) == ("default", "fp32")
+    monkeypatch.undo()
+    explicit = noisy(precision="fp32")
+    explicit.keep_choices("default", "bf16")
+    assert explicit.precision == "fp32"
 
 
 def test_measure_is_the_mean_over_tokens_and_draws_nothing() -> None:

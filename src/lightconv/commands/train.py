@@ -147,11 +147,15 @@ def plan_rows(
     usual  training of the recipe before --set
     mean   target tokens and batches of an update with this data
     """
+    from lightconv.ops.products import choose_precision
+
     config = recipe.train
     devices = "device" if processes == 1 else "devices"
+    shape = recipe.model.ffn_dim, recipe.model.dim
+    precision = choose_precision(config.precision, device, shape)
     rows = [
         ("parameters", f"{count_parameters(recipe.model):,}"),
-        ("device", f"{device}, {config.precision}" + (", compiled" if config.compile else "")),
+        ("device", f"{device}, {precision}" + (", compiled" if config.compile else "")),
         ("steps", f"{config.max_steps:,}"),
         ("batch", f"at most {config.max_tokens:,} positions on {processes} {devices}"),
     ]

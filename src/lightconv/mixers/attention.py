@@ -1,6 +1,7 @@
 """Self-attention (Vaswani et al., 2017) over all positions or in a window, and its functions."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightconv.mixers.base import Device, Dtype, Mixer, linear
+from lightconv.ops.attention import attention
 from lightconv.ops.check import is_transformed
 
 # Windowed attention runs in blocks of queries as long as the window, but not shorter than this.
@@ -163,8 +165,13 @@ def attend(
     mask    bool, broadcast to [B, H, T, S]: True if the query sees the key
     returns [B, T, D]
     """
-    R = q.shape[-1] // heads
-    q, k, v = (each.view(*each.shape[:2], heads, R).transpose(1, 2) for each in (q, k, v))
+    q, k, v = (each.unflatten(-1, (heads, -1)) for each in (q, k, v))
+    if q.is_cpu and dropout > 0.0:  # torch's fused CPU kernel has no dropout
+        if mask is not None:
+            mask = mask[(None,) * (4 - mask.dim())]
+        options: Any = {"mask": mask, "causal": causal, "dropout": dropout}
+        return attention(q, k, v, **options).flatten(-2)
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     # The fused kernels have no rules for forward mode and vmap.
     kernels = sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext()
     with kernels:

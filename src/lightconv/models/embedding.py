@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lightconv import ops
 from lightconv.mixers.base import linear
 from lightconv.models.config import AdaptiveConfig, ModelConfig
-from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.check import accumulate_dtype, autocast_dtype
 from lightconv.ops.vocabulary import linear_cross_entropy
 
 
@@ -269,4 +269,6 @@ def embed(embedding: nn.Module, tokens: Tensor, config: ModelConfig, position: i
     returns  [B, T, D]
     """
     x = add_positions(embedding(tokens), tokens == config.pad, config.pad, position)
+    if autocast_dtype(x) == torch.bfloat16:  # which has the range of float32
+        x = x.bfloat16()
     return ops.dropout(x, config.dropout) if embedding.training else x

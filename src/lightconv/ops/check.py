@@ -27,6 +27,14 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """Dtype that autocast gives to x; None without autocast, and if it is float64."""
+    kind = x.device.type
+    # A device without autocast (meta) must not be asked whether it is enabled.
+    known = x.dtype != torch.float64 and torch.amp.is_autocast_available(kind)
+    return torch.get_autocast_dtype(kind) if known and torch.is_autocast_enabled(kind) else None
+
+
 def is_transformed() -> bool:
     """True in forward-mode differentiation and inside transforms of torch.func.
 
@@ -223,3 +231,25 @@ def check_residual(
         _check_device(op, like, name, each)
     if weight.dtype != bias.dtype:
         raise ValueError(f"{op}: weight is {weight.dtype} but bias is {bias.dtype}")
+
+
+def check_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Maybe, dropout: float, seed: Maybe
+) -> None:
+    """q [B, T, H, R], k and v [B, S, H, R]; mask bool, broadcast to [B, H, T, S], or None."""
+    op = "attention"
+    if q.dim() != 4 or q.dtype not in DTYPES:
+        raise ValueError(f"{op}: q must be floats [B, T, H, R], got {_shape(q)} {q.dtype}")
+    B, T, H, R = q.shape
+    S = k.shape[1] if k.dim() == 4 else 0
+    for name, each in (("k", k), ("v", v)):
+        if each.shape != (B, S, H, R) or each.dtype != q.dtype:
+            wanted = f"{q.dtype} [{B}, S, {H}, {R}] like q"
+            raise ValueError(f"{op}: {name} must be {wanted}, got {each.dtype} {_shape(each)}")
+        _check_device(op, q, name, each)
+    if mask is not None:
+        pairs = zip(mask.shape[-4:], (B, H, T, S), strict=False)
+        if mask.dtype != torch.bool or mask.dim() != 4 or any(m not in (1, n) for m, n in pairs):
+            wanted = f"bool, broadcast to {[B, H, T, S]}"
+            raise ValueError(f"{op}: mask must be {wanted}, got {mask.dtype} {_shape(mask)}")
+    _check_drop(op, "dropout", dropout, q, seed)

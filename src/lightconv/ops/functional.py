@@ -16,6 +16,7 @@ from lightconv.ops.check import (
     Seed,
     accumulate_dtype,
     as_seed,
+    autocast_dtype,
     check_conv,
     check_step,
     is_transformed,
@@ -286,18 +287,10 @@ def _autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
         name, value = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
-    kind = x.device.type
-    # A device without autocast (meta) must not be asked whether it is enabled.
-    if (
-        x.dtype != torch.float64
-        and torch.amp.is_autocast_available(kind)
-        and torch.is_autocast_enabled(kind)
-    ):
-        dtype = torch.get_autocast_dtype(kind)
-        x = x.to(dtype)
-        if weight.dtype != torch.float32:
-            weight = weight.to(dtype)
-    return x, weight
+    dtype = autocast_dtype(x)
+    if dtype is None:
+        return x, weight
+    return x.to(dtype), weight if weight.dtype == torch.float32 else weight.to(dtype)
 
 
 # --- the kernel that runs -------------------------------------------------------------------------

@@ -80,6 +80,18 @@ class TailProblem(ctypes.Structure):
     )
 
 
+class AttendProblem(ctypes.Structure):
+    """csrc/problem.h's Attend, field for field."""
+
+    _fields_ = (
+        *members(POINTER, "scores grad mask"),
+        *members(INTEGER, "mask_batch mask_head mask_row B H rows keys first_batch first_row T S"),
+        *members(INTEGER, "dtype causal drop"),
+        *members(NUMBER, "keep_scale scale"),
+        ("seed", INTEGER),
+    )
+
+
 class Native(NamedTuple):
     """The loaded library or None, its instruction set, and the reason in one sentence."""
 
@@ -155,6 +167,7 @@ def _find_fault(path: Path) -> str:
 def _prepare(library: ctypes.CDLL) -> str:
     """Declares the functions, hands over torch's thread pool, and returns the instruction set."""
     structs = {"problem": Problem, "residual": ResidualProblem, "tail": TailProblem}
+    structs["attend"] = AttendProblem
     for size, struct in structs.items():
         size_of = getattr(library, f"lightconv_{size}_bytes")
         size_of.restype = INTEGER

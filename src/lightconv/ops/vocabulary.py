@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightconv.ops.check import accumulate_dtype, is_transformed
+from lightconv.ops.check import accumulate_dtype, autocast_dtype, is_transformed
 from lightconv.ops.library import call, native
 
 CHUNK = 1024  # positions, fewer where the vocabulary is large
@@ -57,9 +57,7 @@ def linear_cross_entropy(
     chunk = chunk_of(sum(map(len, weights))) if chunk is None else chunk
     if chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1")
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        x = x.to(torch.get_autocast_dtype(device))
+    x = x.to(autocast_dtype(x) or x.dtype)
     if not torch.is_grad_enabled():  # which a Function does not see
         x, weights = x.detach(), [weight.detach() for weight in weights]
     if is_transformed():

@@ -283,16 +283,18 @@ def measure(
     from lightconv.train.run import Run
 
     run = Run.open(Path(path))
-    library = choose() if device.type == "cpu" else "default"
+    last = run.checkpoints().latest()
+    used = {"products": choose() if device.type == "cpu" else "default"}
+    used["precision"] = (last.values["machine"] if last else {}).get("precision", "")
     machine = {
         **{"processor": processor_name(), "processors": count_cores()},
-        **{"python": platform.python_version(), **describe_machine(device, Group(), library)},
+        **{"python": platform.python_version(), **describe_machine(device, Group(), **used)},
     }
     found = Measurement(
         machine={name: str(value) for name, value in machine.items()},
         parameters=count_parameters(run.model_config),
     )
-    if (last := run.checkpoints().latest()) is not None:
+    if last is not None:
         spent = {name: last.values["progress"][name] for name in ("tokens", "seconds")}
         found = replace(found, training=Training(steps=last.step, **spent))
     if not ended:

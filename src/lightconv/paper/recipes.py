@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightconv.corpora import translation_task
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
 from lightconv.models.config import ModelConfig
@@ -23,7 +24,7 @@ from lightconv.paper.models import (
     shrink,
 )
 from lightconv.paper.tables import AVERAGES, DECODERS, NO_INPUT_DROPOUT, TABLES
-from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours, translation
+from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours
 from lightconv.recipe import Recipe, find_recipe
 from lightconv.train.config import CosineConfig, TrainConfig
 
@@ -35,6 +36,7 @@ _TRAIN = TrainConfig(
     max_tokens=2048,
     schedule=CosineConfig(peak=1e-3, warmup=500, period=2500),
     label_smoothing=0.1,
+    precision="auto",
     validate_every=500,
     save_every=500,
     keep_last=3,
@@ -66,7 +68,7 @@ SMALL_TASKS: dict[str, PaperTask] = {
     **{name: _twin(task) for name, task in TASKS.items()},
     "debian-en-de": _debian(
         "Debian texts: English-German translation",
-        translation("debian-en-de", "sacrebleu"),
+        translation_task("debian-en-de", "sacrebleu"),
         DecodeConfig(beam=5, alpha=1.0),
     ),
     "debian-lm": _debian(
@@ -125,8 +127,7 @@ def _all() -> Iterator[tuple[str, Recipe]]:
                 sources = _ENCODER_GLU
             about = f"{NAMES[mixer]}, {count_layers(model)}{_UNREPORTED.get(name, '')}"
             yield name, _recipe(about, TASKS[task], model, sources)
-    every = [(table, row) for table in TABLES.values() for row in table.rows]
-    own = [(table, row, row.model) for table, row in every if row.model is not None]
+    own = [(t, row, row.model) for t in TABLES.values() for row in t.rows if row.model is not None]
     full, small = TASKS["wmt-en-de"], SMALL_TASKS["wmt-en-de"]
     greedy = replace(full.decode, beam=1)
     for table, row, model in own:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from lightconv.config import check_counts, check_from_zero, check_positive, check_shares
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "auto"]
 Products = Literal["auto", "default", "onednn"]
 
 
@@ -94,6 +94,7 @@ class TrainConfig:
     # Largest norm of the gradient; 0 does not clip it.
     clip_norm: float = 0.0
     label_smoothing: float = 0.0
+    # auto: bf16 where the device multiplies it faster, else fp32.
     precision: Precision = "fp32"
     # Library of fp32 products on a processor; auto takes the faster exact one.
     products: Products = "auto"

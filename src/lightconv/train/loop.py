@@ -91,15 +91,18 @@ class RunProgress:
         return cls(**values | {"position": position, "window": window})
 
 
-def describe_machine(device: torch.device, group: Group, products: str) -> dict[str, Any]:
-    """All that must stay the same for a resumed run to be the same, bit for bit."""
+def describe_machine(device: torch.device, group: Group, **chosen: str) -> dict[str, Any]:
+    """All that must stay the same for a resumed run to be the same, bit for bit.
+
+    chosen  products and precision
+    """
     return {
         "torch": torch.__version__,
         "device": device.type,
         "threads": torch.get_num_threads(),
         "kernels": native().isa,
         "processes": group.size,
-        "products": products,
+        **chosen,
     }
 
 
@@ -122,7 +125,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.config = self.trainer.config
         self.group = self.trainer.group
-        self.machine = describe_machine(self.trainer.device, self.group, self.trainer.products)
+        self.machine = describe_machine(self.trainer.device, self.group, **self.trainer.chosen)
         self.pace = Pace(self.config.max_steps)
         self.progress = RunProgress(Position(self.config.seed))
         # Step whose state is on the disk as it is now.
@@ -183,10 +186,11 @@ class Loop:
         trainer.set_values(values["trainer"])
         self.progress = RunProgress.of(values["progress"])
         self.saved = checkpoint.step
-        # Before there was a choice, it was torch's default.
-        note, old = self.display.note, {"products": "default"} | values["machine"]
-        trainer.keep_products(old["products"])
-        self.machine["products"] = trainer.products
+        # Before there was a choice, products were torch's default.
+        note = self.display.note
+        old = trainer.chosen | {"products": "default"} | values["machine"]
+        trainer.keep_choices(old["products"], old["precision"])
+        self.machine |= trainer.chosen
         for step, reason in checkpoint.skipped.items():
             note(f"the checkpoint of step {step} is damaged: {reason}")
         note(f"resumed from step {checkpoint.step:,} ({checkpoint.path})")

@@ -78,7 +78,7 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     vocab = model.vocab if isinstance(model, LanguageModelConfig) else model.target_vocab
     if model.adaptive is not None:
         vocab = model.adaptive.cutoffs[0]
-    halved = 1 if train.precision == "fp32" else 2
+    halved = 2 if train.precision in ("bf16", "fp16") else 1
     activations = sum(each.nbytes() for each in saved.values()) // halved
     # The loss: one chunk of logits and their gradient, and the gradients of what it reads.
     chunk = min(chunk_of(vocab), tokens.numel())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.processes import EXIT_DIVERGED
-from lightconv.train.config import NesterovConfig, OptimizerConfig, Precision
+from lightconv.train.config import NesterovConfig, OptimizerConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The loss is a sum over tokens, so its gradients are large to begin with.
@@ -77,7 +77,7 @@ def empty_batch(model: Model) -> Batch:
     return Batch(inputs, torch.full((1, 1), PAD))
 
 
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Context of a forward pass; parameters and their gradients stay float32."""
     if precision == "fp32":
         return nullcontext()
@@ -99,7 +99,7 @@ class Guard:
            searching for the scale is no progress
     """
 
-    def __init__(self, precision: Precision, batches: int = 1) -> None:
+    def __init__(self, precision: str, batches: int = 1) -> None:
         self.fixed = self.steps = precision != "fp16"
         self.scale = 1.0 if self.fixed else FIRST_SCALE
         self.window = max(1, GROW_AFTER // batches)

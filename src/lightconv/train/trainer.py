@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightconv.data import Batch
-from lightconv.ops.products import choose, using
+from lightconv.ops.products import choose, choose_precision, using
 from lightconv.train.config import TrainConfig, find_rate
 from lightconv.train.distributed import Group, gradients
 from lightconv.train.optim import (
@@ -83,12 +83,15 @@ class Trainer:
         self.step = 0
         # torch.compile has its own products.
         self.chooses = self.device.type == "cpu" and not config.compile
-        own = choose(config.products) if self.chooses else "default"
+        shape = model.config.ffn_dim, model.config.dim
+        own = choose(config.products, shape) if self.chooses else "default"
         self.products = self.group.tell(own) or own
+        own = choose_precision(config.precision, self.device, shape)
+        self.precision = self.group.tell(own) or own
         # An estimate where tokens are counted.
         batches = config.batches_per_update or -(-config.tokens_per_update // config.max_tokens)
         ranks = self.group.size
-        self.guard = Guard(config.precision, ranks * -(-batches // ranks))
+        self.guard = Guard(self.precision, ranks * -(-batches // ranks))
         # Batches of more positions did not fit into memory.
         self.largest: int | None = None
         self.ema = EMA(model, config.ema) if config.ema > 0.0 else None
@@ -115,7 +118,10 @@ class Trainer:
             for place, batch in enumerate(batches)
         ]
         self.model.train()
-        parts, losses, tokens, complete = self._accumulate(parts, stop)
+        # One cast of a weight serves all batches: autocast keeps it until its outermost end.
+        own = not self.group.lockstep  # sharded weights come and go
+        with autocast(self.precision, self.device) if own else nullcontext():
+            parts, losses, tokens, complete = self._accumulate(parts, stop)
         counts = losses.new_tensor([tokens, stop(), not complete])
         self.group.sum_gradients(self.model)
         totals = self.group.sum(torch.cat([losses, counts]))
@@ -161,11 +167,17 @@ class Trainer:
         """The model has its averaged parameters, if any, while this is open."""
         return nullcontext() if self.ema is None else self.ema.applied()
 
-    def keep_products(self, library: str) -> None:
-        """A resumed run keeps its library if the choice is free: a probe may decide otherwise."""
+    @property
+    def chosen(self) -> dict[str, str]:
+        return {"products": self.products, "precision": self.precision}
+
+    def keep_choices(self, products: str, precision: str) -> None:
+        """A resumed run keeps what was chosen for it: a probe may decide otherwise today."""
         if self.chooses and self.config.products == "auto":
             with suppress(ValueError):  # it rounds on this machine
-                self.products = choose(library)
+                self.products = choose(products)
+        if self.config.precision == "auto":
+            self.precision = precision
 
     def agree_on_size(self) -> None:
         """Takes the largest batch that fits of all ranks: a checkpoint holds one number."""
@@ -220,7 +232,8 @@ class Trainer:
                     with using(self.products):
                         found = self._run(part)
                         last = place + 1 == len(parts) and not self.group.lockstep
-                        with self.group.last_pass(self.model) if last else nullcontext():
+                        sums = self.group.last_pass(self.model) if last else nullcontext()
+                        with sums, torch.autocast(self.device.type, enabled=False):
                             torch.autograd.backward(found.loss * self.guard.scale)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
@@ -268,7 +281,7 @@ class Trainer:
         return self._loss(part.batch)
 
     def _loss(self, batch: Batch) -> Loss:
-        with using(self.products), autocast(self.config.precision, self.device):
+        with using(self.products), autocast(self.precision, self.device):
             return batch_loss(
                 self.model,
                 batch,

@@ -1,5 +1,6 @@
 // All kernels for one instruction set. Compiled once for each, with LIGHTCONV_ISA naming it and
 // VEC_BYTES its vector width; library.cpp chooses among them when the library is loaded.
+#include "attend.h"
 #include "narrow.h"
 #include "residual.h"
 #include "shared.h"
@@ -54,6 +55,10 @@ static void tail_backward_any(const Tail& t, ParallelFor parallel) {
   t.dtype == kFloat64 ? tail_backward<double>(t, parallel) : tail_backward<float>(t, parallel);
 }
 
+static void attend_any(const Attend& a, ParallelFor parallel) {
+  a.dtype == kFloat64 ? attend_rows<double>(a, parallel) : attend_rows<float>(a, parallel);
+}
+
 extern const Kernels kernels;
 const Kernels kernels = {forward,
                          backward,
@@ -61,6 +66,7 @@ const Kernels kernels = {forward,
                          residual_forward_any,
                          residual_backward_any,
                          tail_forward_any,
-                         tail_backward_any};
+                         tail_backward_any,
+                         attend_any};
 
 }  // namespace LIGHTCONV_ISA

@@ -71,6 +71,8 @@ __attribute__((visibility("default"))) int64_t lightconv_residual_bytes() {
 
 __attribute__((visibility("default"))) int64_t lightconv_tail_bytes() { return sizeof(Tail); }
 
+__attribute__((visibility("default"))) int64_t lightconv_attend_bytes() { return sizeof(Attend); }
+
 // Chooses an instruction set by name, or the best one for this machine when name is null or empty;
 // returns its name, or null when it does not exist or does not run here.
 __attribute__((visibility("default"))) const char* lightconv_choose(const char* name) {
@@ -119,6 +121,10 @@ __attribute__((visibility("default"))) int lightconv_tail_forward(const Tail* t)
 
 __attribute__((visibility("default"))) int lightconv_tail_backward(const Tail* t) {
   return guarded([&] { chosen->kernels->tail_backward(*t, parallel); });
+}
+
+__attribute__((visibility("default"))) int lightconv_attend(const Attend* a) {
+  return guarded([&] { chosen->kernels->attend(*a, parallel); });
 }
 
 __attribute__((visibility("default"))) int64_t lightconv_instruction_bytes() {

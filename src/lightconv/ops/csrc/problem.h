@@ -77,6 +77,21 @@ struct Tail {
   int64_t silu;            // otherwise there is no activation
 };
 
+// A block of attention scores [B, H, rows, keys], contiguous: queries first_row .. first_row + rows of
+// T and the first keys of S, for batch entries from first_batch on.
+struct Attend {
+  void* scores;            // become weights, some dropped
+  void* grad;              // of the weights, becomes that of the scores before `scale`; or null
+  const void* mask;        // a byte for each key, 0: not seen; or null. Strides in bytes:
+  int64_t mask_batch, mask_head, mask_row;
+  int64_t B, H, rows, keys, first_batch, first_row, T, S;
+  int64_t dtype;
+  int64_t causal;          // query t sees keys 0 .. t
+  int64_t drop;            // random bits below this mean dropped; 0 is off
+  double keep_scale, scale;
+  int64_t seed;
+};
+
 // Runs body(begin, end) over [0, count) on threads; torch's own pool, given by Python.
 using ParallelBody = void (*)(int64_t begin, int64_t end, void* context);
 using ParallelFor = int32_t (*)(int64_t begin, int64_t end, int64_t grain, ParallelBody body,
@@ -90,4 +105,5 @@ struct Kernels {
   void (*residual_backward)(const Residual&, ParallelFor);
   void (*tail_forward)(const Tail&, ParallelFor);
   void (*tail_backward)(const Tail&, ParallelFor);
+  void (*attend)(const Attend&, ParallelFor);
 };
