@@ -336,7 +336,8 @@ class Fit:
             if outcome.code and not self.out.exists():
                 self.write(run.average([outcome.step]))
             self.save(step=outcome.step)
-            if outcome.code == 0 or (outcome.code == EXIT_STOPPED and self.left <= 1.0):
+            used = outcome.code == EXIT_STOPPED and self.left <= 1.0 and not self._fixed
+            if outcome.code == 0 or used:
                 return 0
             if outcome.code != EXIT_STOPPED or self._stop.at is None:
                 return outcome.code
