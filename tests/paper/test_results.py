@@ -141,6 +141,20 @@ def test_the_choice_of_a_seed_is_said(valid: float | None, tmp_path: Path) -> No
     assert not any("et al." in cell for row in rows for cell in row)
 
 
+def test_the_pace_is_that_of_trainings_that_ended(tmp_path: Path) -> None:
+    data = dict.fromkeys(("train", "valid", "test"), "digest")
+    folder = ResultsFolder.create(tmp_path, experiment(table="mt1", data=data))
+    good, bad = result(1, 10.0), result(2, None, "diverged")
+    assert bad.measured is not None and bad.measured.training is not None
+    training = replace(bad.measured.training, seconds={"updates": 400.0})
+    bad = replace(bad, measured=replace(bad.measured, training=training))
+    for each in (good, bad):
+        folder.save(replace(each, recipe="wmt-en-de-selfattention-small"))
+    rows, header, _ = TableReport(folder).show()
+    found = dict(zip(header, next(iter(rows.values()))[0], strict=True))
+    assert (found["training (ours)"], found["tokens/s (ours)"]) == ("0.1 min", "25")
+
+
 def test_results_come_back(tmp_path: Path) -> None:
     results = ResultsFolder.create(tmp_path, experiment())
     for seed in (10, 2):
