@@ -37,6 +37,7 @@ _SHORT = {"type": "string", "maxLength": MOST_EXPLAINED}
 _STOP = {"type": "string", "minLength": 1, "maxLength": 100}
 _TEXTS = {"anyOf": [_TEXT, _array(_TEXT, maxItems=MOST_TEXTS)]}
 _ANSWERS = {"anyOf": [_STRING, _array(_STRING)]}
+_EVENT = _object("data", data=_STRING)
 _OBJECTS = _array({"type": "object"})
 _LANGUAGES = {"source": _STRING, "target": _STRING}
 _KEY = {"api_key": {"type": "string", "description": "the key, if the server asks for one"}}
@@ -195,6 +196,8 @@ def describe(pairs: list[tuple[str, str]], models: dict[str, list[str]]) -> Sche
     for path, (about, takes, gives) in PATHS.items():
         told: Schema = {"summary": about, "operationId": path.strip("/").replace("/", "_")}
         answers = {"200": answer("an answer", gives)}
+        if takes is not None and "stream" in takes["properties"]:
+            answers["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
         if takes is not None:
             error = answer("an error", OPENAI_ERROR if path.startswith("/v1/") else PLAIN_ERROR)
             answers |= dict.fromkeys(("400", "401", "403", "413", "429", "500", "503"), error)
