@@ -12,6 +12,7 @@ version run in separate processes. The time of DynamicConv's operations comes fr
 """
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
@@ -255,6 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--busy", action="store_true", help="processor time of one thread: on a machine in use"
     )
     parser.add_argument("--old", type=Path, metavar="TREE", help="source tree of another version")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="add lengths measured before")
     parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
     options = parser.parse_args(argv)
     Allocator().__enter__()  # as a run does
@@ -263,6 +265,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(1)
         sides["clock"] = "process_time"
     rows = [measure(T, options.rounds, **sides) for T in options.lengths]
+    if options.rows:  # one after another, on a machine that is quiet for minutes only
+        known = json.loads(options.rows.read_text()) if options.rows.exists() else []
+        rows = [*(row for row in known if row["T"] not in options.lengths), *rows]
+        options.rows.write_text(json.dumps(rows))
     limit = rows[0]["flops"] / 1e9
     head = f"{measured()}; {limit:.0f} GFLOP/s of fused multiply-adds at most; {choose()} products."
     head += " Processor time: the machine was in use." * options.busy
