@@ -40,7 +40,7 @@ def translate(
              reading and writing
     options  as of `TextModel.answers`, such as beam=4, quantize="int8"
     """
-    import ray
+    import ray.data
 
     cores = int(ray.cluster_resources().get("CPU", 1)) if ray.is_initialized() else 2
     return dataset.repartition(target_num_rows_per_block=block).map_batches(
@@ -49,7 +49,7 @@ def translate(
         batch_format="pyarrow",
         batch_size=block,
         num_cpus=1,
-        concurrency=workers or max(1, cores - 1),
+        compute=ray.data.ActorPoolStrategy(size=workers or max(1, cores - 1)),
     )
 
 

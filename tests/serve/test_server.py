@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -191,6 +192,46 @@ def test_raw_attacks_end(server: Running) -> None:
     assert b" 400 " in send(b"\x16\x03\x01 nonsense\r\n\r\n")
     chunked = b"POST /translate HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
     assert b" 413 " in send(chunked + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 20 + b"0\r\n\r\n")
+    assert server.get("/health") == (200, {"status": "ok"})
+
+
+@pytest.mark.slow
+def test_requests_that_trickle_and_bodies_that_flood(server: Running) -> None:
+    """300 half-sent requests and bodies of 200 MB end within the limits; others are answered."""
+    starts = (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"POST /translate HTTP/1.1\r\nhost: ")
+    starts += (b"POST /translate HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",)
+    peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    begin = time.monotonic()
+    for place, peer in enumerate(peers):
+        peer.sendall(starts[place % 3])
+    before = server.resources()[0]
+    head = b"POST /translate HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    chunk = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+    for way, part in (
+        (b"content-length: 200000000\r\n\r\n", b"a" * 65536),
+        (b"transfer-encoding: chunked\r\n\r\n", chunk),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as flood:
+            answer, sent = b"", 0
+            try:
+                flood.sendall(head + way)
+                for _ in range(3052):
+                    flood.sendall(part)
+                    sent += 1
+                answer = flood.recv(1 << 16)
+            except OSError:  # closed while we sent
+                pass
+            assert b" 413 " in answer or sent < 3052
+    assert server.resources()[0] < before + 50
+    assert server.translate(LINES[0])
+    for peer in peers:
+        peer.settimeout(max(0.1, 25 - (time.monotonic() - begin)))
+        try:
+            while peer.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        peer.close()
     assert server.get("/health") == (200, {"status": "ok"})
 
 

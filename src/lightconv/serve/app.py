@@ -96,7 +96,7 @@ class App:
         self.pairs = {(m.source, m.target): m for m in models if m.kind == "translation"}
         self.team, self.key, self.seconds = team, key, seconds
         self.hosts, self.origins, self.log = hosts, origins, log
-        self.draining = False
+        self.draining, self._late = False, f"no answer within {seconds:g} s"
         self.requests: Counter[tuple[str, int]] = Counter()
         self.texts: Counter[str] = Counter()
         self.times: Counter[float] = Counter()
@@ -227,7 +227,7 @@ class App:
                 return await self.team.results(self._put(orders))
         except TimeoutError:
             self.team.replace_silent(self.seconds)
-            raise RefusedError(503, f"no answer within {self.seconds:g} s") from None
+            raise RefusedError(503, self._late) from None
         except ValueError as error:
             raise RefusedError(400, str(error).removeprefix("line 1: ")) from None
 
@@ -388,8 +388,7 @@ class App:
                 yield event(choices=[], usage=_usage([value]))
             yield "data: [DONE]\n\n"
         except TimeoutError:
-            late = _openai_error(503, f"no answer within {self.seconds:g} s")
-            yield f"data: {json.dumps(late)}\n\n"
+            yield f"data: {json.dumps(_openai_error(503, self._late))}\n\n"
         finally:
             self.team.cancel([ticket])
 
@@ -402,13 +401,9 @@ class App:
         return describe(sorted(self.pairs), names)
 
     def languages(self) -> list[dict[str, Any]]:
-        return [
-            {
-                **_language(code),
-                "targets": sorted(target for source, target in self.pairs if source == code),
-            }
-            for code in sorted({code for pair in self.pairs for code in pair})
-        ]
+        codes = sorted({code for pair in self.pairs for code in pair})
+        targets = {code: sorted(t for s, t in self.pairs if s == code) for code in codes}
+        return [{**_language(code), "targets": targets[code]} for code in codes]
 
     def settings(self) -> dict[str, Any]:
         source, target = next(iter(self.pairs), ("", ""))

@@ -1,10 +1,8 @@
 """The HTTP server around the application: limits of connections, and an end that loses nothing."""
 
 import asyncio
-import contextlib
 import signal
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -119,17 +117,10 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.app = app
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for each in signals:
-            loop.add_signal_handler(each, self.handle_exit, each, None)
-        try:
-            yield
-        finally:
-            for each in signals:
-                loop.remove_signal_handler(each)
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begins the end; the signal is not raised again after it, so that the exit code is 0."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
