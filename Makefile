@@ -6,7 +6,7 @@ TESTS ?= tests
 SECONDS ?= 600
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow check documents demo bench sanitize fuzz wheels clean
+.PHONY: help test test-slow mutants check documents demo bench sanitize fuzz wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -17,6 +17,9 @@ test: check  ## Run ruff, mypy and the tests: everything that CI runs (minutes)
 
 test-slow: .venv/ready  ## Run the slow tests: full matrices, many kills (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow $(TESTS)
+
+mutants: .venv/ready  ## Do the tests find small faults put into a copy? (half an hour) FILE=ops
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.harness.mutants $(FILE)
 
 check: .venv/ready  ## Run ruff and mypy
 	$(BIN)/ruff check .

@@ -4,31 +4,33 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+from tests.harness.mutants import ROOT, mutants
+
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 710,
     ("config",): 480,
-    ("ops",): 3800,
+    ("ops",): 3828,
     ("mixers",): 1350,
-    ("models",): 1490,
+    ("models",): 1495,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
     ("train",): 3405,
-    ("decode",): 3410,
-    ("evaluate",): 1455,
+    ("decode",): 3681,
+    ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2450,
+    ("commands",): 2505,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1549,
     ("selftest",): 350,
 }
-MOST_LINES = 30_920
-MOST_FILES = 155
+MOST_LINES = 31_250
+MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
@@ -72,3 +74,14 @@ def test_no_docstring_is_a_riddle() -> None:
                     name = getattr(node, "name", "module")
                     wrong.append(f"{path.relative_to(SOURCE)}: {name}")
     assert not wrong
+
+
+def test_the_list_of_faults_is_up_to_date() -> None:
+    """40 can be made, and one in each package; `make mutants` runs the tests against them."""
+    good: Counter[str] = Counter()
+    for mutant in mutants():
+        assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests), mutant
+        if (path := ROOT / mutant.file).exists() and path.read_text().count(mutant.old) == 1:
+            good[path.relative_to(SOURCE).parts[0]] += 1
+    assert good.total() >= 40
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= good.keys()

@@ -1,6 +1,9 @@
 """Imports point down: the levels of ARCHITECTURE.md, read from the source."""
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
@@ -62,3 +65,35 @@ def test_every_part_has_a_level() -> None:
 def test_no_attics() -> None:
     attics = {"utils", "helpers", "common", "misc", "command"}
     assert not [path for path in SOURCE.rglob("*") if path.stem in attics]
+
+
+VISITS = """
+import inspect, json, lightconv, sys
+visited, sentence, depth = set(), set(), 0
+def look(frame, event, _):
+    global depth
+    code = frame.f_code
+    ours = code.co_filename.startswith(lightconv.__path__[0])
+    if ours and code.co_flags & inspect.CO_OPTIMIZED:  # no body of a class
+        answers = code.co_name == "answer" and code.co_filename.endswith("translator.py")
+        if event == "call":
+            visited.add(code.co_filename)
+            depth += answers
+            sentence.update([code.co_filename] * bool(depth))
+        elif event == "return":
+            depth -= answers
+from lightconv.cli import main
+sys.setprofile(look)
+main(["translate", sys.argv[1]])
+sys.setprofile(None)
+print(json.dumps([len(visited), len(sentence)]))
+"""
+
+
+def test_a_translation_visits_few_files() -> None:
+    """In the engine: the whole command, and one sentence once all is loaded."""
+    model = Path(__file__).parent / "golden" / "end" / "pairs"
+    command = [sys.executable, "-c", VISITS, str(model)]
+    done = subprocess.run(command, input="Un domu\n", capture_output=True, text=True, check=True)
+    whole, sentence = json.loads(done.stdout.splitlines()[-1])
+    assert (whole <= 45, sentence <= 15) == (True, True), (whole, sentence)

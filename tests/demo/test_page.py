@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightconv.demo import page
-from lightconv.demo.page import dynamic_kernels, learned_kernels
+from lightconv.mixers.kernels import dynamic_kernels, learned_kernels
 from lightconv.models import (
     DynamicConvConfig,
     LanguageModel,
@@ -47,7 +47,7 @@ def test_dynamic_kernels_are_those_of_the_layer() -> None:
     torch.manual_seed(0)
     built = Seq2Seq(CONFIG).eval()
     ids = [4, 9, 7, 5, 11, 2]
-    (found,) = dynamic_kernels(built, ids)
+    (found,) = dynamic_kernels(built, lambda: built.encode(torch.tensor([ids])))
     assert (found["layer"], found["left"]) == ("encoder 2", 2)
     weights = torch.tensor(found["weights"])  # [H, T, K]
     assert weights.shape == (4, 6, 5)
@@ -77,7 +77,7 @@ def test_a_language_model_has_kernels_too() -> None:
     config = LanguageModelConfig(dim=16, ffn_dim=8, layers=(LIGHT, DYNAMIC), vocab=20)
     built = LanguageModel(config).eval()
     (learned,) = learned_kernels(built)
-    (dynamic,) = dynamic_kernels(built, [2, 4, 5])
+    (dynamic,) = dynamic_kernels(built, lambda: built.features(torch.tensor([[2, 4, 5]])))
     found = (learned["layer"], dynamic["layer"], dynamic["left"])
     assert found == ("layer 1", "layer 2", 4)
 

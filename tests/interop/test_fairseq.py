@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightconv.interop.architecture import Arguments, frame
 from lightconv.interop.fairseq import read_model
 from lightconv.models import LanguageModelConfig, Seq2SeqConfig
 from tests.interop.writer import BANDS, LAYOUTS, MIXERS, PAIR, TEXT, make, write
@@ -250,3 +251,11 @@ def test_other_things_of_torch_save(content: Any, path: Path) -> None:
     torch.save(content, path)
     with pytest.raises(ValueError, match=r"checkpoint"):
         read_model(path)
+
+
+@pytest.mark.parametrize("new, old, found", [(0.1, 0.3, 0.1), (0.0, 0.3, 0.3), (None, 0.3, 0.3)])
+def test_the_older_name_of_a_dropout_counts_where_the_newer_is_zero(
+    new: float | None, old: float, found: float
+) -> None:
+    args = {"decoder_normalize_before": False, "relu_dropout": old, "activation_dropout": new}
+    assert frame(Arguments(args), {}, "decoder")["activation_dropout"] == found

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lightconv
-from lightconv.commands.import_checkpoint import main
+from lightconv.commands.models import import_checkpoint
 from lightconv.data import load_vocabularies
 from lightconv.decode import beam_search
 from lightconv.models import Seq2Seq
@@ -37,7 +37,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     out = tmp_path_factory.mktemp("imported") / "model"
     dictionaries = ["--dict", f"{folder}/dict.de.txt", "--dict", f"{folder}/dict.en.txt"]
     checkpoint = str(folder / CASES[request.param])
-    assert main(["fairseq", checkpoint, *dictionaries, "--out", str(out)]) == 0
+    assert import_checkpoint(["fairseq", checkpoint, *dictionaries, "--out", str(out)]) == 0
     reference = torch.load(folder / "reference.pt", weights_only=True)
     return out, lightconv.load(out).model, reference
 

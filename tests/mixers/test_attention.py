@@ -132,6 +132,18 @@ def test_memory_grows_with_the_length_not_its_square() -> None:
     assert largest.elements <= 3 * 500 * DIM
 
 
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_step_without_gradients_keeps_a_past_with_them(window: int | None) -> None:
+    """The past is overwritten in a copy, also if only the past has a gradient."""
+    mixer = Attention(DIM, 4, causal=True, window=window).double().requires_grad_(False)
+    x = noise(2, 6, DIM).requires_grad_()
+    out, state = mixer.step(x[:, :3], mixer.start(2, 6))
+    mixer.step(x[:, 3:].detach(), state)
+    (found,) = torch.autograd.grad(out.sum(), x)
+    (want,) = torch.autograd.grad(mixer(x[:, :3]).sum(), x)
+    torch.testing.assert_close(found, want, atol=1e-10, rtol=1e-10)
+
+
 @torch.no_grad()
 def test_only_a_window_goes_beyond_max_len() -> None:
     mixer = Attention(DIM, heads=2, causal=True)

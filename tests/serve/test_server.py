@@ -161,6 +161,7 @@ REFUSED = (
     ("/translate", {"q": "x" * 1_100_000}, {}, 413, "longer than"),
     ("/v1/completions", {"model": "pairs", "prompt": "a"}, {}, 400, "no such model"),
     ("/v1/completions", {"model": "text", "prompt": "a", "best_of": 3}, {}, 400, "best_of"),
+    ("/v1/completions", {"model": "text", "prompt": "a", "n": 0}, {}, 400, "n is 0, expected 1"),
     ("/summarize", {"q": "a", "model": "text"}, {}, 400, "no such model"),
     ("/nothing", {}, {}, 404, "Not Found"),
 )

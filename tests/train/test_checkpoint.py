@@ -170,7 +170,7 @@ def test_a_file_of_another_checkpoint_or_from_elsewhere(folder: Path) -> None:
     old, new = (folder / f"step-00000{n}00" / "model.safetensors" for n in (1, 2))
     new.unlink()
     os.link(old, new)
-    with pytest.raises(DamagedError, match=r"model\.safetensors: the bytes are not those"):
+    with pytest.raises(DamagedError, match=r"model\.safetensors: SHA-256 "):
         read_checkpoint(new.parent)
     new.unlink()
     new.symlink_to(old)

@@ -1,10 +1,10 @@
-"""Arguments of a command: help that ends with examples, errors that name the nearest option."""
+"""Arguments of a command: help with examples, errors that name the nearest option, completion."""
 
 import argparse
 import shutil
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -71,7 +71,8 @@ class Parser(argparse.ArgumentParser):
         self.add_device()
         text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
         self.add("--engine auto|native|torch", text)
-        self.add("--quantize none|int8", "linear layers in 8 bits; default: none")
+        text = "linear layers in 8 bits, or 16 where the CPU can; default: none"
+        self.add("--quantize none|int8|bf16", text)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses arguments; the error about an unknown option suggests the nearest one."""
@@ -129,3 +130,75 @@ def warnings_told(tell: Callable[[str], None]) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_, **__: tell_once(f"warning: {message}")
         yield
+
+
+# --- Completion for shells
+
+Command = Callable[[Sequence[str]], int]
+SHELLS = ("bash", "zsh", "fish")
+# zsh runs the functions of bash.
+ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+BASH = """_lightconv() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" words=""
+  if [ "$COMP_CWORD" -eq 1 ]; then words="@NAMES@"; else
+    case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]} $cur" in
+@CASES@
+    esac
+  fi
+  if [ -n "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  else COMPREPLY=($(compgen -f -- "$cur")); fi
+}
+complete -o filenames -F _lightconv lightconv"""
+
+
+def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
+    """Prints the script of a shell; `commands` are the other commands by name."""
+    parser = Parser(
+        "completion",
+        "Prints a script that completes commands, options and their values in a shell.",
+        "lightconv completion fish | source            # in config.fish",
+        "lightconv completion bash > ~/.lightconv.sh   # and `source` it in ~/.bashrc",
+        "lightconv completion zsh > ~/.lightconv.sh    # in ~/.zshrc, after compinit",
+    )
+    parser.add("SHELL", ", ".join(SHELLS), choices=SHELLS)
+    shell = parser.parse(argv).shell
+    found = {name: _options(command) for name, command in commands.items()}
+    if shell == "fish":
+        print("\n".join(_fish(found)))
+    else:
+        print(ZSH * (shell == "zsh") + _bash(found))
+    return 0
+
+
+def _options(command: Command) -> dict[str, list[str]]:
+    """Options of a command with the values that each may have, from its parser."""
+    try:
+        command([DESCRIBE])
+    except DescribedError as found:
+        actions = found.parser._actions
+    long = [(name, each) for each in actions for name in each.option_strings if name[:2] == "--"]
+    return {name: [str(value) for value in each.choices or ()] for name, each in long}
+
+
+def _bash(found: Mapping[str, Mapping[str, list[str]]]) -> str:
+    cases = [f'      "completion "*) words="{" ".join(SHELLS)}";;']
+    for command, options in found.items():
+        values = {name: each for name, each in options.items() if each}
+        cases += [
+            f'      "{command} {name} "*) words="{" ".join(values[name])}";;' for name in values
+        ]
+        cases.append(f'      "{command} "*" -"*) words="{" ".join(options)}";;')
+    names = " ".join([*found, "completion"])
+    return BASH.replace("@NAMES@", names).replace("@CASES@", "\n".join(cases))
+
+
+def _fish(found: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+    first = "complete -c lightconv -n __fish_use_subcommand -f -a"
+    lines = [f"{first} '{' '.join([*found, 'completion'])}'"]
+    seen = "complete -c lightconv -n '__fish_seen_subcommand_from"
+    lines.append(f"{seen} completion' -f -a '{' '.join(SHELLS)}'")
+    for command, options in found.items():
+        for name, values in options.items():
+            choice = f" -x -a '{' '.join(values)}'" if values else ""
+            lines.append(f"{seen} {command}' -l {name[2:]}{choice}")
+    return lines

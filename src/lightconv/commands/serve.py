@@ -1,12 +1,12 @@
 """lightconv serve: models behind a page and an API."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from lightconv.commands.parser import Parser
 from lightconv.console import tell
+from lightconv.device import count_cores
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add("--port N", "port", type=int, default=8000)
     parser.add("--workers N", "processes that decode (default: one per core)", type=int)
     parser.add("--api-key-file FILE", "its first line is the key that clients must send")
-    parser.add("--quantize none|int8", "int8: 8-bit linear layers, faster", default="none")
+    parser.add("--quantize none|int8|bf16", "linear layers in 8 or 16 bits", default="none")
     parser.add("--queue N", "texts that may wait; more are refused", type=int, default=2048)
     parser.add("--allow-origin URL ...", "other pages that may use the API")
     parser.add("--quiet", "no line for each request")
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
             f"--host {arguments.host} is open to others, expected --api-key-file FILE with it. "
             "127.0.0.1 needs none"
         )
-    workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
+    workers = arguments.workers if arguments.workers is not None else count_cores()
     if not 1 <= workers <= 1024:
         raise ValueError(f"--workers {workers}, expected 1 to 1024")
     try:

@@ -1,4 +1,4 @@
-"""Contents of the demo's page: kernels, the operator against attention, SVG pictures, HTML.
+"""Contents of the demo's page: the operator against attention, SVG pictures, HTML.
 
 All sides of the comparison run forward + backward in one process in turns, after a warm-up; a time
 is the median of three, memory the rise of the process's resident size during a call.
@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch import Tensor
 
 from lightconv import __version__, ops
-from lightconv.mixers import NORMALIZATIONS, DynamicConv, LightConv
-from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.library import POOL
 
 if TYPE_CHECKING:
@@ -100,40 +97,6 @@ def peak_bytes(call: Callable[[], object]) -> int | None:
     peak = status("VmHWM:")
     del kept
     return max(0, peak - before)
-
-
-# --- Kernels
-
-
-def learned_kernels(model: nn.Module) -> list[dict[str, Any]]:
-    """Normalised kernels [H][K] of every LightConv layer, with its name and reach to the left."""
-    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, LightConv)]
-    return [_describe(name, mixer, mixer.weight.detach()) for name, mixer in layers]
-
-
-def dynamic_kernels(model: Seq2Seq | LanguageModel, ids: list[int]) -> list[dict[str, Any]]:
-    """Normalised kernels [H][T][K] that DynamicConv layers predict, without those of a target."""
-    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, DynamicConv)]
-    owners = {mixer.kernel_proj: (name, mixer) for name, mixer in layers}
-    found: list[dict[str, Any]] = []
-
-    def hear(module: nn.Module, args: Any, out: Tensor) -> None:
-        if module in owners:
-            name, mixer = owners[module]
-            logits = out[0].unflatten(-1, (mixer.heads, mixer.kernel))
-            found.append(_describe(name, mixer, logits.transpose(0, 1)))
-
-    with register_module_forward_hook(hear), torch.inference_mode():
-        tokens = torch.tensor([ids], device=next(model.parameters()).device)
-        model.encode(tokens) if isinstance(model, Seq2Seq) else model.features(tokens)
-    return found
-
-
-def _describe(name: str, mixer: LightConv | DynamicConv, logits: Tensor) -> dict[str, Any]:
-    weights = NORMALIZATIONS[mixer.normalize](logits).double().mul(1e5).round().div(1e5)
-    stack, place, *_ = name.split(".")  # encoder.1.mixer is layer 2 of the encoder
-    title = f"{stack.removesuffix('s')} {int(place) + 1}"
-    return {"layer": title, "left": mixer.left, "weights": weights.tolist()}
 
 
 # --- Pictures and page

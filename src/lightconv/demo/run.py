@@ -161,8 +161,11 @@ class Demo:
             self._add(growth=growth, machine=machine)
 
     def _find_kernels(self) -> dict[str, Any]:
+        import torch
+
         from lightconv.decode.text import load
-        from lightconv.demo.page import dynamic_kernels, learned_kernels
+        from lightconv.mixers.kernels import dynamic_kernels, learned_kernels
+        from lightconv.models import Seq2Seq
 
         model = load(self.fit.out).model
         pipeline, pairs = self.fit.prepared.pipeline, self.task != "lm"
@@ -174,8 +177,9 @@ class Demo:
         place = len(ids) if pairs else 0  # of EOS: a source ends with it, other text begins with it
         ids.insert(place, EOS)
         labels.insert(place, "</s>")
-        learned, dynamic = learned_kernels(model), dynamic_kernels(model, ids)
-        return {"text": labels, "learned": learned, "dynamic": dynamic}
+        read, batch = model.encode if isinstance(model, Seq2Seq) else model.features, [ids]
+        dynamic = dynamic_kernels(model, lambda: read(torch.tensor(batch)))
+        return {"text": labels, "learned": learned_kernels(model), "dynamic": dynamic}
 
     def facts(self) -> dict[str, Any]:
         """All that the page shows, from the fit and the results."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightconv.corpora import translation_task
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
 from lightconv.models.config import ModelConfig
@@ -23,7 +24,7 @@ from lightconv.paper.models import (
     shrink,
 )
 from lightconv.paper.tables import AVERAGES, DECODERS, NO_INPUT_DROPOUT, TABLES
-from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours, translation
+from lightconv.paper.tasks import FITTED, TASKS, PaperTask, all_from, ours
 from lightconv.recipe import Recipe, find_recipe
 from lightconv.train.config import CosineConfig, TrainConfig
 
@@ -67,7 +68,7 @@ SMALL_TASKS: dict[str, PaperTask] = {
     **{name: _twin(task) for name, task in TASKS.items()},
     "debian-en-de": _debian(
         "Debian texts: English-German translation",
-        translation("debian-en-de", "sacrebleu"),
+        translation_task("debian-en-de", "sacrebleu"),
         DecodeConfig(beam=5, alpha=1.0),
     ),
     "debian-lm": _debian(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from lightconv.corpora import translation_task
 from lightconv.data.config import TaskConfig
 from lightconv.decode import DecodeConfig
 from lightconv.train.config import (
@@ -28,14 +29,6 @@ class PaperTask:
     train: TrainConfig
     decode: DecodeConfig
     sources: dict[str, str]
-
-
-def translation(corpus: str, metric: str) -> TaskConfig:
-    """Translation between the two languages that end the name of a corpus."""
-    _, source, target = corpus.split("-")
-    return TaskConfig(
-        kind="translation", corpus=corpus, source_lang=source, target_lang=target, metric=metric
-    )
 
 
 def ours(reason: str) -> str:
@@ -91,7 +84,7 @@ def _dropouts(source: str) -> dict[str, str]:
 
 _IWSLT = PaperTask(
     title="IWSLT'14 German-English translation",
-    task=translation("iwslt14-de-en", "tokenized_bleu_lowercase"),
+    task=translation_task("iwslt14-de-en", "tokenized_bleu_lowercase"),
     train=TrainConfig(
         max_steps=50_000,
         batches_per_update=1,
@@ -121,7 +114,7 @@ _TRAINING = "train.max_tokens train.optimizer train.schedule.floor train.clip_no
 
 _EN_DE = PaperTask(
     title="WMT'16 English-German translation",
-    task=translation("wmt16-en-de", "tokenized_bleu_compounds"),
+    task=translation_task("wmt16-en-de", "tokenized_bleu_compounds"),
     train=TrainConfig(
         max_steps=30_000,
         batches_per_update=16 * 8,
@@ -149,7 +142,7 @@ _EN_DE = PaperTask(
 
 _EN_FR = PaperTask(
     title="WMT'14 English-French translation",
-    task=translation("wmt14-en-fr", "tokenized_bleu"),
+    task=translation_task("wmt14-en-fr", "tokenized_bleu"),
     train=replace(
         _EN_DE.train,
         max_steps=80_000,
@@ -169,7 +162,7 @@ _EN_FR = PaperTask(
 
 _ZH_EN = PaperTask(
     title="WMT'17 Chinese-English translation",
-    task=translation("wmt17-zh-en", "sacrebleu"),
+    task=translation_task("wmt17-zh-en", "sacrebleu"),
     train=replace(
         _EN_DE.train,
         max_steps=40_000,

@@ -19,9 +19,9 @@ from lightconv.files import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     MANIFEST_VERSION,
-    digest,
     inside,
     read_manifest,
+    verify_manifest,
     write_file,
 )
 from lightconv.models.tensors import compare, parameters, read_tensors, write_tensors
@@ -108,15 +108,9 @@ class CheckpointFiles:
     def _verified(self, name: str) -> Path:
         if name not in self.entries:
             raise DamagedError(f"{self.folder} has no {name}")
-        entry = self.entries[name]
         with _damage():
-            path = inside(self.folder, name)
-            size = path.stat().st_size
-            if size != entry["bytes"]:
-                raise DamagedError(f"{path}: {size} bytes, expected {entry['bytes']}")
-            if digest(path) != entry["sha256"]:
-                raise DamagedError(f"{path}: the bytes are not those that were written (SHA-256)")
-            return path
+            verify_manifest(self.folder, [name])
+            return inside(self.folder, name)
 
     def part(self, part: str) -> dict[str, Tensor]:
         with _damage():

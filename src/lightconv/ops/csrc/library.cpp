@@ -10,6 +10,7 @@ extern const Kernels kernels;
 extern const EngineKernels engine_kernels;
 }
 #if defined(__x86_64__)
+#include <cpuid.h>
 namespace avx2 {
 extern const Kernels kernels;
 extern const EngineKernels engine_kernels;
@@ -29,6 +30,13 @@ struct Choice {
   bool runs_here;
 };
 
+#if defined(__x86_64__)
+bool has_f16c() {  // __builtin_cpu_supports does not know it before clang 15
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 const Choice* choices(int* count) {
   static const Choice all[] = {
 #if defined(__x86_64__)
@@ -37,7 +45,7 @@ const Choice* choices(int* count) {
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))},
       {"avx2", &avx2::kernels, &avx2::engine_kernels,
        bool(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-            __builtin_cpu_supports("f16c"))},
+            has_f16c())},
 #endif
       {"base", &base::kernels, &base::engine_kernels, true},
   };
