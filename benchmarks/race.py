@@ -3,6 +3,7 @@
     python -m benchmarks.race                             this version and CTranslate2
     python -m benchmarks.race --old FOLDER                also a tree of 0.1.0, built in place
     python -m benchmarks.race --only int8-8 prompt-int8   some cases
+    python -m benchmarks.race --write docs                also the table in docs/engine.md
 
 Each side is a process of its own and they run in turns, one at a time; figures are medians of the
 rounds. The models are the paper's DynamicConv for IWSLT De-En (for CTranslate2 a Transformer of
@@ -20,12 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 LENGTH, BEAM, SENTENCES, PROMPT = 28, 4, 64, 1024
-DECODING = [f"{kind}-{batch}" for kind in ("float32", "int8") for batch in (1, 8, 32)]
+DECODING = [f"{kind}-{batch}" for kind in ("float32", "bf16", "int8") for batch in (1, 8, 32)]
 CASES = [*DECODING, "prompt-float32", "prompt-int8", "mixed-int8"]
 Call = Callable[[], object]
 
@@ -52,6 +54,12 @@ def serve(side: str) -> None:
 
 def _engine(case: str) -> tuple[Any, Any]:
     """The engine of a case, and the configuration of its model."""
+    kind = next((kind for kind in ("int8", "bf16") if kind in case), None)
+    return _build(case.startswith("prompt"), kind)
+
+
+@cache
+def _build(prompt: bool, kind: str | None) -> tuple[Any, Any]:
     import torch
 
     from lightconv.decode.engine import Engine
@@ -62,13 +70,13 @@ def _engine(case: str) -> tuple[Any, Any]:
     torch.manual_seed(0)
     config: Any = RECIPES["iwslt-de-en-dynamicconv"].model
     model: Any = Seq2Seq(config)
-    if case.startswith("prompt"):
+    if prompt:
         sizes = {name: getattr(config, name) for name in ("dim", "ffn_dim")}
         config = LanguageModelConfig(
             **sizes, layers=config.decoder, vocab=config.target_vocab, dropout=0.0
         )
         model = LanguageModel(config)
-    return Engine(model.eval(), "int8" if "int8" in case else None), config
+    return Engine(model.eval(), kind), config
 
 
 def ours(case: str) -> Call | None:
@@ -116,6 +124,8 @@ def old(case: str) -> Call | None:
     if case.startswith("mixed"):
         os.environ["FIXED"] = "1"
         return None
+    if case.startswith("bf16"):
+        return None
     from lightconv.decode import beam_search
 
     engine, config = _engine(case)
@@ -144,25 +154,32 @@ def fixed(case: str) -> Call | None:
 
 def ctranslate2(case: str) -> Call | None:
     """CTranslate2: a worker of one thread per core, the faster of that and all threads for one."""
-    if case not in DECODING:
+    if case not in DECODING or case.startswith("bf16"):
         return None
+    from benchmarks import peer
+
+    kind, batch = case.split("-")
+    best: tuple[float, Any] = 1e9, None
+    for workers in {1, os.cpu_count() or 1}:
+        other = peer.Peer(Path(_peer(kind).name) / "model", kind, int(batch), workers)
+        call = other.call(BEAM, LENGTH, count(case))[0]
+        call()
+        begin = time.perf_counter()
+        call()
+        best = min(best, (time.perf_counter() - begin, call), key=lambda pair: pair[0])
+    found: Call = best[1]
+    return found
+
+
+@cache
+def _peer(kind: str) -> "tempfile.TemporaryDirectory[str]":
     from benchmarks import peer
     from lightconv.paper.recipes import RECIPES
 
-    kind, batch = case.split("-")
-    cores = os.cpu_count() or 1
-    best: tuple[float, Any] = 1e9, None
-    with tempfile.TemporaryDirectory() as folder:
-        config: Any = RECIPES["iwslt-de-en-selfattention"].model
-        path = peer.save(config, kind, Path(folder) / "model")
-        for workers in {1, cores}:
-            call = peer.Peer(path, kind, int(batch), workers).call(BEAM, LENGTH, count(case))[0]
-            call()
-            begin = time.perf_counter()
-            call()
-            best = min(best, (time.perf_counter() - begin, call), key=lambda pair: pair[0])
-    found: Call = best[1]
-    return found
+    folder = tempfile.TemporaryDirectory()
+    config: Any = RECIPES["iwslt-de-en-selfattention"].model
+    peer.save(config, kind, Path(folder.name) / "model")
+    return folder
 
 
 SIDES = {"ours": ours, "old": old, "fixed": fixed, "CTranslate2": ctranslate2}
@@ -189,13 +206,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-peer", action="store_true", help="without CTranslate2")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="also write the table there")
     options = parser.parse_args()
     if options.serve:
         serve(options.serve)
         return
     sides = dict(processes(options.old, not options.no_peer))
-    print("| case | " + " | ".join(f"{side} ms" for side in sides) + " | ours is faster by |")
-    print("|---|" + "---|" * (len(sides) + 1))
+    lines = ["| case | " + " | ".join(f"{side}, ms" for side in sides) + " | ours is faster by |"]
+    lines.append("|---|" + "---:|" * len(sides) + "---|")
+    print("\n".join(lines), flush=True)
     for case in options.only:
         times: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(options.rounds):
@@ -208,9 +227,15 @@ def main() -> None:
         found = {side: median(each) for side, each in times.items() if each}
         cells = [f"{found[side] * 1e3:,.0f}" if side in found else "" for side in sides]
         gains = [f"{found[s] / found['ours']:.2f}x ({s})" for s in found if s != "ours"]
-        print(f"| {case} | " + " | ".join(cells) + " | " + ", ".join(gains) + " |", flush=True)
+        lines.append(f"| {case} | " + " | ".join(cells) + " | " + ", ".join(gains) + " |")
+        print(lines[-1], flush=True)
     for process in sides.values():
         process.communicate()
+    if options.write is not None:
+        from benchmarks.pages import measured, replace
+
+        text = f"{measured()}; {options.rounds} rounds.\n\n" + "\n".join(lines)
+        replace(options.write / "engine.md", "benchmarks.race", text)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch
 from lightconv import ops
 from lightconv.ops import program
 
-PRODUCTS = ("linear", "linear_int8")
+PRODUCTS = ("linear",)
 MIXERS = ("convolve", "attend", "average", "gate", "glu")
 SOURCE = ("attend_source",)
 # In the order of tables. All but the last two are products, kernels and the selection of words.

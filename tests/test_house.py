@@ -12,25 +12,25 @@ CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 710,
     ("config",): 480,
-    ("ops",): 3800,
+    ("ops",): 3828,
     ("mixers",): 1350,
-    ("models",): 1490,
+    ("models",): 1495,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3405,
-    ("decode",): 3410,
-    ("evaluate",): 1455,
+    ("train",): 3396,
+    ("decode",): 3681,
+    ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2450,
+    ("commands",): 2505,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 30_890
-MOST_FILES = 153
+MOST_LINES = 31_240
+MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

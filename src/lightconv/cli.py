@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
     "speed": ("evaluate:speed", "compare the decoding speed of models"),
     "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
+    "shortlist": ("evaluate:shortlist", "choose the words of outputs by those of sources"),
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("models:import_checkpoint", "convert a fairseq checkpoint into a model folder"),

@@ -15,6 +15,7 @@ import pytest
 import lightconv
 from lightconv import train
 from lightconv.evaluate import METRICS, Score
+from lightconv.files import write_manifest
 from lightconv.models.folder import ModelFolder
 from lightconv.ops.library import native
 from tests.commands.conftest import Done, Run
@@ -365,6 +366,35 @@ BAD_TUNE: dict[str, tuple[tuple[str, ...], str]] = {
 def test_nothing_is_tuned(case: str, run: Run) -> None:
     arguments, message = BAD_TUNE[case]
     assert run("tune", *arguments).refused(message)
+
+
+# --- shortlist
+
+
+@NATIVE
+def test_a_shortlist_and_what_it_costs(run: Run) -> None:
+    model = Path(MODEL[0])
+    write_manifest(model, skip=("README.md",))
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    common = ("shortlist", *MODEL, "--best", "3", "--always", "5")
+    assert run("translate", MODEL[0], "--shortlist", "--input", "out").refused("no shortlist")
+    done = run(*common, "--dry-run")
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    assert run(*common).out.splitlines()[-1] == done.out.splitlines()[-1]
+    rows = [line.split() for line in done.out.splitlines()]
+    every, short = (float(row[3 + (row[0] == "all") - 1]) for row in rows[1:3])
+    assert done.out.splitlines()[-1] == f"loss: {every - short:.2f} sacrebleu"
+    folder = ModelFolder(model)
+    folder.verify()
+    words = lightconv.load(model)
+    assert words.translate(["the cat"], shortlist=True) and words.translate(["the cat"])
+    (model / "shortlist.safetensors").write_bytes(b"\0" * 16)
+    with pytest.raises(ValueError, match="damaged"):
+        folder.verify()
+    (model / "manifest.json").unlink()
+    done = run("translate", MODEL[0], "--shortlist", "--input", "out")
+    assert done.refused("shortlist.safetensors is damaged")
+    assert run("shortlist", "end/text/model", *TEXT[1:]).refused("expected a model of pairs")
 
 
 # --- training, and the page

@@ -37,7 +37,7 @@ from lightconv.models.config import LightConvConfig
         (DecodeConfig, {"length_penalty": "x"}, "^length_penalty='x' .* one of power, stepwise$"),
         (TextOptions, {"too_long": "cut"}, "^too_long='cut' must be one of parts, start, end$"),
         (TextOptions, {"engine": "cuda"}, "^engine='cuda' must be one of auto, native, torch$"),
-        (TextOptions, {"quantize": None}, "^quantize=None must be one of none, int8$"),
+        (TextOptions, {"quantize": None}, "^quantize=None must be one of none, int8, bf16$"),
     ],
 )
 def test_values_out_of_range_are_refused(cls: Any, changes: dict[str, Any], message: str) -> None:

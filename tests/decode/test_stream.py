@@ -246,7 +246,7 @@ def test_threads_of_a_step_change_no_answer(
     expected = [answer.outputs for answer in pairs.answers(texts)]
     before = torch.get_num_threads()
     monkeypatch.setattr("lightconv.decode.engine._WORK_FOR_THREADS", 0)
-    monkeypatch.setattr(Engine, "_alone", lambda self, threads: rows)
+    monkeypatch.setattr(Engine, "_shared", lambda self, threads: (rows, rows))
     try:
         torch.set_num_threads(2)
         assert [answer.outputs for answer in pairs.answers(texts)] == expected
@@ -254,17 +254,24 @@ def test_threads_of_a_step_change_no_answer(
         torch.set_num_threads(before)
 
 
-def test_one_thread_runs_small_steps_if_it_is_faster(
+def test_the_fastest_way_to_share_is_chosen(
     pairs: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock says that all threads take a tenth from 4 rows on."""
-    engine, clock = Engine(pairs.model), [0.0]
-    real = Engine.step
-
-    def step(self: Engine, tokens: torch.Tensor, state: Any) -> Any:
-        clock[0] += 0.1 if self._rows_alone[2] == 0 and len(tokens) >= 4 else 1.0
-        return real(self, tokens, state)
-
-    monkeypatch.setattr(Engine, "step", step)
-    monkeypatch.setattr("lightconv.decode.engine.time.perf_counter", lambda: clock[0])
-    assert engine._alone(1) > 1 << 30 and engine._alone(2) == 1
+    engine = Engine(pairs.model)
+    assert all(0.0 < seconds < 60.0 for seconds in engine._measure(4, 2))
+    # With one thread, with all, by callers: all threads pay from 16 rows on, callers even more.
+    seconds = {4: [1.0, 2.0, 3.0], 16: [4.0, 2.0, 1.0]}
+    monkeypatch.setattr(Engine, "_measure", lambda self, rows, threads: seconds[rows])
+    engine._sharing.clear()
+    assert engine._shared(1)[0] > 1 << 30 and engine._shared(2) == (4, 16)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert [engine.callers(*each) for each in ((3, 5), (4, 4), (1, 20), (99, 5))] == [
+            1,
+            2,
+            1,
+            2,
+        ]
+    finally:
+        torch.set_num_threads(before)

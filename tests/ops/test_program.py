@@ -30,10 +30,6 @@ def width(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def whole(vector: Tensor, columns: int) -> Tensor:
-    return F.pad(vector, (0, -len(vector) % columns)).contiguous()
-
-
 def run(instructions: list[program.Instruction], workspace: Tensor, rows: int) -> None:
     array = (program.Instruction * len(instructions))(*instructions)
     task = program.Task(
@@ -89,7 +85,7 @@ def test_linear(rows: int, change: str, kernels: Any, instruction_sets: list[str
         for O, I in SIZES:
             x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
             bias, before = (torch.randn(*n, O, generator=generator) for n in ((), (rows,)))
-            packed, padded = program.pack(weight, columns), whole(bias, columns)
+            packed, padded = program.pack(weight, columns), program.whole(bias, columns)
             pointers = {"weight": packed.data_ptr(), "bias": padded.data_ptr()}
             instruction, total = linear("linear", x, O, relu=int(change == "relu"), **pointers)
             space = workspace(x, total)
@@ -106,20 +102,25 @@ def test_linear(rows: int, change: str, kernels: Any, instruction_sets: list[str
 
 def int8_sums(x: Tensor, values: Tensor, kind: int, bias: Tensor, scale: Tensor) -> Tensor:
     """x [N, I] quantised by the engine, times int8 values [O, I]: what the kernel gives."""
-    (rows, I), O = x.shape, values.shape[0]
-    columns = program.panels().columns[kind]
-    is_unsigned = int(kind == program.UNSIGNED_PANEL)
-    packed = program.pack_int8(values, columns)
-    offset = whole(-128 * values.sum(1, dtype=torch.int32), columns)
-    bias, scale = whole(bias, columns), whole(scale, columns)
-    room = width(-(-I // 4) + 1)
-    quantize, _ = linear("quantize", x, 1, is_unsigned=is_unsigned)
+    I = x.shape[1]
+    fours = F.pad(values, (0, -I % 4)).view(torch.int32)
+    offset = -128 * values.sum(1, dtype=torch.int32)
+    return product(x, program.Matrix(kind, fours, scale, offset), bias)
+
+
+def product(x: Tensor, matrix: program.Matrix, bias: Tensor) -> Tensor:
+    """x [N, I] in the numbers of a panel, times that matrix [O, I]: what the kernel gives."""
+    (rows, I), O = x.shape, len(matrix.items)
+    columns = program.panels().columns[matrix.panel]
+    weights = matrix.pack(columns) | {"bias": program.whole(bias, columns)}
+    room = width(-(-I // 2) + 1)
+    quantize, _ = linear("quantize", x, 1, panel=matrix.panel)
     quantize.to = program.Place(width(I), room, 0)
-    product, _ = linear("linear_int8", x, O, is_unsigned=is_unsigned)
+    product, _ = linear("linear", x, O, panel=matrix.panel)
     product.source = quantize.to
     product.to = program.Place(width(I) + room, width(O), 0)
-    product.weight, product.bias = packed.data_ptr(), bias.data_ptr()
-    product.scale, product.offset = scale.data_ptr(), offset.data_ptr()
+    for name, tensor in weights.items():
+        setattr(product, name, tensor.data_ptr())
     space = workspace(x, width(I) + room + width(O))
     run([quantize, product], space, rows)
     return part(space, rows, width(I) + room, O).clone()
@@ -165,6 +166,22 @@ def test_int8_linear(kind: int, kernels: Any, instruction_sets: list[str]) -> No
             exact = x.double() @ weight.double().T + bias
             step = top * weight.abs().amax(1) / 127
             assert ((found - exact).abs() <= I * step * 1.01 + 1e-4).all()
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_bf16_linear(rows: int, kernels: Any, instruction_sets: list[str]) -> None:
+    """The formula on numbers rounded to bfloat16; numbers of 8 bits have exact sums."""
+    generator = torch.Generator().manual_seed(rows)
+    for _ in panel_columns(kernels, instruction_sets, program.BF16_PANEL):
+        for O, I in SIZES:
+            x, weight = (torch.randn(n, I, generator=generator) for n in (rows, O))
+            bias = torch.randn(O, generator=generator)
+            found = product(x, program.Matrix.of(weight, program.BF16_PANEL), bias)
+            ours, theirs = (each.bfloat16().double() for each in (x, weight))
+            torch.testing.assert_close(found.double(), ours @ theirs.T + bias, atol=1e-4, rtol=1e-5)
+            x, weight = (each.mul(20).round() for each in (x, weight))
+            found = product(x, program.Matrix.of(weight, program.BF16_PANEL), torch.zeros(O))
+            assert torch.equal(found, x @ weight.T)
 
 
 @pytest.mark.parametrize("V", [1, 5, 16, 63, 64, 65, 200, 1000])

@@ -56,10 +56,11 @@ struct Case {
 bool linear_is_right() {
   Case c;
   const int64_t I = size_of({1, 3, 16, 33, 70}), O = size_of({1, 7, 16, 33, 100});
-  const int64_t kind = pick({kFloatPanel, kSignedPanel, kUnsignedPanel});
+  const int64_t kind = pick({kFloatPanel, kSignedPanel, kUnsignedPanel, kBf16Panel});
   const int64_t P = lightconv_panel(lightconv_engine(), kind);
   if (!P) return true;
-  const int64_t panels = (O + P - 1) / P, J = (I + 3) / 4 * 4;
+  const int64_t J = kind == kBf16Panel ? (I + 1) / 2 * 4 : (I + 3) / 4 * 4;  // bytes of a row
+  const int64_t panels = (O + P - 1) / P;
   const std::vector<float> bias = floats(panels * P), scale = floats(panels * P);
   c.run.longest = 1;
   c.i.from = c.buffer(I), c.i.with = {-1, 0, 0}, c.i.I = I, c.i.O = O, c.i.bias = bias.data();
@@ -80,8 +81,8 @@ bool linear_is_right() {
   for (int8_t& w : weight) w = int8_t(int(generator() % 255) - 127);
   std::vector<int32_t> offset(static_cast<size_t>(panels * P));
   Instruction q = c.i;
-  q.op = kQuantize, q.to = c.buffer(J / 4 + 1), q.is_unsigned = kind == kUnsignedPanel;
-  c.i.op = kLinearInt8, c.i.from = q.to, c.i.to = c.buffer(O), c.i.is_unsigned = q.is_unsigned;
+  q.op = kQuantize, q.to = c.buffer(J / 4 + 1), q.panel = kind;
+  c.i.op = kLinear, c.i.from = q.to, c.i.to = c.buffer(O), c.i.panel = kind;
   c.i.weight = weight.data(), c.i.scale = scale.data(), c.i.offset = offset.data();
   return c.go({q, c.i});
 }

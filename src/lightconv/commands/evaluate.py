@@ -1,4 +1,4 @@
-"""`lightconv evaluate` and `lightconv tune`: signed scores of a model or of texts; search tuned."""
+"""`lightconv evaluate`, `tune`, `shortlist` and `speed`: a model scored, its search chosen."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lightconv.commands.parser import Parser
 from lightconv.config import to_json
@@ -33,6 +33,7 @@ from lightconv.files import write_file
 if TYPE_CHECKING:
     from lightconv.evaluate.comparison import Evaluation, Report
     from lightconv.evaluate.system import Outputs
+    from lightconv.models import Seq2Seq
 
 # Measures of texts by default.
 DEFAULT = ("sacrebleu", "chrf")
@@ -124,7 +125,7 @@ def _check_model(options: Namespace) -> None:
         raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
     if options.hypotheses or options.references:
         raise ValueError("--hypotheses and --references are files, expected none with a model")
-    if options.compare and options.quantize != "int8":
+    if options.compare and options.quantize in (None, "none"):
         raise ValueError("--compare without --quantize int8, expected both")
     folder = find_model(options.model)
     for name in () if folder.pairs else OUTPUT_OPTIONS:
@@ -291,6 +292,57 @@ def tune(argv: Sequence[str]) -> int:
     print_groups({"": rows}, header, header[1:])
     if not options.dry_run:
         tuner.write(best)
+    return 0
+
+
+def shortlist(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "shortlist",
+        "Makes a lexical shortlist from the training data: the words that a source may be "
+        "translated with. Prints what it costs on validation data, and writes it into the model "
+        "folder, where `lightconv translate --shortlist` finds it.",
+        "lightconv shortlist my-model --data data/debian",
+        "lightconv shortlist my-model --data data/debian --best 100 --limit 500 --dry-run",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add_data(required=True)
+    parser.add("--best N", "words of each source token (default: 50)", default=50)
+    parser.add("--always N", "most frequent words, for every source (default: 100)", default=100)
+    parser.add("--split NAME", "default: valid", default="valid")
+    parser.add("--limit N", "only the first N lines")
+    parser.add("--quantize none|int8|bf16", "linear layers in 8 or 16 bits", default="none")
+    parser.add("--dry-run", "print, and write nothing")
+    options = parser.parse(argv)
+
+    from safetensors.torch import save
+
+    from lightconv.decode.options import TextOptions
+    from lightconv.decode.shortlist import SHORTLIST_FILE, make_shortlist
+    from lightconv.evaluate.system import Examples, open_model
+    from lightconv.evaluate.tune import choose_metric
+
+    prepared = Prepared.open(options.data)
+    folder, decode = open_model(options.model, prepared)
+    if not folder.pairs:
+        raise ValueError(f"{folder.path} is a language model, expected a model of pairs")
+    train = prepared.store("train")
+    pairs = (train[row] for row in range(len(train)))
+    made = make_shortlist(pairs, folder.config.vocab_sizes, options.best, options.always)
+    examples = Examples(prepared, options.split, options.limit)
+    words = [len(made.choose(ids)) for ids in examples.sources()]
+    metric, model = choose_metric(prepared, None), cast("Seq2Seq", folder.load())
+    rows = []
+    for title, own in (("all words", None), ("shortlist", made)):
+        text = TextOptions(quantize=options.quantize, shortlist=own is not None)
+        how = {"options": text, "shortlist": own}
+        outputs, _, (score,) = examples.evaluate(model, decode, [metric], **how)
+        size = folder.config.vocab_sizes[1] if own is None else sum(words) / max(1, len(words))
+        rate = f"{examples.count / outputs.seconds:,.1f}"
+        rows.append([title, f"{size:,.0f}", f"{score.value:.2f}", rate])
+    print_groups({"": rows}, ["", "words", metric.name, "sentences/s"], ["words"])
+    print(f"\nloss: {float(rows[0][2]) - float(rows[1][2]):.2f} {metric.name}")
+    if not options.dry_run:
+        folder.set_file(SHORTLIST_FILE, save(made._asdict()))
     return 0
 
 

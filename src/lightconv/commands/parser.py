@@ -71,7 +71,8 @@ class Parser(argparse.ArgumentParser):
         self.add_device()
         text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
         self.add("--engine auto|native|torch", text)
-        self.add("--quantize none|int8", "linear layers in 8 bits; default: none")
+        text = "linear layers in 8 bits, or 16 where the CPU can; default: none"
+        self.add("--quantize none|int8|bf16", text)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses arguments; the error about an unknown option suggests the nearest one."""

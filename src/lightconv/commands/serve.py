@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add("--port N", "port", type=int, default=8000)
     parser.add("--workers N", "processes that decode (default: one per core)", type=int)
     parser.add("--api-key-file FILE", "its first line is the key that clients must send")
-    parser.add("--quantize none|int8", "int8: 8-bit linear layers, faster", default="none")
+    parser.add("--quantize none|int8|bf16", "linear layers in 8 or 16 bits", default="none")
     parser.add("--queue N", "texts that may wait; more are refused", type=int, default=2048)
     parser.add("--allow-origin URL ...", "other pages that may use the API")
     parser.add("--quiet", "no line for each request")

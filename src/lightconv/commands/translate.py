@@ -322,6 +322,7 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     add("--max-tokens N", f"most tokens of a batch (default: {usual.max_tokens})")
     add("--window N", f"lines that are sorted by length together (default: {usual.window})")
     if command != "generate":
+        add("--shortlist", "outputs have only words of `lightconv shortlist`: faster")
         add("--alignments", "also the source token of each target token, such as `0-0 1-2`")
         add("--prefix", "a line may have a tab, and behind it the words its output begins with")
     return parser

@@ -16,6 +16,7 @@ from lightconv import mixers
 from lightconv.decode.beam import StepFunction
 from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options
+from lightconv.decode.shortlist import Shortlist
 from lightconv.models import LanguageModel, Seq2Seq
 from lightconv.ops.check import accumulate_dtype
 from lightconv.ops.products import choose, using
@@ -35,7 +36,7 @@ class Backend(Protocol):
     device: torch.device
 
     def encode(self, source: Tensor, /) -> Any:
-        """Encodes source [B, S] int64, padded."""
+        """Encodes source [B, S] int64, padded. A shortlist also needs the words of prefixes."""
 
     def start(self, source: Any, max_len: int, /) -> Any:
         """The state before the first token of encoded sources, or of that many texts."""
@@ -156,23 +157,29 @@ def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any
 
 
 def choose_backend(
-    models: Sequence[Model], options: Options, *, tell: Callable[[str], None] = lambda text: None
+    models: Sequence[Model],
+    options: Options,
+    *,
+    shortlist: Shortlist | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Backend:
     """The C++ engine if it supports the models and the search, else PyTorch.
 
-    tell  called with the reason if engine="auto" is PyTorch; for "native" that is a ValueError
+    shortlist  of the words of outputs, only for one model
+    tell       called with the reason if engine="auto" is PyTorch; for "native" that is a ValueError
     """
-    engine, quantize = options.text.engine, options.text.quantize
+    engine, quantize, asked = options.text.engine, options.text.quantize, options.text.asked
+    if shortlist is not None and len(models) > 1:
+        raise ValueError("a shortlist is for one model, got an ensemble. Omit one of them")
     found: list[Backend] = []
     for model in models:
         reason = Engine.supports(model) if engine != "torch" else "engine='torch'"
         if options.decode.coverage > 0.0:
             reason = "coverage needs to know the attention"
         if reason is None:
-            found.append(Engine(model, None if quantize == "none" else quantize))
+            found.append(Engine(model, None if quantize == "none" else quantize, shortlist))
             continue
-        if engine == "native" or quantize != "none":
-            asked = "engine='native'" if engine == "native" else f"quantize={quantize!r}"
+        if asked:
             raise ValueError(f"{asked} cannot run this model: {reason}. Omit it to run in torch")
         if engine == "auto":
             tell(f"decoding in torch, not in the C++ engine: {reason}")

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import mixers
@@ -207,7 +208,7 @@ class Running(Generic[S]):
         self.time = 0
         self.sentences: list[_Sentence] = []
         self.state: Any = None
-        self.rules: Any = None
+        self.rules: Rules
         self.live: Any = None
         self.past: Any = None
         self.real: Any = None
@@ -215,25 +216,44 @@ class Running(Generic[S]):
         self.looks: Tensor | None = None  # [N, t, S], attention of the steps so far
 
     def add(
-        self, keys: Sequence[Any], state: S, first: Tensor, rules: Rules, padding: Tensor | None
+        self,
+        keys: Sequence[Any],
+        state: S,
+        first: Tensor,
+        rules: Rules,
+        padding: Tensor | None,
+        begun: Sequence[Tensor] = (),
     ) -> None:
-        """Sentences that begin now; `rules` are theirs, of this time."""
+        """Sentences that begin now; `rules` are theirs, of this time.
+
+        begun  log-probabilities of the words of their prefixes that `state` has read already
+        """
         B, W, starts = len(first), self.choice.width, self.choice.starts
         if starts > 1:
-            state = self.reorder(
-                state, torch.arange(B, device=first.device).repeat_interleave(starts)
-            )
+            copies = torch.arange(B, device=first.device).repeat_interleave(starts)
+            state = self.reorder(state, copies)
         totals = first.new_zeros(B, W, dtype=torch.float64)
         totals[:, starts:] = -torch.inf
+        longest = max(map(len, begun), default=0)
+        past = totals.new_full((B, longest, 2), -1.0)
+        for b, logprobs in enumerate(begun):
+            if n := len(logprobs):
+                # The inputs so far, and the sums up to each; the next one is the n-th word.
+                sums = logprobs.double().cumsum(0)
+                past[b, longest - n :, 0] = torch.cat([first[b : b + 1], rules.prefix[b, : n - 1]])
+                past[b, longest - n :, 1] = F.pad(sums[:-1], (1, 0))
+                totals[b, :starts] = sums[-1]
+                first = first.where(torch.arange(B) != b, rules.prefix[b, n - 1])
+        past = past.repeat_interleave(starts, 0)
         words = first[:, None].expand(B, W)
         rows = torch.arange(W, device=first.device).expand(B, W) < starts
-        past = totals.new_full((B * starts, 0, 2), -1.0)
         if self.sentences:
             assert self.join is not None
             self.state = self.join(self.state, state)
             self.rules.join(rules)
-            wide = self.past.shape[1]
-            self.past = torch.cat([self.past, past.new_full((len(past), wide, 2), -1.0)])
+            wide, pad = max(longest, self.past.shape[1]), partial(F.pad, value=-1.0)
+            both = (pad(each, (0, 0, wide - each.shape[1], 0)) for each in (self.past, past))
+            self.past = torch.cat(list(both))
             here = self.live, Live(rows, words, totals)
             self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
             self.real = torch.cat([self.real, rows])
@@ -241,10 +261,10 @@ class Running(Generic[S]):
             self.state, self.rules, self.past, self.real = state, rules, past, rows
             self.live = Live(rows, words, totals)
             self.looks = None
-        each = [None] * B if padding is None else list(padding)
-        self.sentences += [
-            _Sentence(key, self.time, row, []) for key, row in zip(keys, each, strict=True)
-        ]
+        each = zip(
+            keys, rules.begin.tolist(), [None] * B if padding is None else padding, strict=True
+        )
+        self.sentences += [_Sentence(*one, []) for one in each]
         self._number()
 
     def _number(self) -> None:
@@ -271,15 +291,11 @@ class Running(Generic[S]):
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """As `Rules.best` of the real hypotheses."""
-        found: tuple[Tensor, Tensor] = self.rules.best(
-            logits, self.time, self.of, self._tokens(), count
-        )
-        return found
+        return self.rules.best(logits, self.time, self.of, self._tokens(), count)
 
     def all(self, logits: Tensor) -> Tensor:
         """As `Rules.all` of the real hypotheses."""
-        found: Tensor = self.rules.all(logits, self.time, self.of, self._tokens())
-        return found
+        return self.rules.all(logits, self.time, self.of, self._tokens())
 
     def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
         """One step; returns keys and outputs of the sentences that left, none if it has none."""
@@ -288,6 +304,7 @@ class Running(Generic[S]):
         if not self.is_full:
             words, totals = words[self.at], totals[self.at]
         logits, self.state, *attention = self.step(words[:, None], self.state)
+        self.rules.chosen = getattr(self.state, "chosen", None)
         new = torch.stack([words.double(), totals], 1)[:, None]
         self.past = torch.cat([self.past, new], 1)
         for each in attention:

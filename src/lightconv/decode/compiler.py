@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.mixers import NORMALIZATIONS, Attention, Average, Conv, DynamicConv, LightConv, Mixer
@@ -34,10 +33,10 @@ _NOWHERE = Buffer(-1, 0, 0, 0)
 
 @dataclass
 class Program:
-    """Instructions, and the buffers and weights they use; `int8` makes linear layers int8."""
+    """Instructions, and the buffers and weights they use; linear layers have panels of a kind."""
 
     panels: program.Panels
-    int8: bool = False
+    kind: int = program.FLOAT_PANEL
     columns: int = 0  # numbers of workspace per row
     widest: int = 1  # the widest kernel
     work: int = 0  # multiplications per row
@@ -111,23 +110,10 @@ class Program:
         assert (x.size, to.size) == (I, O)
         self.work += O * I
         bias = weight.new_zeros(O) if bias is None else bias
-        columns, signed, unsigned = self.panels.columns
-        options["I"] = I
-        if not self.int8:
-            weights = {"bias": _whole(bias, columns), "weight": program.pack(weight, columns)}
-            self.emit("linear", x, to, weights=weights, **options)
-            return
-        columns = unsigned or signed
-        options["is_unsigned"] = int(unsigned > 0)
-        values, scale = program.quantize(weight)
-        weights = {
-            "bias": _whole(bias, columns),
-            "weight": program.pack_int8(values, columns),
-            "scale": _whole(scale, columns),
-            "offset": _whole(-128 * values.sum(1, dtype=torch.int32), columns),
-        }
-        x = self._quantize(x, options["is_unsigned"])
-        self.emit("linear_int8", x, to, weights=weights, **options)
+        columns = self.panels.columns[self.kind]
+        weights = {"bias": program.whole(bias, columns)}
+        weights |= program.Matrix.of(weight, self.kind).pack(columns)
+        self.emit("linear", self._quantize(x), to, weights=weights, panel=self.kind, I=I, **options)
 
     def finish(self) -> None:
         """Copies the weights into one piece of memory and lays out the instructions."""
@@ -143,18 +129,21 @@ class Program:
         self.kept.append(arena)
         self.code = (program.Instruction * len(self.instructions))(*self.instructions)
 
-    def _quantize(self, x: Buffer, is_unsigned: int) -> Buffer:
+    @property
+    def int8(self) -> bool:
+        return self.kind in (program.SIGNED_PANEL, program.UNSIGNED_PANEL)
+
+    def _quantize(self, x: Buffer) -> Buffer:
+        """x as linear layers read it."""
+        if self.kind == program.FLOAT_PANEL:
+            return x
         if self.quantized is not None and self.quantized[0] == x:
             return self.quantized[1]
-        q = self.buffer("quantized", -(-x.size // 4) + 1)  # four bytes a number; the scale
-        self.emit("quantize", x, q, is_unsigned=is_unsigned)
+        # Four bytes hold four numbers, and behind them is the scale; or two.
+        q = self.buffer("quantized", -(-x.size // 4) + 1 if self.int8 else -(-x.size // 2))
+        self.emit("quantize", x, q, panel=self.kind)
         self.quantized = (x, q)
         return q
-
-
-def _whole(vector: Tensor, columns: int) -> Tensor:
-    """vector [O], filled up with zeros to whole panels."""
-    return F.pad(vector, (0, -vector.shape[0] % columns))
 
 
 # --- Layers; a mixer writes add + mixer(x) to a buffer.

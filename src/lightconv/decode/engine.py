@@ -2,16 +2,19 @@
 
 import ctypes
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightconv.decode import compiler
 from lightconv.decode.compiler import Buffer, Program
+from lightconv.decode.shortlist import Chosen, Shortlist
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer
@@ -21,9 +24,21 @@ from lightconv.ops.library import POOL, native
 _ROWS_ENCODED_AT_ONCE = 1024  # their buffers stay in the cache
 _ROWS_READ_AT_ONCE = 192  # of hypotheses that read several tokens
 _WORK_FOR_THREADS = 1 << 20  # multiplications below which waking a thread costs more
-_ROWS_MEASURED = 1, 4, 16  # with one thread and with all, so many steps each
-_STEPS_MEASURED = 5
+_ROWS_MEASURED = 4, 16  # with one thread, all threads and callers, so many steps each
+_STEPS_MEASURED = 2
 _ALL = 1 << 60
+
+
+class ChosenRows(NamedTuple):
+    """The words that outputs of a sentence consist of, and their rows of the output's matrix."""
+
+    words: Tensor  # [n] int64
+    weights: dict[str, Tensor]
+
+    def addresses(self) -> list[int]:
+        """As `Run.choice` in csrc/program.h."""
+        found = [self.weights.get(name) for name in ("weight", "scale", "offset")]
+        return [*(0 if each is None else each.data_ptr() for each in found), len(self.words)]
 
 
 class EngineSource(NamedTuple):
@@ -36,19 +51,39 @@ class EngineSource(NamedTuple):
     offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values: tuple[Tensor, ...]
     longest: int  # rows of the longest sentence
+    choices: Sequence[ChosenRows] = ()  # of each sentence, with a shortlist
 
     def addresses(self) -> Tensor:
-        """Of each sentence in each layer: [B, layers] int64."""
+        """Of each sentence in each layer, and of its choice: [B, layers (+ 4)] int64."""
         begin = torch.tensor([each.data_ptr() for each in self.keys_values])
         sizes = torch.tensor([each.stride(0) * each.itemsize for each in self.keys_values])
-        return begin + self.offsets[:-1, None] * sizes
+        chosen = torch.tensor([each.addresses() for each in self.choices], dtype=torch.int64)
+        layers = begin + self.offsets[:-1, None] * sizes
+        return torch.cat([layers, chosen.view(len(layers), 4 * bool(self.choices))], 1)
 
-    def take(self, rows: Sequence[int]) -> "EngineSource":
-        """Those neighbouring sentences alone."""
-        offsets = self.offsets[rows[0] : rows[-1] + 2]
-        begin, lengths = int(offsets[0]), offsets.diff()
-        parts = tuple(each[begin : int(offsets[-1])] for each in self.keys_values)
-        return EngineSource(offsets - begin, parts, int(lengths.max()))
+    def words(self) -> Tensor:
+        """[B, W] int32, filled up with zeros; W is 0 without a shortlist."""
+        most = _round_up(max((len(each.words) for each in self.choices), default=0))
+        found = torch.zeros(len(self.offsets) - 1, most, dtype=torch.int32)
+        for row, each in zip(found, self.choices, strict=False):
+            row[: len(each.words)] = each.words
+        return found
+
+
+def _align(texts: Sequence[Sequence[int]], state: "EngineState") -> tuple[Tensor, Tensor]:
+    """Tokens [N, n] and which are real [N, n]: the last ones stand together, at one time."""
+    n = max(map(len, texts), default=0)
+    state.check(n)
+    if any(len(text) < n for text in texts) and state.oldest > 0:
+        raise ValueError("texts of several lengths need a state that has read nothing yet")
+    tokens = torch.tensor([[0] * (n - len(text)) + [*text] for text in texts])
+    lengths = torch.tensor([len(text) for text in texts])
+    return tokens, torch.arange(n) >= n - lengths[:, None]
+
+
+def _round_up(words: int) -> int:
+    # A row of chosen words is filled up to whole vectors: its sums do not depend on its width.
+    return -(-words // 64) * 64
 
 
 class EngineState:
@@ -70,6 +105,8 @@ class EngineState:
         self.addresses = torch.empty(0) if source is None else source.addresses()
         self.lengths = torch.empty(0) if source is None else source.offsets.diff()
         self.longest = 1 if source is None else source.longest
+        self.table = torch.empty(batch, 0) if source is None else source.words()
+        self.vocab = 0
         self.slots = self.time = self.max_len = 0
         self.rings = torch.zeros(len(decoder.memories), dtype=torch.int64)
         # [N, span]: the slot each had at time t, in column t % span.
@@ -82,6 +119,11 @@ class EngineState:
     @property
     def span(self) -> int:
         return self.ancestors.shape[1]
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """With a shortlist, the word of each score of each hypothesis."""
+        return Chosen(self.table[self.sentences], self.vocab) if self.table.shape[1] else None
 
     @property
     def is_bounded(self) -> bool:
@@ -134,6 +176,10 @@ class EngineState:
             self.addresses = torch.cat([self.addresses[used], other.addresses])
             self.lengths = torch.cat([self.lengths[used], other.lengths])
             self.longest = int(self.lengths.max())
+            if self.table.shape[1]:
+                wide = _round_up(int(self.addresses[:, -1].max()))
+                both = self.table[used], other.table
+                self.table = torch.cat([F.pad(each, (0, wide - each.shape[1])) for each in both])
         own, rows = len(self.positions), len(self.positions) + len(other.positions)
         self.oldest = max([other.oldest, *self.positions.tolist()])
         if other.max_len > self.max_len or rows > self.slots:
@@ -173,15 +219,20 @@ class Engine:
 
     The weights are read once; later changes of the model do not reach the engine. `step` and
     `reorder` consume their state: use the one returned.
+
+    quantize   None for float32, "int8", or "bf16" where the CPU has it
+    shortlist  chooses the words that outputs of a sentence may consist of
     """
 
     name = "native"
     joins = True
     device = torch.device("cpu")
 
-    def __init__(self, model: nn.Module, quantize: str | None = None) -> None:
-        if quantize not in (None, "int8"):
-            raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
+    def __init__(
+        self, model: nn.Module, quantize: str | None = None, shortlist: Shortlist | None = None
+    ) -> None:
+        if quantize not in (None, "int8", "bf16"):
+            raise ValueError(f"quantize must be None, 'int8' or 'bf16', got {quantize!r}")
         if (reason := Engine.supports(model)) is not None:
             raise ValueError(f"the engine does not run this model: {reason}")
         assert isinstance(model, (Seq2Seq, LanguageModel))
@@ -190,6 +241,13 @@ class Engine:
         self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize
         self._panels = program.panels()
+        columns, unsigned = self._panels.columns, program.UNSIGNED_PANEL
+        int8 = unsigned if columns[unsigned] else program.SIGNED_PANEL
+        kinds = {"int8": int8, "bf16": program.BF16_PANEL}
+        self._kind = kinds.get(str(quantize), program.FLOAT_PANEL)
+        if not columns[self._kind]:
+            raise ValueError("quantize='bf16' needs a CPU with AVX512-BF16. Use int8, or omit it")
+        self._shortlist = shortlist
         self._encoder: Program | None = None
         with torch.no_grad():
             if isinstance(model, Seq2Seq):
@@ -207,9 +265,12 @@ class Engine:
             output: Any = model.output
             self._vocab = len(output.weight)
             to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
-            self._decoder.linear(self._x, output.weight, None, to, output=1)
+            self._decoder.linear(self._x, output.weight, None, to, output=1, chosen=1)
             self._decoder.finish()
-        self._rows_alone: dict[int, int] = {}  # by number of threads
+            if shortlist is not None:
+                shortlist.check(model)
+                self._output = program.Matrix.of(output.weight.detach(), self._kind)
+        self._sharing: dict[int, tuple[int, int]] = {}  # by number of threads
         self._waves = torch.empty(0, model.config.dim)
         self._sinusoids(1)
 
@@ -237,7 +298,7 @@ class Engine:
 
     def _compile(self, embedding: Any, stack: Any, norm: Any) -> tuple[Program, Buffer]:
         """A program of embedding, layers and norm, and the buffer of its result."""
-        b = Program(self._panels, self.quantize == "int8")
+        b = Program(self._panels, self._kind)
         x = b.buffer("x", self.config.dim)
         compiler.embed(b, embedding, x)
         for number, part in enumerate(stack):
@@ -246,8 +307,8 @@ class Engine:
             compiler.norm(b, norm, x, x)
         return b, x
 
-    def encode(self, source: Tensor) -> EngineSource:
-        """source [B, S] int64, padded on either side."""
+    def encode(self, source: Tensor, also: Sequence[Sequence[int]] = ()) -> EngineSource:
+        """source [B, S] int64, padded on either side; words `also` are chosen by a shortlist."""
         encoder = self._encoder
         if encoder is None:
             raise ValueError("a language model has no source to encode")
@@ -260,7 +321,7 @@ class Engine:
         tokens = source[real]
         assert isinstance(self.config, Seq2SeqConfig)
         width, dtype = 2 * self.config.dim, torch.float32
-        if self.quantize is not None:
+        if self.quantize == "int8":
             # Bytes; the scales among them are float32 and must be aligned.
             size = torch.float32.itemsize
             width = 2 * self.config.source_heads * size + -(-width // size) * size
@@ -280,7 +341,20 @@ class Engine:
             task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
             to = [output[begin:] for output in outputs]
             self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
-        return EngineSource(offsets, tuple(outputs), int(lengths.max()))
+        return EngineSource(
+            offsets, tuple(outputs), int(lengths.max()), self._choose(tokens, lengths, also)
+        )
+
+    def _choose(
+        self, tokens: Tensor, lengths: Tensor, also: Sequence[Sequence[int]]
+    ) -> list[ChosenRows]:
+        if self._shortlist is None:
+            return []
+        found, columns = [], self._panels.columns[self._kind]
+        for b, ids in enumerate(tokens.split(lengths.tolist())):
+            words = self._shortlist.choose(ids, also[b] if also else ())
+            found.append(ChosenRows(words, self._output.take(words).pack(columns)))
+        return found
 
     def start(self, source: EngineSource | int, max_len: int) -> EngineState:
         """The state before the first token of encoded sources, or of that many texts."""
@@ -288,10 +362,15 @@ class Engine:
             if self.pairs:
                 raise ValueError("start() needs what encode() returned")
             return EngineState(self._decoder, None, source, max_len)
-        return EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
+        state = EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
+        state.vocab = self._vocab
+        return state
 
     def step(self, tokens: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
-        """Scores [N, n, V] of what follows each of tokens [N, n] int64, and the next state."""
+        """Scores [N, n, V] of what follows each of tokens [N, n] int64, and the next state.
+
+        With a shortlist, they are those of the words `state.chosen`.
+        """
         N, n = tokens.shape
         if len(state.sentences) != N:
             raise ValueError(
@@ -300,60 +379,68 @@ class Engine:
             )
         state.check(n)
         if n != 1:
-            return self._read(tokens, torch.ones_like(tokens, dtype=torch.bool), state), state
+            found = self._scores(N * n, state).view(N, n, -1)
+            real = torch.ones_like(tokens, dtype=torch.bool)
+            for some, scores in self._read(tokens, real, state, scored=True):
+                found[some] = scores
+            return found, state
         state.make_room(N)
-        scores = torch.empty(N, self._vocab)
+        scores = self._scores(N, state)
+        state.oldest += 1
         self._step(tokens[:, 0].contiguous(), state, state.positions, state.sentences, [scores])
         state.positions += 1
         return scores[:, None], state
 
     def read(self, texts: Sequence[Sequence[int]], state: EngineState) -> EngineState:
         """The state after each hypothesis has read its text; a new state, if lengths differ."""
-        n = max(map(len, texts), default=0)
-        state.check(n)
-        if any(len(text) < n for text in texts) and state.oldest > 0:
-            raise ValueError("texts of several lengths need a state that has read nothing yet")
-        # The last tokens stand together, at one time.
-        tokens = torch.tensor([[0] * (n - len(text)) + [*text] for text in texts])
-        lengths = torch.tensor([len(text) for text in texts])
-        self._read(tokens, torch.arange(n) >= n - lengths[:, None], state, scored=False)
+        for _ in self._read(*_align(texts, state), state, scored=False):
+            pass
         return state
 
+    def read_prefixes(
+        self, texts: Sequence[Sequence[int]], state: EngineState
+    ) -> tuple[EngineState, list[Tensor]]:
+        """As `read`, without the last token; also the log-probabilities of all but the first."""
+        tokens, real = _align(texts, state)
+        found = torch.zeros(tokens.shape)
+        for some, scores in self._read(tokens[:, :-1], real[:, :-1], state, scored=True):
+            logprobs, chosen = scores.log_softmax(-1), state.chosen
+            if chosen is not None:
+                words = chosen.words[some.nonzero()[:, 0]]
+                logprobs = chosen._replace(words=words).spread(logprobs)
+            follows = tokens[:, 1:][some]
+            found[:, 1:][some] = logprobs.gather(1, follows[:, None])[:, 0]
+        n = tokens.shape[1]
+        return state, [row[n + 1 - len(text) :] for row, text in zip(found, texts, strict=True)]
+
     def _read(
-        self, tokens: Tensor, real: Tensor, state: EngineState, scored: bool = True
-    ) -> Tensor:
-        """Reads tokens [N, n] where `real` [N, n], many at once; scores [N, n, V] if wanted."""
+        self, tokens: Tensor, real: Tensor, state: EngineState, *, scored: bool
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Reads tokens [N, n] where `real` [N, n], many at once: masks of them and their scores."""
         N, n = tokens.shape
-        found = torch.zeros(N, n if scored else 0, self._vocab)
         wide = max(1, _ROWS_READ_AT_ONCE // max(N, 1))
         for column in range(0, n, wide):
-            some = real[:, column : column + wide]
-            hypotheses = some.nonzero()[:, 0]
-            rows, counts = len(hypotheses), some.sum(1)
-            after = counts.cumsum(0)
+            some = real.clone()
+            some[:, :column], some[:, column + wide :] = False, False
+            hypotheses, counts = some.nonzero()[:, 0], some.sum(1)
+            rows, after = len(hypotheses), counts.cumsum(0)
             begins, ends = (each[hypotheses] for each in (after - counts, after))
             positions = state.positions[hypotheses] + torch.arange(rows) - begins
             state.make_room(rows)
             arrays = {"hypotheses": hypotheses, "begins": begins, "ends": ends}
-            state.time += some.shape[1] - 1
-            ids = tokens[:, column : column + wide][some]
-            sentences = state.sentences[hypotheses]
-            self._step(ids, state, positions, sentences, [], **arrays)
+            state.time += min(wide, n - column) - 1
+            scores = self._scores(rows if scored else 0, state)
+            state.oldest = max(state.oldest, int(positions.max()) + 1)
+            sentences, outputs = state.sentences[hypotheses], [scores] * scored
+            self._step(tokens[some], state, positions, sentences, outputs, **arrays)
             state.positions += counts
-            if scored:
-                x = state.workspace[self._x.column * rows :][: rows * self._x.width]
-                found[:, column : column + wide][some] = self._score(x.view(rows, -1))
-        return found
+            yield some, scores
 
-    def _score(self, x: Tensor) -> Tensor:
-        """Features [rows, width] -> scores [rows, V]."""
-        rows, workspace = len(x), torch.empty(len(x) * self._decoder.columns)
-        workspace[self._x.column * rows :][: x.numel()] = x.reshape(-1)
-        scores = torch.empty(rows, self._vocab)
-        task = program.Task(workspace=workspace.data_ptr(), longest=1)
-        tokens = torch.zeros(rows, dtype=torch.int64)
-        self._run(self._decoder, task, tokens, 1, [scores], self._body)
-        return scores
+    def _scores(self, rows: int, state: EngineState) -> Tensor:
+        """Room for scores [rows, V or chosen words]."""
+        if chosen := state.table.shape[1]:
+            return torch.full((rows, chosen), -torch.inf)
+        return torch.empty(rows, self._vocab)
 
     def _step(
         self,
@@ -365,7 +452,6 @@ class Engine:
         **arrays: Tensor,
     ) -> None:
         """One run over tokens [rows] at `positions`; without outputs none are scored."""
-        state.oldest += 1 if outputs else int(positions.max()) + 1 - state.oldest
         histories = program.addresses(state.histories)
         task = program.Task(time=state.time, slots=state.slots, span=state.span)
         task.ancestors, task.positions = state.ancestors.data_ptr(), positions.data_ptr()
@@ -374,11 +460,12 @@ class Engine:
         task.workspace, task.sentences = state.workspace.data_ptr(), sentences.data_ptr()
         if state.sources:
             task.lengths, task.layers = state.lengths.data_ptr(), state.addresses.shape[1]
-            task.sources = state.addresses.data_ptr()
+            task.sources, task.width = state.addresses.data_ptr(), state.table.shape[1]
+            task.choice = task.layers - 4 if task.width else 0
         for name, array in arrays.items():
             setattr(task, name, array.data_ptr())
-        end = len(self._decoder.instructions) if outputs else self._body
-        self._run(self._decoder, task, tokens, state.oldest, outputs, 0, end)
+        end = None if outputs else self._body
+        self._run(self._decoder, task, tokens, state.oldest, outputs, end)
         state.time += 1
 
     def step_attending(self, tokens: Tensor, state: EngineState) -> Any:
@@ -390,7 +477,8 @@ class Engine:
         return state
 
     def callers(self, sentences: int, beam: int) -> int:
-        return min(torch.get_num_threads(), max(1, sentences // 2))
+        threads = torch.get_num_threads()
+        return min(threads, sentences) if sentences * beam >= self._shared(threads)[1] else 1
 
     def join(self, state: EngineState, other: EngineState) -> EngineState:
         """The state of all their rows, those of `other` last, wherever each is in its text."""
@@ -406,17 +494,15 @@ class Engine:
         tokens: Tensor,
         n: int,
         outputs: list[Tensor],
-        begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Runs the instructions from begin to end over tokens [rows], at positions below n."""
+        """Runs the instructions up to `end` over tokens [rows], at positions below n."""
         rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
         threads = torch.get_num_threads()
-        if rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._alone(threads):
+        if rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._shared(threads)[0]:
             threads = 1
-        size = ctypes.sizeof(program.Instruction)
-        task.program = ctypes.addressof(compiled.code) + begin * size
-        task.count = (len(compiled.instructions) if end is None else end) - begin
+        task.program = ctypes.addressof(compiled.code)
+        task.count = len(compiled.instructions) if end is None else end
         task.rows, task.pad = rows, self.config.pad
         task.threads = threads
         task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
@@ -429,26 +515,42 @@ class Engine:
                 f"vocabulary; got {int(tokens[unknown])}"
             )
 
-    def _alone(self, threads: int) -> int:
-        """Rows up to which one thread is as fast as all; measured once, changes no result."""
-        if threads > 1 and threads not in self._rows_alone:
-            self._rows_alone[threads] = _ALL
-            self._rows_alone[threads] = self._measure(threads)
-        return self._rows_alone.get(threads, _ALL)
+    def _shared(self, threads: int) -> tuple[int, int]:
+        """Rows up to which one thread is as fast as all, and from which callers are faster.
 
-    def _measure(self, threads: int) -> int:
-        for rows in _ROWS_MEASURED:
+        Callers are threads that each take a share of the rows. Measured once; changes no result.
+        """
+        if threads > 1 and threads not in self._sharing:
+            self._sharing[threads] = _ALL, _ALL
+            alone, shared = _ROWS_MEASURED[-1], _ALL
+            for rows in reversed(_ROWS_MEASURED):
+                one, every, callers = self._measure(rows, threads)
+                alone = rows // 4 if every < 0.9 * one else alone
+                shared = rows if callers < min(one, every) else shared
+            self._sharing[threads] = alone, shared
+        return self._sharing.get(threads, (_ALL, _ALL))
+
+    def _measure(self, rows: int, threads: int) -> list[float]:
+        """Seconds of steps of so many rows: with one thread, with all, and by callers."""
+
+        def steps(rows: int) -> None:
             tokens = torch.full((rows, 1), int(self.config.pad == 0))
-            state = self.start(self.encode(tokens) if self.pairs else rows, 2 * _STEPS_MEASURED)
-            best = {_ALL: math.inf, 0: math.inf}
-            for alone in [*best] * _STEPS_MEASURED:
-                self._rows_alone[threads] = alone
-                begin = time.perf_counter()
+            state = self.start(self.encode(tokens) if self.pairs else rows, _STEPS_MEASURED)
+            for _ in range(_STEPS_MEASURED):
                 _, state = self.step(tokens, state)
-                best[alone] = min(best[alone], time.perf_counter() - begin)
-            if best[0] < 0.9 * best[_ALL]:
-                return rows // 4
-        return rows
+
+        best = [math.inf] * 3
+        for turn in range(6):
+            self._sharing[threads] = 0 if turn % 3 == 1 else _ALL, _ALL
+            count = threads if turn % 3 == 2 else 1
+            pool = [threading.Thread(target=steps, args=(-(-rows // count),)) for _ in range(count)]
+            begin = time.perf_counter()
+            for each in pool:
+                each.start()
+            for each in pool:
+                each.join()
+            best[turn % 3] = min(best[turn % 3], time.perf_counter() - begin)
+        return best
 
     def _sinusoids(self, positions: int) -> Tensor:
         """Position encodings of at least `positions` tokens: [positions, D]."""

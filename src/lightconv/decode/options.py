@@ -13,7 +13,7 @@ from lightconv.models.config import ModelConfig
 from lightconv.models.folder import CONFIG_FILE, RUN_CHECKPOINTS, RUN_MODEL, ModelFolder
 
 EngineName = Literal["auto", "native", "torch"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "bf16"]
 
 LONGEST = 1 << 20  # tokens of an output
 # Bounds of the search of a folder, which decides about the time and memory of its reader: steps of
@@ -92,13 +92,21 @@ class TextOptions:
     alignments: bool = False  # whether outputs have the source token of each of their tokens
     subwords: bool = False  # whether outputs are left as subwords, a space between them
     engine: EngineName = "auto"  # "native": C++; "torch": PyTorch; "auto": the first that can
-    quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 bits
+    quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 or 16 bits
+    shortlist: bool = False  # whether outputs have only words of the model folder's shortlist
 
     def __post_init__(self) -> None:
         _check_literals(self)
         check_counts(self, "n_best", "max_tokens", "max_sentences", "max_source", "window")
-        if self.quantize != "none" and self.engine == "torch":
-            raise ValueError(f"quantize={self.quantize!r} needs the C++ engine, got engine='torch'")
+        if self.asked and self.engine == "torch":
+            raise ValueError(f"{self.asked} needs the C++ engine, got engine='torch'")
+
+    @property
+    def asked(self) -> str:
+        """The option that needs the C++ engine, or nothing."""
+        asked = ["shortlist"] * self.shortlist
+        asked += [f"quantize={self.quantize!r}"] * (self.quantize != "none")
+        return ["", *asked, *["engine='native'"] * (self.engine == "native")][-1]
 
 
 # Fields of all three, by which options are known.
@@ -114,11 +122,10 @@ class Options:
     sampling: SampleConfig | None = None
 
     def __post_init__(self) -> None:
-        coverage, engine, quantize = self.decode.coverage, self.text.engine, self.text.quantize
-        if coverage > 0.0 and (engine == "native" or quantize != "none"):
-            asked = "engine='native'" if engine == "native" else f"quantize={quantize!r}"
+        if self.decode.coverage > 0.0 and self.text.asked:
             raise ValueError(
-                f"coverage={coverage:g} runs in torch only, got {asked}. Omit one of them"
+                f"coverage={self.decode.coverage:g} runs in torch only, got {self.text.asked}. "
+                "Omit one of them"
             )
         n_best, beam = self.text.n_best, self.decode.beam
         if self.sampling is None and n_best > beam:

@@ -5,6 +5,7 @@ rule that is off costs nothing.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from lightconv import ops
 from lightconv.ops.check import accumulate_dtype
-from lightconv.ops.vocabulary import topk
+
+if TYPE_CHECKING:
+    from lightconv.decode.shortlist import Chosen
 
 Lengths = int | Sequence[int] | Tensor
 
@@ -66,10 +69,14 @@ class Rules:
         block_ngrams: int = 0,
         prefix: Sequence[Sequence[int]] | None = None,
         time: int = 0,
+        read: Sequence[int] = (),
     ) -> None:
         B, device = len(first), first.device
         self.eos = eos
+        self.chosen: Chosen | None = None  # None: logits are those of all words
         self.begin = torch.full((B,), time, device=device)
+        if read:  # so many words of their prefixes
+            self.begin -= torch.tensor(read, device=device)
         self.seeds = torch.zeros_like(self.begin)
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
@@ -123,7 +130,7 @@ class Rules:
     ) -> tuple[Tensor, Tensor]:
         """The best continuations of each row.
 
-        logits    [N, V]
+        logits    [N, V], or those of the words `chosen`
         time      of the next word; rows that began at 0 will have that length
         sentences [N] int64: the sentence of each row
         tokens    [N, t]: the rows so far, without the first input, the last words last, -1 before
@@ -133,11 +140,8 @@ class Rules:
         """
         V = logits.shape[1]
         only = self._forced(time, sentences)
-        if only is not None:
-            if bool((only >= 0).all()):
-                dtype = accumulate_dtype(logits.dtype)
-                return logits.log_softmax(-1, dtype=dtype).gather(1, only[:, None]), only[:, None]
-            return topk(self.all(logits, time, sentences, tokens), min(count, V))
+        if only is not None and bool((only >= 0).all()):
+            return self._logprobs(logits, self.chosen).gather(1, only[:, None]), only[:, None]
         # `spare` extra candidates guarantee `count` allowed ones without a full scan.
         banned = None if tokens is None else repeats(tokens, self.block_ngrams)
         early = time < self._last_min
@@ -145,6 +149,8 @@ class Rules:
         if banned is not None:
             spare += int(banned[0].bincount().max())
         values, words = ops.topk_logprobs(logits, min(count + spare, V))
+        if self.chosen is not None:
+            words = self.chosen.words.gather(1, words).long()
         if banned is not None:
             rows, taken = banned
             found, places = (words[rows] == taken[:, None]).nonzero(as_tuple=True)
@@ -156,11 +162,17 @@ class Rules:
         if early:
             short = (self.begin + self.min_len > time)[sentences]
             values = values.masked_fill((words == self.eos) & short[:, None], -torch.inf)
+        if only is not None:  # in the company of others, whose bits stay
+            rows = (only >= 0).nonzero()[:, 0]
+            chosen = self.chosen and self.chosen._replace(words=self.chosen.words[rows])
+            values[rows], words[rows] = -torch.inf, 0
+            words[rows, 0] = only[rows]
+            values[rows, :1] = self._logprobs(logits[rows], chosen).gather(1, words[rows, :1])
         return values, words
 
     def all(self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
         """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
-        logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+        logprobs = self._logprobs(logits, self.chosen)
         words = self._forced(time, sentences)
         if words is not None:
             rows = (words >= 0).nonzero()[:, 0]
@@ -176,6 +188,12 @@ class Rules:
             logprobs.index_fill_(0, rows, -torch.inf)
             logprobs[only] = kept
         return logprobs
+
+    @staticmethod
+    def _logprobs(logits: Tensor, chosen: "Chosen | None") -> Tensor:
+        """Log-probabilities [N, V] of all words."""
+        found = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+        return found if chosen is None else chosen.spread(found)
 
     def _forced(self, time: int, sentences: Tensor) -> Tensor | None:
         """The only word that may come next [N], -1 where any may; None if any may everywhere."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
 from lightconv.decode.beam import NO_OUTPUT, Beams, Hypothesis, Running, beam_options
+from lightconv.decode.engine import Engine
 from lightconv.decode.options import DecodeConfig, Options, TextOptions
 from lightconv.decode.rules import PENALTIES, Rules
 from lightconv.decode.sampling import Draws
@@ -104,12 +105,17 @@ class ModelSearch:
         backend, decode = self.backend, self.options.decode
         sources = [each.source for each in requests]
         least, most = zip(*(each.limits for each in requests), strict=True)
-        padding = None
+        prefixes = [each.prefix for each in requests]
+        padding, begun = None, list[Tensor]()
         with torch.inference_mode():
             if backend.pairs:
                 source = pad_right([[*source, EOS] for source in sources], backend.device)
-                state = backend.start(backend.encode(source), max(most))
+                also = (prefixes,) if self.options.text.shortlist else ()
+                state = backend.start(backend.encode(source, *also), max(most))
                 first = source.new_full((len(sources),), EOS)
+                given = [[EOS, *each[:-1]] for each in prefixes]  # to read as rows
+                if isinstance(backend, Engine) and max(map(len, given)) > 1:
+                    state, begun = backend.read_prefixes(given, state)
                 padding = source == PAD if running.coverage > 0.0 else None
             else:
                 prompts = [[EOS, *prompt] for prompt in sources]
@@ -123,15 +129,14 @@ class ModelSearch:
                 least,
                 (PAD,) if decode.allow_unknown else (PAD, UNK),
                 decode.block_ngrams,
-                [each.prefix for each in requests]
-                if any(each.prefix for each in requests)
-                else None,
+                prefixes if any(prefixes) else None,
                 running.time,
+                [len(each) for each in begun],
             )
             if self.options.sampling is not None:
                 seed = self.options.sampling.seed
                 rules.seeded([derive_seed(seed, each.number) for each in requests])
-            running.add([each.key for each in requests], state, first, rules, padding)
+            running.add([each.key for each in requests], state, first, rules, padding, begun)
 
 
 class Stream:

@@ -24,6 +24,7 @@ from lightconv.decode.backend import Backend, Model, choose_backend
 from lightconv.decode.options import Options, find_model, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
+from lightconv.decode.shortlist import Shortlist
 from lightconv.decode.stream import TextStream
 from lightconv.decode.translator import Translator
 from lightconv.interop.hub import find_folder
@@ -160,12 +161,13 @@ class TextModel:
             (each.data_ptr(), each._version) for model in models for each in model.parameters()
         ]
         text, coverage = options.text, options.decode.coverage
-        key = (text.engine, text.quantize, coverage > 0.0, len(models))
+        key = (text.engine, text.quantize, text.shortlist, coverage > 0.0, len(models))
         known = self._backends  # in one assignment: another thread sees the old ones or the new
         if known[0] != versions:
             known = self._backends = versions, {}
         if key not in known[1]:
-            known[1][key] = choose_backend(models, options, tell=tell)
+            shortlist = Shortlist.read(self.folder) if text.shortlist else None
+            known[1][key] = choose_backend(models, options, shortlist=shortlist, tell=tell)
         return known[1][key]
 
     def score(

@@ -25,6 +25,7 @@ from lightconv.decode.backend import choose_backend
 from lightconv.decode.options import Options, TextOptions, find_model, read_decode
 from lightconv.decode.score import score_ids
 from lightconv.decode.search import ModelSearch, search_batches
+from lightconv.decode.shortlist import Shortlist
 from lightconv.evaluate.bootstrap import Comparison
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -184,18 +185,20 @@ class Examples:
         *,
         others: Sequence[Seq2Seq] = (),
         options: TextOptions | None = None,
+        shortlist: Shortlist | None = None,
         show: Show = lambda done: None,
         hurry: Callable[[], bool] = lambda: False,
     ) -> Outputs:
         """Decodes the sources in batches of similar length.
 
-        others  other models of an ensemble
-        show    called with the number of sources done
-        hurry   called after each source; once true, the remaining ones get an empty output
+        others     other models of an ensemble
+        shortlist  of the words of outputs, for `options.shortlist`
+        show       called with the number of sources done
+        hurry      called after each source; once true, the remaining ones get an empty output
         """
         told: list[str] = []
         every = Options(decode=config, text=options or TextOptions())
-        backend = choose_backend([model, *others], every, tell=told.append)
+        backend = choose_backend([model, *others], every, shortlist=shortlist, tell=told.append)
         search = ModelSearch(backend, every)
         found = [[Hypothesis([], 0.0, [])] for _ in range(self.count)]
         sources = list(self.sources())
@@ -233,6 +236,8 @@ class Examples:
         quantize = (how.get("options") or TextOptions()).quantize
         if quantize != "none":
             search["quantize"] = quantize
+        if how.get("shortlist") is not None:
+            search["shortlist"] = 1
         if how.get("others"):
             search["ensemble"] = 1 + len(how["others"])
         return outputs, forms, self.score(forms, metrics, search)

@@ -111,12 +111,17 @@ class ModelFolder:
 
     def set_tables(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Replaces tables of config.json."""
+        tables = {**self.tables, **tables}
+        self.set_file(CONFIG_FILE, _config_text(self.config, tables).encode())
+        self.tables = tables
+
+    def set_file(self, name: str, data: bytes) -> None:
+        """Adds or replaces a file; older versions ignore those that they do not know."""
         self.verify()
-        self.tables = {**self.tables, **tables}
         verified = (self.path / MANIFEST_FILE).exists()
         # Without a manifest in between: a crash must not leave one that does not fit.
         (self.path / MANIFEST_FILE).unlink(missing_ok=True)
-        replace_file(self.path / CONFIG_FILE, _config_text(self.config, self.tables).encode())
+        replace_file(self.path / name, data)
         if verified:
             write_manifest(self.path, skip=(CARD_FILE,))
 

@@ -31,14 +31,18 @@ constexpr int64_t kFewRows = 24;    // too few for a thread to fetch all weights
 constexpr int64_t kManyRows = 192;  // more would not stay in its cache
 constexpr int64_t kTaskRows = 16;   // of an instruction without panels
 
+static inline bool is_chosen(const Run& run, const Instruction& i) {
+  return i.chosen && run.choice;
+}
+
 static void perform(const Run& run, const Instruction& i, Range rows, Range panels,
                     const Room& room, std::atomic<int64_t>& unknown) {
   auto each = [&](auto body) {
     for (int64_t row = rows.begin; row < rows.end; ++row) body(row);
   };
   switch (i.op) {
-    case kLinear: return linear(run, i, rows, panels);
-    case kLinearInt8: return linear_int8(run, i, rows, panels);
+    case kLinear:
+      return is_chosen(run, i) ? linear_chosen(run, i, rows) : linear(run, i, rows, panels);
     case kAttend: return attend_self(run, i, rows, room);
     case kAttendSource:
       return i.narrow ? attend_source<int8_t>(run, i, rows, room)
@@ -149,7 +153,7 @@ struct Crew {
     for (int64_t k = 0; k < run.count; ++k) {
       const Instruction& i = run.program[k];
       Progress& p = progress[part * size_t(run.count) + size_t(k)];
-      const bool by_panels = columns_of(i) != 0;
+      const bool by_panels = columns_of(i) != 0 && !is_chosen(run, i);
       const int64_t all = by_panels ? panels_of(i) : count;
       const int64_t size = by_panels ? task_panels : task_rows, tasks = (all + size - 1) / size;
       while (p.next.load(std::memory_order_relaxed) < tasks) {

@@ -116,11 +116,4 @@ static inline void each_panel(const Instruction& i, Range rows, Range panels, in
   }
 }
 
-static void linear(const Run& run, const Instruction& i, Range rows, Range panels) {
-  each_panel(i, rows, panels, kFloatColumns, kFloatColumns * i.I * 4, i.I,
-             [&](auto m, int64_t row, int64_t panel, NextPanel& next) {
-               linear_block<decltype(m)::value>(run, i, row, panel, next);
-             });
-}
-
 }  // namespace LIGHTCONV_ISA

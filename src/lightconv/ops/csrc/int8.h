@@ -1,11 +1,11 @@
-// The same product with both sides in int8 and sums in int32.
+// The same product with both sides in int8 and sums in int32, or in bfloat16 and sums in float32.
 //
 // Rows: q = round(x * 127 / max|x|), weights likewise per output, so both lie in [-127, 127] and
 //   y[o] = scale[o] * (max|x| / 127) * sum_k q[k] w[o, k] + bias[o].
 // Panels hold four inputs of every output side by side. Three kernels give the same sums: VNNI
 // multiplies unsigned by signed bytes, so its rows are stored as q + 128 and offset[o] =
 // -128 * sum_k w[o, k] takes that back; AVX2 moves q's sign to w, so that pairs of products fit in
-// 16 bits; elsewhere plain C++.
+// 16 bits; elsewhere plain C++. bfloat16 panels hold pairs of inputs; AVX512-BF16 alone has their product.
 #pragma once
 #include "gemm.h"
 
@@ -51,10 +51,33 @@ static inline float to_bytes(const float* x, int64_t n, int32_t zero, int8_t* q)
   return top / 127.0f;
 }
 
+#if defined(__AVX512BW__)
+#define LIGHTCONV_VNNI 1
+constexpr int kUnsignedColumns = 32;
+#define LIGHTCONV_WITH(feature) \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma," feature)))
+
+LIGHTCONV_WITH("avx512bf16")
+static void to_pairs(const float* x, int64_t n, int16_t* q) {
+  for (int64_t k = 0; k < n + n % 2; k += 16) {
+    const int64_t left = n - k;
+    const auto some = __mmask16(left >= 16 ? 0xFFFF : (1u << left) - 1);
+    const __m256bh pairs = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + k));
+    const auto whole = __mmask16(some | some << left % 2);  // a last one without a pair
+    _mm256_mask_storeu_epi16(q + k, whole, (__m256i)pairs);
+  }
+}
+#endif
+
 static void quantize(const Run& run, const Instruction& i, int64_t row) {
   float* to = place(run, i.to, row);
+#if defined(LIGHTCONV_VNNI)
+  if (i.panel == kBf16Panel)
+    return to_pairs(place(run, i.from, row), i.I, reinterpret_cast<int16_t*>(to));
+#endif
   int8_t* q = reinterpret_cast<int8_t*>(to);
-  to[i.to.width - 1] = to_bytes(place(run, i.from, row), i.I, i.is_unsigned ? 128 : 0, q);
+  const int32_t zero = i.panel == kUnsignedPanel ? 128 : 0;
+  to[i.to.width - 1] = to_bytes(place(run, i.from, row), i.I, zero, q);
   for (int64_t k = i.I; k < round_to_four(i.I); ++k) q[k] = 0;  // their weights are zero
 }
 
@@ -126,83 +149,134 @@ static inline void signed_block(const Run& run, const Instruction& i, int64_t ro
 }
 #endif
 
-#if defined(__AVX512BW__)
-#define LIGHTCONV_VNNI 1
-constexpr int kUnsignedColumns = 32;
-
-template <int M>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512vnni"))) static void
-unsigned_block(const Run& run, const Instruction& i, int64_t row, int64_t panel, NextPanel& next) {
-  const int64_t I = round_to_four(i.I), column = panel * kUnsignedColumns;
-  const int8_t* w = static_cast<const int8_t*>(i.weight) + column * I;
-  const int8_t* x = bytes_of_row(place(run, i.from, row));
-  const int64_t stride = i.from.width * 4;
-  __m512i sums[M][2];
-  const __m512i start0 = _mm512_loadu_si512(i.offset + column);
-  const __m512i start1 = _mm512_loadu_si512(i.offset + column + 16);
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) sums[m][0] = start0, sums[m][1] = start1;
-  for (int64_t k = 0; k < I;) {
-    next.fetch();
-    for (const int64_t end = std::min(I, k + 4 * kStretch); k < end; k += 4, w += 128) {
-      const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-      if (M <= 4) {
-        __builtin_prefetch(w + 2048);
-        __builtin_prefetch(w + 2112);
-      }
-#pragma GCC unroll 12
-      for (int m = 0; m < M; ++m) {
-        int32_t four;
-        memcpy(&four, x + m * stride + k, 4);
-        const __m512i q = _mm512_set1_epi32(four);
-        sums[m][0] = _mm512_dpbusd_epi32(sums[m][0], q, w0);
-        sums[m][1] = _mm512_dpbusd_epi32(sums[m][1], q, w1);
-      }
-    }
-  }
-  alignas(64) int32_t each[kUnsignedColumns];
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-    _mm512_store_si512(each, sums[m][0]);
-    _mm512_store_si512(each + 16, sums[m][1]);
-    finish_int8(run, i, row + m, column, each, kUnsignedColumns);
-  }
-}
-#endif
-
-static inline bool has_vnni() {
 #if defined(LIGHTCONV_VNNI)
-  return __builtin_cpu_supports("avx512vnni");
-#else
-  return false;
-#endif
+// `m...` are the rows of a block: expanded, not looped over, so that the sums stay in registers.
+#define LIGHTCONV_INLINE(feature) LIGHTCONV_WITH(feature) static inline __attribute__((always_inline))
+using Pair = Ints<float>[2];  // as __m512i GCC moves them to and fro
+using FloatPair = __m512[2];
+
+LIGHTCONV_INLINE("avx512vnni") void add_row(Pair& sums, const int8_t* x, __m512i w0, __m512i w1) {
+  int32_t four;
+  memcpy(&four, x, 4);
+  const __m512i q = _mm512_set1_epi32(four);
+  sums[0] = (Ints<float>)_mm512_dpbusd_epi32((__m512i)sums[0], q, w0);
+  sums[1] = (Ints<float>)_mm512_dpbusd_epi32((__m512i)sums[1], q, w1);
 }
+
+LIGHTCONV_INLINE("avx512bf16")
+void add_row(FloatPair& sums, const int8_t* x, __m512i w0, __m512i w1) {
+  int32_t two;
+  memcpy(&two, x, 4);
+  const __m512bh q = (__m512bh)_mm512_set1_epi32(two);
+  sums[0] = _mm512_dpbf16_ps(sums[0], q, (__m512bh)w0);
+  sums[1] = _mm512_dpbf16_ps(sums[1], q, (__m512bh)w1);
+}
+
+// Sums over all inputs, from what `sums` begins with.
+#define LIGHTCONV_SUM_ROWS(steps)                                                    \
+  const int8_t* x = bytes_of_row(place(run, i.from, row));                           \
+  const int8_t* w = static_cast<const int8_t*>(i.weight) + column * (steps) * 4;     \
+  const int64_t stride = i.from.width * 4;                                           \
+  for (int64_t k = 0; k < (steps);) {                                                \
+    next.fetch();                                                                    \
+    for (const int64_t end = std::min((steps), k + kStretch); k < end; ++k, w += 128) { \
+      const __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);     \
+      if (sizeof...(m) <= 4) {                                                       \
+        __builtin_prefetch(w + 2048);                                                \
+        __builtin_prefetch(w + 2112);                                                \
+      }                                                                              \
+      (add_row(sums[m], x + m * stride + 4 * k, w0, w1), ...);                       \
+    }                                                                                \
+  }
+
+template <int... m>
+LIGHTCONV_WITH("avx512vnni")
+static void unsigned_block(std::integer_sequence<int, m...>, const Run& run, const Instruction& i,
+                           int64_t row, int64_t panel, NextPanel& next) {
+  const int64_t steps = (i.I + 3) / 4, column = panel * kUnsignedColumns;
+  Pair sums[sizeof...(m)];
+  Ints<float> begin0, begin1;
+  memcpy(&begin0, i.offset + column, sizeof begin0);
+  memcpy(&begin1, i.offset + column + 16, sizeof begin1);
+  ((sums[m][0] = begin0, sums[m][1] = begin1), ...);
+  LIGHTCONV_SUM_ROWS(steps)
+  const Vec<float> scale0 = load(i.scale + column), scale1 = load(i.scale + column + 16);
+  const Vec<float> bias0 = load(i.bias + column), bias1 = load(i.bias + column + 16);
+  auto end = [&](int64_t at, Vec<float> one, Vec<float> other) {
+    const float own = place(run, i.from, at)[i.from.width - 1];
+    const Vec<float> y[2] = {one * (scale0 * own) + bias0, other * (scale1 * own) + bias1};
+    finish(run, i, at, column, i.O - column, y, 2);
+  };
+  (end(row + m, __builtin_convertvector(sums[m][0], Vec<float>),
+       __builtin_convertvector(sums[m][1], Vec<float>)),
+   ...);
+}
+
+template <int... m>
+LIGHTCONV_WITH("avx512bf16")
+static void bf16_block(std::integer_sequence<int, m...>, const Run& run, const Instruction& i,
+                       int64_t row, int64_t panel, NextPanel& next) {
+  const int64_t steps = (i.I + 1) / 2, column = panel * kFloatColumns;
+  FloatPair sums[sizeof...(m)];
+  const __m512 bias0 = _mm512_loadu_ps(i.bias + column);
+  const __m512 bias1 = _mm512_loadu_ps(i.bias + column + 16);
+  ((sums[m][0] = bias0, sums[m][1] = bias1), ...);
+  LIGHTCONV_SUM_ROWS(steps)
+  auto end = [&](int64_t at, Vec<float> one, Vec<float> other) {
+    const Vec<float> y[2] = {one, other};
+    finish(run, i, at, column, i.O - column, y, 2);
+  };
+  (end(row + m, (Vec<float>)sums[m][0], (Vec<float>)sums[m][1]), ...);
+}
+#endif
 
 static int64_t panel_columns(int64_t kind) {
   if (kind == kFloatPanel) return kFloatColumns;
   if (kind == kSignedPanel) return kSignedColumns;
 #if defined(LIGHTCONV_VNNI)
-  if (kind == kUnsignedPanel && has_vnni()) return kUnsignedColumns;
+  if (kind == kUnsignedPanel && __builtin_cpu_supports("avx512vnni")) return kUnsignedColumns;
+  if (kind == kBf16Panel && __builtin_cpu_supports("avx512bf16")) return kFloatColumns;
 #endif
   return 0;
 }
 
 static inline int64_t columns_of(const Instruction& i) {
-  if (i.op == kLinear) return kFloatColumns;
-  if (i.op != kLinearInt8) return 0;
-  return panel_columns(i.is_unsigned ? kUnsignedPanel : kSignedPanel);
+  return i.op == kLinear ? panel_columns(i.panel) : 0;
 }
 
-static void linear_int8(const Run& run, const Instruction& i, Range rows, Range panels) {
-  const int64_t I = round_to_four(i.I), columns = columns_of(i);
-  each_panel(i, rows, panels, columns, columns * I, I / 4,
+static void linear(const Run& run, const Instruction& i, Range rows, Range panels) {
+  const int64_t kind = i.panel, columns = columns_of(i);
+  // Four bytes of inputs lie side by side.
+  const int64_t group = kind == kFloatPanel ? 1 : kind == kBf16Panel ? 2 : 4;
+  const int64_t steps = (i.I + group - 1) / group;
+  each_panel(i, rows, panels, columns, columns * steps * 4, steps,
              [&](auto m, int64_t row, int64_t panel, NextPanel& next) {
                constexpr int M = decltype(m)::value;
+               if (kind == kFloatPanel) return linear_block<M>(run, i, row, panel, next);
 #if defined(LIGHTCONV_VNNI)
-               if (i.is_unsigned) return unsigned_block<M>(run, i, row, panel, next);
+               constexpr std::make_integer_sequence<int, M> each{};
+               if (kind == kUnsignedPanel) return unsigned_block(each, run, i, row, panel, next);
+               if (kind == kBf16Panel) return bf16_block(each, run, i, row, panel, next);
 #endif
                signed_block<M>(run, i, row, panel, next);
              });
+}
+
+// The outputs that each row's sentence has chosen.
+static void linear_chosen(const Run& run, const Instruction& i, Range rows) {
+  const int64_t columns = columns_of(i);
+  for (int64_t row = rows.begin, end; row < rows.end; row = end) {
+    const int64_t sentence = run.sentences[row];
+    for (end = row + 1; end < rows.end && run.sentences[end] == sentence;) ++end;
+    const char* const* choice = run.sources + sentence * run.layers + run.choice;
+    Instruction own = i;
+    own.weight = choice[0];
+    own.scale = reinterpret_cast<const float*>(choice[1]);
+    own.offset = reinterpret_cast<const int32_t*>(choice[2]);
+    own.O = int64_t(choice[3]);
+    own.to.width = run.width;
+    linear(run, own, {row, end}, {0, (own.O + columns - 1) / columns});
+  }
 }
 
 }  // namespace LIGHTCONV_ISA

@@ -9,12 +9,19 @@
 
 #include "problem.h"
 
+enum Panel : int64_t {
+  kFloatPanel,
+  kSignedPanel,    // int8
+  kUnsignedPanel,  // int8, rows stored with 128 added: the kernel of VNNI
+  kBf16Panel,
+  kPanels
+};
+
 enum Op : int64_t {
   kEmbed,         // words and sinusoids of the tokens
   kNorm,          // layer normalisation
   kLinear,        // [+ bias] [relu] [+ residual]
-  kQuantize,      // rows to int8 and a scale each
-  kLinearInt8,    // kLinear on such rows
+  kQuantize,      // rows as kLinear reads them: int8 and a scale each, or bfloat16
   kGlu,           // first half times sigmoid(second half)
   kConvolve,      // lightconv or dynamicconv: each head sums rows in time
   kAttend,        // self-attention; from: queries, keys, values
@@ -43,8 +50,9 @@ struct Instruction {
   const int32_t* offset;    // int8: added to each output's sum
   int64_t heads, kernel, left;
   int64_t memory;           // which history or source this layer has
-  int64_t relu;             // kLinear, kLinearInt8
-  int64_t is_unsigned;      // int8: rows are stored with 128 added, the kernel of VNNI
+  int64_t relu;             // kLinear
+  int64_t panel;            // kLinear, kQuantize: the kind of panel, a Panel
+  int64_t chosen;           // kLinear: each sentence has outputs of its own, if the run says so
   int64_t normalize;        // kConvolve without `weight`: how the kernels are normalised
   int64_t narrow;           // kArrange, kAttendSource: keys and values are int8 and scales
   double factor;            // of embeddings, of attention's products; or norm's epsilon
@@ -75,6 +83,9 @@ struct Run {
   int64_t layers;
   // [sentences, layers]: keys and values, as mix.h describes at source_bytes().
   const char* const* sources;
+  int64_t choice;              // the first of four columns of it: weight, scale, offset and number
+                               // of the outputs that the sentence has; 0: all outputs
+  int64_t width;               // of a row of such outputs
   // Sequences laid end to end: an encoder's, or several tokens of each hypothesis, in order.
   const int64_t* begins;       // [rows]: the first row of this row's sequence; null: each is one
   const int64_t* ends;         // [rows]: one past its last
@@ -87,5 +98,3 @@ struct EngineKernels {
   void (*topk)(const float* logits, int64_t rows, int64_t V, int64_t stride, int64_t k, float* values,
                int64_t* indices, ParallelFor);
 };
-
-enum Panel : int64_t { kFloatPanel = 0, kSignedPanel = 1, kUnsignedPanel = 2 };
