@@ -18,7 +18,7 @@ CEILINGS = {
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3405,
+    ("train",): 3396,
     ("decode",): 3681,
     ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
@@ -29,7 +29,7 @@ CEILINGS = {
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_250
+MOST_LINES = 31_240
 MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
