@@ -29,7 +29,7 @@ CEILINGS = {
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_250
+MOST_LINES = 31_260
 MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
