@@ -12,6 +12,7 @@ version run in separate processes. The time of DynamicConv's operations comes fr
 """
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
@@ -125,6 +126,7 @@ def measure(
     T: int,
     rounds: int,
     *,
+    tokens: int = TOKENS,
     plain: bool = True,
     old: Path | None = None,
     clock: str = "perf_counter",
@@ -135,12 +137,12 @@ def measure(
     for mixer in MIXERS:
         for precision in PRECISIONS:
             recipe = RECIPES[f"{TABLE}-{mixer}"]
-            calls[f"{mixer} {precision}"] = step(recipe, T, TOKENS, precision)
+            calls[f"{mixer} {precision}"] = step(recipe, T, tokens, precision)
     model = model_of(RECIPES[f"{TABLE}-dynamicconv"])
     for precision, dtype in PRECISIONS.items():
-        calls[f"{precision} products"] = products(model, TOKENS, dtype, choose())
-    calls["default products"] = products(model, TOKENS, torch.float32, "default")
-    sides = {name: (plain_step, (f"{TABLE}-dynamicconv", T, TOKENS, name)) for name in FORMULATIONS}
+        calls[f"{precision} products"] = products(model, tokens, dtype, choose())
+    calls["default products"] = products(model, tokens, torch.float32, "default")
+    sides = {name: (plain_step, (f"{TABLE}-dynamicconv", T, tokens, name)) for name in FORMULATIONS}
     with ExitStack() as stack:
         remote: dict[str, Callable[[], object]] = {}
         if plain:
@@ -148,7 +150,7 @@ def measure(
             remote = {name: partial(process.call, name) for name in FORMULATIONS}
         if old:
             name = f"{TABLE}-dynamicconv"
-            remote["old"] = stack.enter_context(OtherTree(old, clock, name, T, TOKENS)).call
+            remote["old"] = stack.enter_context(OtherTree(old, clock, name, T, tokens)).call
         turns: dict[str, Any] = {"patience": 60.0, "clock": getattr(time, clock)}
         seconds = interleave(calls | remote, rounds, **turns)
         peaks = {name: process.peak_bytes(name) for name in sides} if plain else {}
@@ -157,11 +159,12 @@ def measure(
     limits = limit.limits(seconds.pop("copy"), seconds.pop("limit"))
     return {
         "T": T,
+        "tokens": tokens,
         "ms": {name: value * 1e3 for name, value in seconds.items()},
         "bytes": peaks | {name: peak_bytes(calls[name]) for name in mixers},
         "parts": parts,
         "flops": limits.flops,
-        "work": 6.0 * TOKENS * sum(m * n * count for (m, n), count in matrices(model).items()),
+        "work": 6.0 * tokens * sum(m * n * count for (m, n), count in matrices(model).items()),
     }
 
 
@@ -194,7 +197,7 @@ def render(rows: Sequence[Row]) -> str:
                     str(row["T"]),
                     f"{ms:,.0f}",
                     "" if "products" in side else f"{against:.2f}x",
-                    f"{TOKENS / ms * 1e3:,.0f}",
+                    f"{row['tokens'] / ms * 1e3:,.0f}",
                     alone,
                     "" if limit is None else f"{limit:.0%}",
                     f"{row['bytes'][side] / 1e6:,.0f}" if side in row["bytes"] else "",
@@ -249,20 +252,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="source and target tokens each")
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 512])
     parser.add_argument("--no-plain", action="store_true", help="without plain PyTorch")
     parser.add_argument(
         "--busy", action="store_true", help="processor time of one thread: on a machine in use"
     )
     parser.add_argument("--old", type=Path, metavar="TREE", help="source tree of another version")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="add lengths measured before")
     parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
     options = parser.parse_args(argv)
     Allocator().__enter__()  # as a run does
-    sides: dict[str, Any] = {"plain": not (options.no_plain or options.busy), "old": options.old}
+    sides: dict[str, Any] = {
+        "tokens": options.tokens,
+        "plain": not (options.no_plain or options.busy),
+        "old": options.old,
+    }
     if options.busy:
         torch.set_num_threads(1)
         sides["clock"] = "process_time"
     rows = [measure(T, options.rounds, **sides) for T in options.lengths]
+    if options.rows:  # one after another, on a machine that is quiet for minutes only
+        known = json.loads(options.rows.read_text()) if options.rows.exists() else []
+        rows = [*(row for row in known if row["T"] not in options.lengths), *rows]
+        options.rows.write_text(json.dumps(rows))
     limit = rows[0]["flops"] / 1e9
     head = f"{measured()}; {limit:.0f} GFLOP/s of fused multiply-adds at most; {choose()} products."
     head += " Processor time: the machine was in use." * options.busy

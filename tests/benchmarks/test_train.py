@@ -93,7 +93,7 @@ def test_a_missed_bar_is_seen() -> None:
     ms |= {"dynamicconv fp32": 80.0, "dynamicconv bf16": 50.0, "band": 100.0, "unfold": 160.0}
     ms |= {"fp32 products": 64.0, "bf16 products": 30.0, "default products": 130.0, "old": 140.0}
     parts = {precision: {"rest": 1.0} for precision in ("fp32", "bf16")}
-    row = {"T": 32, "ms": ms, "bytes": dict.fromkeys(ms, 1), "parts": parts}
+    row = {"T": 32, "tokens": 4096, "ms": ms, "bytes": dict.fromkeys(ms, 1), "parts": parts}
     row |= {"flops": 1e12, "work": 6e10}
     found = {what: value >= bar for what, value, bar in judge(row)}
     assert found == {
