@@ -36,8 +36,8 @@ def translate(
     """The dataset with the best output for each text of a column, when it is run.
 
     model    folder that every node can read
-    workers  actors of one core each; default: one for each core of the cluster but one, for
-             reading and writing
+    workers  actors of one core each; default: one for each core of the cluster but two, for
+             reading, writing and skipping what is done
     options  as of `TextModel.answers`, such as beam=4, quantize="int8"
     """
     import ray.data
@@ -49,7 +49,7 @@ def translate(
         batch_format="pyarrow",
         batch_size=block,
         num_cpus=1,
-        compute=ray.data.ActorPoolStrategy(size=workers or max(1, cores - 1)),
+        compute=ray.data.ActorPoolStrategy(size=workers or max(1, cores - 2)),
     )
 
 

@@ -9,7 +9,7 @@ from lightconv.ray import read_lines, translate
 
 
 def main(model: str, text: str, out: str, done: str) -> None:
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     context = ray.data.DataContext.get_current()
     context.checkpoint_config = CheckpointConfig("key", done, delete_checkpoint_on_success=False)
     context.enable_progress_bars = False
