@@ -10,27 +10,28 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
-    ("console", "files", "processes", "device"): 710,
+    ("console", "files", "processes", "device"): 745,
     ("config",): 480,
     ("ops",): 3800,
     ("mixers",): 1350,
-    ("models",): 1490,
+    ("models",): 1495,
+    ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3405,
+    ("train",): 3450,
     ("decode",): 3410,
     ("evaluate",): 1455,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2450,
+    ("commands",): 2580,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 30_890
-MOST_FILES = 153
+MOST_LINES = 31_400
+MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
