@@ -10,27 +10,28 @@ SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
-    ("console", "files", "processes", "device"): 710,
+    ("console", "files", "processes", "device"): 745,
     ("config",): 480,
     ("ops",): 3828,
     ("mixers",): 1350,
-    ("models",): 1495,
+    ("models",): 1498,
+    ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3396,
+    ("train",): 3450,
     ("decode",): 3681,
     ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 860,
-    ("commands",): 2505,
+    ("commands",): 2627,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_250
-MOST_FILES = 154
+MOST_LINES = 31_750
+MOST_FILES = 155
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

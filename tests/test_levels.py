@@ -12,7 +12,7 @@ LEVELS = (
     {"__main__"},
     {"cli"},
     {"commands"},
-    {"compat", "demo", "ray", "selftest", "serve"},
+    {"auto", "compat", "demo", "ray", "selftest", "serve"},
     {"fitting"},
     {"paper"},
     {"recipe"},

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 
 from lightconv import __version__
-from lightconv.console import suggest, tell
+from lightconv.console import set_json, suggest, tell
 from lightconv.processes import EXIT_INPUT, EXIT_INTERRUPT, PARENT, exit_code, watch_parent
 
 # name -> (module of lightconv.commands:function, purpose)
@@ -32,6 +32,7 @@ COMMANDS = {
     "serve": ("serve:main", "serve models on a page and through an API"),
     "score": ("translate:score", "print the log-probability of given text"),
     "evaluate": ("evaluate:evaluate", "score a model, or texts, with a signature"),
+    "bench": ("machine:bench", "measure the speed of this machine and of models on it"),
     "speed": ("evaluate:speed", "compare the decoding speed of models"),
     "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
     "shortlist": ("evaluate:shortlist", "choose the words of outputs by those of sources"),
@@ -70,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno and error.filename is None:
             _drop_output()
         return exit_code(error)
+    finally:
+        set_json(on=False)
     return code
 
 
@@ -138,13 +141,10 @@ def _help() -> str:
             *lines,
             "",
             "`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the",
-            "traceback to an error. For example, from nothing to a translation:",
-            "  lightconv doctor",
-            "  lightconv prepare debian-en-de --out data/debian",
-            "  lightconv train debian-en-de-dynamicconv-small \\",
-            "      --data data/debian --out runs/first",
-            "  lightconv evaluate runs/first --data data/debian --floor",
-            "  echo 'A fast text editor.' | lightconv translate runs/first",
+            "traceback to an error. For example, from files of your own to a translation:",
+            "  lightconv fit train.en train.fr --out my-model --time 10m",
+            "  echo 'A fast text editor.' | lightconv translate my-model",
+            "  lightconv serve my-model",
             "and the paper:",
             "  lightconv list iwslt",
             "  lightconv show iwslt-de-en-dynamicconv --params",

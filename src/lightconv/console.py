@@ -1,6 +1,7 @@
 """Text for people: tables, notes and progress."""
 
 import difflib
+import json
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 Rows = Sequence[Sequence[str]]
 
@@ -55,8 +56,44 @@ def read_duration(text: str) -> float:
 
 
 def print_groups(groups: Mapping[str, Rows], header: Sequence[str], right: Sequence[str]) -> None:
-    """Prints one table in titled parts, as `aligned`, in the width of a terminal."""
-    print(aligned(groups, header, right, _width()), flush=True)
+    """Prints one table in titled parts, as `aligned`, in the width of a terminal, or as JSON."""
+    if _json is None:
+        print(aligned(groups, header, right, _width()), flush=True)
+        return
+    for record in _records(groups, header):
+        print(json.dumps(record, ensure_ascii=False), file=_json, flush=True)
+
+
+_json: TextIO | None = None  # the standard output, once tables are JSON
+
+
+def set_json(*, on: bool) -> None:
+    """Tables become lines of JSON, and all else that is printed goes to stderr; or no longer."""
+    global _json
+    if on and _json is None:
+        _json, sys.stdout = sys.stdout, sys.stderr
+    elif not on and _json is not None:
+        sys.stdout, _json = _json, None
+
+
+def _records(groups: Mapping[str, Rows], header: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """An object for each row; one for each part if rows are names and values."""
+    for title, part in groups.items():
+        named = {"part": title} if title else {}
+        if len(header) == 2 and not any(header):
+            yield named | {name: _number(value) for name, value in part if name}
+            continue
+        keys = [name or ("name" if place == 0 else f"{place}") for place, name in enumerate(header)]
+        for row in part:
+            yield named | dict(zip(keys, map(_number, row), strict=True))
+
+
+def _number(cell: str) -> Any:
+    """`1,234.5` as a number; other text as it is."""
+    if not re.fullmatch(r"-?\d[\d,]*(\.\d+)?", cell):
+        return cell
+    plain = cell.replace(",", "")
+    return float(plain) if "." in plain else int(plain)
 
 
 def print_text(text: str) -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import lightconv
+from lightconv.commands import models as command
 from lightconv.config import to_dict
 from lightconv.data import Vocabulary, load_vocabularies
 from lightconv.models import DynamicConvConfig, LanguageModelConfig, LightConvConfig
@@ -162,7 +163,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def test_one_picture_of_two_runs(run: Run, tmp_path: Path, figures: list[Figure]) -> None:
     runs = [write(tmp_path / "light"), write(tmp_path / "dynamic", metric=False)]
     out = tmp_path / "deep" / "both.png"
-    assert run("plot", *runs, "--out", out)[:2] == (0, f"{out}\n")
+    done = run("plot", *runs, "--out", out)
+    assert done.code == 0 and done.out.endswith(f"\n{out}\n")
     assert out.read_bytes().startswith(PNG)
     loss, metric, rate = figures[0].axes
     titles = [axis.get_title() for axis in (loss, metric, rate)]
@@ -175,6 +177,23 @@ def test_one_picture_of_two_runs(run: Run, tmp_path: Path, figures: list[Figure]
     (bleu,) = (line.get_xydata().tolist() for line in metric.get_lines())
     assert bleu == [[s, s / 2] for s in STEPS]
     assert len({line.get_color() for line in rate.get_lines()}) == len(rate.get_lines()) == 2
+
+
+def test_curves_are_text_without_matplotlib(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    folder = write(tmp_path / "light")
+    done = run("plot", folder)
+    assert done.code == 0 and not (folder / "plot.png").exists()
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    loss, bleu = done.out.split("\n\n")
+    assert loss.startswith("loss\n") and bleu.startswith("BLEU\n")
+    # The frame has the bounds of all points, and a mark for each of them.
+    assert lines[1].startswith(f"{max(40 / STEPS[0], 30 / STEPS[0]):>9.4g} |")
+    assert sum(line.count("o") for line in bleu.splitlines()[1:15]) == len(STEPS)
+    assert "o light, validation" in loss and ". light, training" in loss
 
 
 def test_the_usual_place_and_runs_of_one_name(

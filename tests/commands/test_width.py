@@ -1,5 +1,6 @@
 """On a terminal of 80 columns no line of a command is longer."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ RESULTS = {
     "speed": ("speed", "end/pairs", "--data", "data/pairs", "--rounds", "1", "--limit", "2"),
     "verify": ("verify-data", "data/pairs"),
     "doctor": ("doctor",),
+    "bench": ("bench",),
+    "bench models": ("bench", "end/pairs"),
 }
 
 
@@ -47,3 +50,20 @@ def test_results_fit(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(GOLDEN)
     done = run(*RESULTS[name])
     assert done.out and not too_long(done.out)
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name != "verify"])
+def test_results_are_json_if_asked_for(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(GOLDEN)
+    done = run(*RESULTS[name], "--format", "json")
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert found and all(isinstance(each, dict) and each for each in found)
+    assert not any("" in each for each in found)
+
+
+def test_numbers_are_numbers_in_json(run: Run) -> None:
+    done = run("show", "iwslt-de-en-dynamicconv", "--params", "--format", "json")
+    first = json.loads(done.out.splitlines()[0])
+    assert isinstance(first["parameters"], int)

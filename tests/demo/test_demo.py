@@ -155,8 +155,9 @@ def test_results_of_others_are_not_used(text: str, out: Path) -> None:
 
 
 def test_without_apt_the_text_is_invented_and_used_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LIGHTCONV_CACHE", str(tmp_path / "cache"))
     demo = stages.Demo("lm", tmp_path, 300, quick=True)
     with Display() as display:
         texts = demo.find_text(display)
@@ -167,8 +168,9 @@ def test_without_apt_the_text_is_invented_and_used_again(
 
 
 def test_a_corpus_that_was_asked_for_is_not_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LIGHTCONV_CACHE", str(tmp_path / "cache"))
     assert cli.main(["demo", "--corpus", "debian-en-fr", "--out", str(tmp_path)]) == 2
     assert "no apt-get" in capsys.readouterr().err
     assert not (tmp_path / "model.fit").exists()

@@ -26,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add("--time TIME", "for the model: 90s, 10m, 2h (default: 5m)", default="5m")
     parser.add("--corpus NAME", "other text of `lightconv prepare --list`, fetched or invented")
     parser.add("--quick", "everything in seconds; the model learns nothing")
+    parser.add_format()
     options = parser.parse(argv)
     task, seconds = options.task, read_duration(options.time)
     out = options.out or Path("runs") / f"demo-{task}"

@@ -243,7 +243,7 @@ def _parser() -> Parser:
     add("--against FILE", "outputs of another system for the same lines, or another model")
     add("--samples N", f"default: {SAMPLES}", default=SAMPLES)
     add("--seed N", f"default: {SEED}", default=SEED, type=int)
-    add("--format text|jsonl", "default: text", default="text")
+    add("--format text|jsonl", "json is another name of jsonl", default="text")
     add("--details", "signatures on a terminal too; elsewhere they are always there")
     return parser
 
@@ -266,6 +266,7 @@ def tune(argv: Sequence[str]) -> int:
     parser.add("--metric NAME", "default: the one of the task")
     parser.add("--limit N", "only the first N lines")
     parser.add("--dry-run", "print, and write nothing")
+    parser.add_format()
     parser.add_device()
     options = parser.parse(argv)
 
@@ -364,6 +365,7 @@ def speed(argv: Sequence[str]) -> int:
     add("--limit N", "only the first N lines")
     parser.add_device()
     add("--out FILE", "also write the seconds of all rounds there, as JSON")
+    parser.add_format()
     options = parser.parse(argv)
 
     from lightconv.decode.speed import measure_speed

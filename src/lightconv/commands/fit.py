@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightconv.commands.parser import Parser
 from lightconv.console import print_groups, read_duration, show_duration, tell
 from lightconv.data.config import TaskKind
+from lightconv.processes import EXIT_INTERRUPT
 
 if TYPE_CHECKING:
     from lightconv.fitting.run import Decision, Fit
@@ -44,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     add("--size NAME", "nano, tiny, small, medium, large; default: chosen")
     add("--set PATH=VALUE ...", "change the recipe; train.max_steps replaces the time")
     parser.add_device()
+    parser.add_format()
     options = parser.parse(argv)
     task: TaskKind = "translation"
     if options.text or options.summaries:
@@ -72,7 +74,11 @@ def main(argv: Sequence[str]) -> int:
         columns=options.columns.split(",") if options.columns else (),
     )
     fitting.about["files"] = own.name
-    if code := run_fit(fitting, own):
+    try:
+        code = run_fit(fitting, own)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPT
+    if code:
         show_stop(fitting)
         return code
     show_result(fitting)
@@ -98,10 +104,10 @@ def show_result(fitting: "Fit") -> None:
         for name, text in example.items():
             lines = textwrap.wrap(text, 68) or [""]
             print(f"{name:<11} {lines[0]}", *(f"{'':11} {line}" for line in lines[1:]), sep="\n")
-    print()
+    print(f"\non {state['scored']:,} held-out texts", flush=True)
     scores = [[who, f"{value:.1f}"] for who, value in score_rows(state)]
     metric = TASKS[kind][3]
-    print_groups({"": scores}, (f"on {state['scored']:,} held-out texts", metric), (metric,))
+    print_groups({"": scores}, ("system", metric), (metric,))
     repeat = f"lightconv train {fitting.out / 'recipe.toml'} --data {fitting.data} --out runs/again"
     rows = {
         "the model": f"{fitting.out} ({show_duration(fitting.spent)} in all)",

@@ -1,4 +1,4 @@
-"""`lightconv doctor` and `lightconv selftest`: the kernels and the promises on this machine."""
+"""`lightconv doctor`, `bench` and `selftest`: kernels, speeds and promises on this machine."""
 
 import json
 import os
@@ -6,11 +6,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightconv.commands.parser import Parser
-from lightconv.console import print_groups, print_rows, tell
+from lightconv.console import Display, print_groups, print_rows, tell
+from lightconv.decode.options import find_model
 from lightconv.processes import EXIT_FAILURE
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightconv.models.folder import ModelFolder
+
+# Lengths for the operator, and tokens of a sentence, of `bench`.
+LENGTHS, WORDS = (32, 128, 512, 2048), 20
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -23,6 +32,7 @@ def doctor(argv: Sequence[str]) -> int:
         "LIGHTCONV_ISA=avx2 lightconv doctor",
     )
     parser.add("--json", "print one JSON object")
+    parser.add_format()
     options = parser.parse(argv)
 
     from lightconv.selftest import examine
@@ -51,6 +61,79 @@ def _show(found: dict[str, Any]) -> None:
     print()
     header = ("operator", "device", "kernel", "why")
     print_groups({"": [[row[name] for name in header] for row in found["operators"]]}, header, ())
+
+
+def bench(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "bench",
+        "Measures this machine: products, the operator against attention, and with models the "
+        "speed of training, of decoding many sentences and of answering one. `lightconv speed` "
+        "compares models on the same text.",
+        "lightconv bench",
+        "lightconv bench my-model --format json",
+    )
+    parser.add("MODEL", "model folders, or runs", nargs="*")
+    parser.add("--seconds N", "about so long for each figure (default: 1)", default=1)
+    parser.add_device()
+    parser.add_format()
+    options = parser.parse(argv)
+    folders = [find_model(path) for path in options.model]
+
+    # These load torch: mistakes above are answered at once.
+    from lightconv.demo.page import measure_growth
+    from lightconv.device import choose_device, count_cores, processor_name
+    from lightconv.ops.products import probe
+
+    device = choose_device(options.device)
+    print_rows([("machine", f"{processor_name()}, {count_cores()} cores"), ("device", str(device))])
+    print()
+    if not folders:
+        rates = probe()
+        rows = [[name, f"{getattr(rates, name):,.0f}"] for name in ("default", "onednn", "bf16")]
+        print_groups({"": rows}, ("matrix products", "GFLOP/s"), ("GFLOP/s",))
+        print()
+        growth = [measure_growth(length, 4096) for length in LENGTHS]
+        names = list(growth[0]["microseconds"])
+        rows = [
+            [f"{each['length']:,} tokens", *(f"{each['microseconds'][n]:,.2f}" for n in names)]
+            for each in growth
+        ]
+        print_groups({"": rows}, ("us per token, of", *names), names)
+        return 0
+    units = ("training, tokens/s", "in bf16", "decoding, sentences/s", "one sentence, ms")
+    rows = []
+    for folder in folders:
+        with Display(idle=f"measuring {folder.path}"):
+            figures = _measure_model(folder, device, options.seconds)
+        rows.append([str(folder.path), *figures])
+    print_groups({"": rows}, ("model", *units), units)
+    return 0
+
+
+def _measure_model(folder: "ModelFolder", device: "torch.device", least: float) -> list[str]:
+    """Training in fp32 and bf16 on invented batches; decoding of invented sentences."""
+    import torch
+
+    from lightconv.decode.speed import measure_speed
+    from lightconv.fitting.plan import make_training
+    from lightconv.train.memory import measure_pace
+
+    figures = []
+    for precision in ("fp32", "bf16"):
+        train = make_training("small", "translation", precision=precision)
+        seconds, tokens = measure_pace(folder.config, train, device, least=least)
+        figures.append(f"{tokens / seconds:,.0f}")
+    if not folder.pairs:
+        return [*figures, "-", "-"]
+    model = folder.load(device)
+    lowest, most = 4, min(folder.config.vocab_sizes)
+    rows = torch.randint(lowest, most, (64, WORDS), generator=torch.Generator().manual_seed(1))
+    how: dict[str, Any] = {"split": "invented text", "beam": 4, "rounds": 3}
+    many, one = (
+        measure_speed([model], rows.tolist()[:count], batch_size=count, **how).speeds[0]
+        for count in (64, 1)
+    )
+    return [*figures, f"{many.rates()[0]:,.1f}", f"{one.seconds * 1e3:,.1f}"]
 
 
 def selftest(argv: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """Model folders: `lightconv average` of a run, `import` of fairseq's, `push`; `plot` of curves."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from lightconv.commands.parser import Parser, warnings_told
@@ -29,6 +30,7 @@ def average(argv: Sequence[str]) -> int:
     parser.add("--ema", "their moving averages, if training kept such")
     parser.add("--out MODEL", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
+    parser.add_format()
     options = parser.parse(argv)
     run = Run.open(options.run)
     check_free(options.out, overwrite=options.overwrite)
@@ -68,19 +70,24 @@ def push(argv: Sequence[str]) -> int:
 def plot(argv: Sequence[str]) -> int:
     parser = Parser(
         "plot",
-        "Draws loss, metric and learning rate of runs, finished or not, into one picture.",
-        "lightconv plot runs/iwslt                                # runs/iwslt/plot.png",
+        "Draws loss, metric and learning rate of runs, finished or not: as text, and with "
+        "matplotlib into one picture.",
+        "lightconv plot runs/iwslt",
         "lightconv plot runs/light runs/dynamic --out both.png",
     )
     parser.add("RUN ...", "folders of `lightconv train`")
-    parser.add("--out FILE", "the picture: .png, .svg or .pdf")
+    parser.add("--out FILE", "the picture: .png, .svg or .pdf; default: plot.png of the first run")
     options = parser.parse(argv)
 
-    from lightconv.train.log import PLOT_FILE, draw
+    from lightconv.train.log import PLOT_FILE, draw, draw_text
 
     out = options.out or options.run[0] / PLOT_FILE
-    draw(options.run, out)
-    print(out)
+    picture = options.out is not None or find_spec("matplotlib") is not None
+    if picture:
+        draw(options.run, out)
+    print(draw_text(options.run))
+    if picture:
+        print(out)
     return 0
 
 
@@ -99,6 +106,7 @@ def import_checkpoint(argv: Sequence[str]) -> int:
     parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")
     parser.add("--out FOLDER", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
+    parser.add_format()
     options = parser.parse(argv)
     for name in ("dict", "codes"):
         if (given := len(getattr(options, name))) > 2:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightconv.console import suggest
+from lightconv.console import set_json, suggest
 
 # The only argument of a command whose parser is asked for.
 DESCRIBE = "--describe-parser"
@@ -47,6 +47,8 @@ class Parser(argparse.ArgumentParser):
             more = {"action": "store_true"} | more
         elif "|" in metavar:
             more = {"choices": metavar.split("|")} | more
+            if "jsonl" in more["choices"]:  # json is another name of it
+                more["type"] = lambda text: "jsonl" if text == "json" else text
         else:
             more = {"metavar": metavar, "type": TYPES.get(metavar, str)} | more
         if is_option and is_many:
@@ -60,6 +62,10 @@ class Parser(argparse.ArgumentParser):
 
     def add_device(self) -> None:
         self.add("--device auto|cpu|cuda", "default: auto", default="auto")
+
+    def add_format(self) -> None:
+        """The form of all tables that the command prints."""
+        self.add("--format text|json", "json: tables as objects, a line each", default="text")
 
     def add_search(self, model: str = "MODEL") -> None:
         """A model, and options of beam search: values, further models and the backend."""
@@ -85,7 +91,9 @@ class Parser(argparse.ArgumentParser):
                 break
             if name.startswith("--") and name not in known:
                 self.error(f"unknown option '{name}'{suggest(name, known)}")
-        return self.parse_args(argv)
+        found = self.parse_args(argv)
+        set_json(on=getattr(found, "format", None) == "json")
+        return found
 
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."

@@ -33,6 +33,7 @@ WIDEST = 24
 
 def main(argv: Sequence[str]) -> int:
     parser = _parser()
+    parser.add_format()
     options = parser.parse(argv)
     if options.list:
         list_corpora()
@@ -105,6 +106,7 @@ def verify_data(argv: Sequence[str]) -> int:
     )
     parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
     parser.add("DIR", "a folder of `lightconv prepare`")
+    parser.add_format()
     from lightconv.data.prepared import Prepared
 
     rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))

@@ -31,6 +31,7 @@ def list_recipes(argv: Sequence[str]) -> int:
     parser.add("--params", "parameters: the paper's and ours")
     parser.add("--markdown", "tables for a Markdown page")
     parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
+    parser.add_format()
     options = parser.parse(argv)
     known = RECIPES if options.params or options.write else {**RECIPES, **OWN}
     names = _matching(options.pattern, known)
@@ -64,6 +65,7 @@ def show_recipe(argv: Sequence[str]) -> int:
     parser.add("NAME_OR_FILE", "a recipe, or a .toml or .json file")
     parser.add("--set PATH=VALUE ...", "change a value, as often as you like; * is every layer")
     parser.add("--json", "print JSON instead")
+    parser.add_format()
     parser.add("--params", "count parameters, part by part")
     options = parser.parse(argv)
     recipe = find_recipe(options.name_or_file, options.set, {**RECIPES, **OWN})

@@ -39,6 +39,7 @@ EXAMPLES = {"lm": "debian-lm", "summarization": "debian-summary"}
 
 def main(argv: Sequence[str]) -> int:
     parser = _parser()
+    parser.add_format()
     options = parser.parse(argv)
     if options.table is None:
         rows = [[table.name, table.title, f"{len(table.rows)} rows"] for table in TABLES.values()]

@@ -272,6 +272,7 @@ def _parser() -> Parser:
     add("--processes N", "train in so many processes on this machine; torchrun is for several")
     add("--shard", "spread a model that is too large for one device over the processes (FSDP2)")
     add("--overwrite", "remove an older run first")
+    parser.add_format()
     add("--allow-changes", "resume with other values of train or decode; the model stays")
     return parser
 

@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,13 +68,20 @@ def generate(argv: Sequence[str]) -> int:
 def interactive(argv: Sequence[str]) -> int:
     parser = Parser(
         "interactive",
-        "Loads a model once and answers line by line, with editing and history; Ctrl-D ends.",
+        "Loads a model once and answers line by line, with editing and history. A line with ? "
+        "shows the other outputs for the line before; Ctrl-C drops a line, Ctrl-D ends.",
         "lightconv interactive my-model",
         "lightconv interactive my-lm --beam 1",
     )
     _add_search(parser)
     arguments = parser.parse(argv)
-    translator = _load(arguments, _read_options(arguments, pairs=None))
+    options = _read_options(arguments, pairs=None)
+    shown = options.text.n_best
+    if options.sampling is None:  # the others are for `?`
+        text = replace(options.text, n_best=options.decode.beam)
+        options = replace(options, text=text)
+    translator = _load(arguments, options)
+    rest: list[Output] = []
     with suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines when it is there
     _greet(find_model(arguments.model))
@@ -86,6 +94,9 @@ def interactive(argv: Sequence[str]) -> int:
         except KeyboardInterrupt:  # as in a shell: the line is given up
             print()
             continue
+        if line.strip() == "?":
+            _show_outputs(rest)
+            continue
         try:
             (answer,) = translator.answer([(line, "")], number)
         except ValueError as error:
@@ -94,11 +105,18 @@ def interactive(argv: Sequence[str]) -> int:
         except KeyboardInterrupt:
             tell("stopped")
             continue
-        for output in answer.outputs:
-            print(output.text)
-            tokens, seconds = len(output.tokens), answer.seconds
-            print(f"  ({seconds:.2f} s, {tokens} tokens, score {output.score:.3f})", flush=True)
+        _show_outputs(answer.outputs[:shown], f"{answer.seconds:.2f} s, ")
+        rest = answer.outputs[shown:]
     return 0
+
+
+def _show_outputs(outputs: Sequence[Output], seconds: str = "") -> None:
+    for output in outputs:
+        print(output.text)
+        facts = f"{len(output.tokens)} tokens, score {output.score:.3f}"
+        print(f"  ({seconds}{facts})", flush=True)
+    if not outputs:
+        tell("no other output")
 
 
 def _greet(folder: ModelFolder) -> None:
@@ -107,7 +125,8 @@ def _greet(folder: ModelFolder) -> None:
     languages = [str(task[name]) for name in ("source_lang", "target_lang") if task.get(name)]
     about = f" ({' to '.join(languages)})" if folder.pairs and languages else ""
     what = "type a text" if folder.pairs else "type the beginning of a text"
-    tell(f"{folder.path}{about}: {what}; --n-best 3 shows alternatives; Ctrl-D ends")
+    tell(f"{folder.path}{about}: {what}")
+    tell("? shows other outputs, Ctrl-C drops a line, Ctrl-D ends")
 
 
 def score(argv: Sequence[str]) -> int:

@@ -1,9 +1,9 @@
 """Choices of `fit`: model, schedule and search for the text, the time and the machine's speed.
 
-A model of a size learns well once it has read three target tokens for each of its parameters: the
-largest such size is taken. Settings for little text: norms before the layers, a high rate that
-falls to zero along a cosine, dropout only once the text is read again and again, the last
-checkpoints averaged.
+A model of a size beats the smaller ones once it has read 1.5 target tokens for each of its
+parameters: the largest such size is taken. Settings for little text: norms before the layers, a
+high rate that falls to zero along a cosine, dropout only once the text is read again and again, the
+last checkpoints averaged.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ SIZES = {
     "large": Size(512, 1.2e-3, 8, "L3 D7 D15 D31 D31 D31", "L3 D7 D15 D31 D31", "L7" + " D31" * 7),
 }
 # Target tokens that a model reads for each of its parameters, at least.
-TOKENS_PER_PARAMETER = 3
+TOKENS_PER_PARAMETER = 1.5
 # Updates of a run, and the target tokens of one, as the time allows.
 UPDATES, TOKENS = 3000, (900, 4096)
 # Positions of a batch over the target tokens of an update: two batches, whose lengths differ,

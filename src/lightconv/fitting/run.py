@@ -218,7 +218,7 @@ class Fit:
         dropout = choose_dropout(whole / text)
         model = make_model(size, **how, dropout=dropout)
         train = make_training(size, kind, tokens=tokens, precision=precision)
-        train = self._set_length(train, *self._pace(model, train, updates=5))
+        train = self._set_length(train, *self._pace(model, train))
         rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in speeds.items())
         steps, parameters = train.max_steps, count_parameters(model)
         each = whole / parameters
@@ -280,8 +280,8 @@ class Fit:
             size, speeds = larger, found
         return size, speeds
 
-    def _pace(self, model: Any, train: TrainConfig, updates: int = 3) -> tuple[float, float]:
-        return measure_pace(model, train, self.device, self.training_data, updates=updates)
+    def _pace(self, model: Any, train: TrainConfig) -> tuple[float, float]:
+        return measure_pace(model, train, self.device, self.training_data)
 
     def _set_length(self, train: TrainConfig, update: float, tokens: float) -> TrainConfig:
         """The training with as many updates of so many seconds as there is time for."""
@@ -336,7 +336,8 @@ class Fit:
             if outcome.code and not self.out.exists():
                 self.write(run.average([outcome.step]))
             self.save(step=outcome.step)
-            if outcome.code == 0 or (outcome.code == EXIT_STOPPED and self.left <= 1.0):
+            used = outcome.code == EXIT_STOPPED and self.left <= 1.0 and not self._fixed
+            if outcome.code == 0 or used:
                 return 0
             if outcome.code != EXIT_STOPPED or self._stop.at is None:
                 return outcome.code

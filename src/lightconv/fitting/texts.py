@@ -80,7 +80,7 @@ class Own:
         if missing:
             splits = split_off(self.kind, splits)
             counts = ", ".join(f"{len(splits[split]):,} for {split}" for split in missing)
-            progress(f"split off by a hash of the text, near-duplicates together: {counts}")
+            progress(f"split off, near-duplicates together: {counts}")
         pair = self.kind != "language_model"
         if pair and looks_tokenized(target for _, target in splits["train"]):
             progress("note: the text looks tokenised; plain text gives better translations")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FORMAT = "lightconv"
 VERSION = 1
+# The name by which transformers knows a config.json of ours; not read here.
+MODEL_TYPE = "lightconv"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
@@ -40,7 +42,7 @@ CARD_FILE = "README.md"
 RUN_CHECKPOINTS = "checkpoints"
 RUN_MODEL = "model"
 # config.json holds these; every other name is a table of somebody else's.
-OWN_NAMES = ("format", "version", "model")
+OWN_NAMES = ("format", "version", "model_type", "model")
 # First bytes of a zip archive of torch.save and of bare pickles.
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 # Folders verified by this process, with the inodes and times of their files, and its age in ns.
@@ -268,7 +270,8 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def _config_text(model: ModelConfig, tables: Mapping[str, Mapping[str, Any]]) -> str:
-    data = {"format": FORMAT, "version": VERSION, "model": to_dict(model)}
+    shape = {"model_type": MODEL_TYPE, "model": to_dict(model)}
+    data: dict[str, Any] = {"format": FORMAT, "version": VERSION, **shape}
     if taken := [name for name in tables if name in data]:
         raise ValueError(f"tables must not be called {taken[0]!r}")
     data |= {name: dict(table) for name, table in tables.items()}

@@ -193,6 +193,11 @@ def perplexity(nll: float) -> float:
     return math.inf if nll > 700.0 else math.exp(nll)
 
 
+# Marks of training and validation in a plot of text, its columns and lines.
+SIGNS = (".o", ",x", "'+", "`*")
+COLUMNS, LINES = 66, 14
+
+
 def draw(runs: Sequence[Path], out: Path) -> None:
     """Writes a picture of all runs; the suffix of its name is its format."""
     if out.suffix.lower() not in SUFFIXES:
@@ -223,6 +228,46 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     axes[0].legend(frameon=False, fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
+
+
+def draw_text(runs: Sequence[Path]) -> str:
+    """Loss, and metrics of validation, over updates as text of 72 columns."""
+    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
+    parts = []
+    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
+    for field in ("loss", *metrics):
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for (name, log), sign in zip(logs.items(), SIGNS * len(logs), strict=False):
+            entries = [{**each, **_metric(each)} for each in log]
+            kinds = ("train", "valid") if field == "loss" else ("valid",)
+            for kind, mark in zip(kinds, sign if len(kinds) == 2 else sign[1:], strict=True):
+                points = [(e["step"], e.get(field)) for e in entries if e.get("kind") == kind]
+                known = [(x, y) for x, y in points if isinstance(y, int | float)]
+                curves[f"{mark} {name}, {'training' if kind == 'train' else 'validation'}"] = known
+        parts.append(f"{field}\n{_plot_text(curves)}")
+    return "\n\n".join(parts)
+
+
+def _plot_text(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Points of curves, whose names begin with their marks, in a frame with its bounds."""
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        return "nothing yet"
+    (left, right), (low, high) = ((min(each), max(each)) for each in zip(*points, strict=True))
+    rows = [[" "] * COLUMNS for _ in range(LINES)]
+    for name, curve in curves.items():
+        for x, y in curve:
+            column = round((x - left) / max(right - left, 1e-12) * (COLUMNS - 1))
+            row = round((high - y) / max(high - low, 1e-12) * (LINES - 1))
+            rows[row][column] = name[0]
+    bounds = [f"{high:.4g}", *[""] * (LINES - 2), f"{low:.4g}"]
+    lines = [f"{b:>9} |{''.join(row).rstrip()}" for b, row in zip(bounds, rows, strict=True)]
+    steps = f"{left:,.0f}", f"{right:,.0f} updates"
+    lines += [
+        " " * 10 + "+" + "-" * COLUMNS,
+        f"{'':11}{steps[0]}{steps[1]:>{COLUMNS - len(steps[0])}}",
+    ]
+    return "\n".join([*lines, *(f"{'':11}{name}" for name, curve in curves.items() if curve)])
 
 
 def open_figure(width: float, height: float) -> "Figure":

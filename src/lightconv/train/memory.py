@@ -12,9 +12,8 @@ import platform
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
-from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -94,10 +93,14 @@ def measure_pace(
     data: "TrainingData | None" = None,
     *,
     updates: int = 3,
+    least: float = 1.0,
 ) -> tuple[float, float]:
-    """Seconds of an update, and its target tokens: medians of `updates` on a model thrown away.
+    """Seconds of an update and its target tokens, on a model thrown away.
 
-    data  batches to use; without, an update is that many batches of invented tokens
+    Tokens are a median, the speed is a fast quartile: other work on the machine only slows it.
+
+    data     batches to use; without, an update is that many batches of invented tokens
+    updates  that are measured at least; more of them if they take less than `least` seconds
     """
     import torch
 
@@ -120,13 +123,17 @@ def measure_pace(
         each: Iterator[list[Batch]] = iter(invented, None)
         if data is not None:
             each = stack.enter_context(data.updates(Position(train.seed), train, Group()))
-        for batches in islice(each, updates + 1):
-            began = perf_counter()
+        began = perf_counter()
+        for batches in each:
+            start = perf_counter()
             record = trainer.update(batches)
-            found.append((perf_counter() - began, record.tokens))
+            found.append((perf_counter() - start, record.tokens))
+            if len(found) > updates and perf_counter() - began > least:
+                break
     # The first update includes all of a start.
-    seconds, tokens = zip(*found[1:], strict=True)
-    return median(seconds), median(tokens)
+    tokens = median(count for _, count in found[1:])
+    rate = quantiles((count / spent for spent, count in found[1:]), n=4)[-1]
+    return tokens / rate, tokens
 
 
 SETTING = "LIGHTCONV_TRAIN_KEEP_MB"
