@@ -1,56 +1,76 @@
-"""Other formulations of the operators in plain PyTorch, compared by benchmarks/ops.py.
+"""Other formulations of the operators in plain PyTorch, for benchmarks/ops.py and shapes.py.
 
-Each returns [B, T, D]. The convolutions are causal (left = K - 1) and take logits, so that every
-side includes the softmax.
+Each returns [B, T, D]. The convolutions are causal (left = K - 1) and take x [B, T, D] and
+normalised weights [B, T, H, K] or, for all positions, [H, K]; `of_logits` puts the softmax before.
 """
+
+import functools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.mixers.attention import attend, attend_band
-from lightconv.ops import band
+from lightconv.ops import band as band_matrix
+
+Formulation = Callable[[Tensor, Tensor], Tensor]
 
 
-def unfold_dynamicconv(x: Tensor, logits: Tensor) -> Tensor:
-    """K copies of every input row, then one product: x [B, T, D], logits [B, T, H, K]."""
-    H, K = logits.shape[2:]
+def of_logits(formulation: Formulation) -> Formulation:
+    """The formulation of softmax(logits)."""
+    return lambda x, logits: formulation(x, logits.softmax(-1))
+
+
+def unfold(x: Tensor, weight: Tensor) -> Tensor:
+    """K copies of every input row, then one product."""
+    H, K = weight.shape[-2:]
     windows = F.pad(x, (0, 0, K - 1, 0)).unfold(1, K, 1)  # [B, T, D, K]
     windows = windows.unflatten(2, (H, x.shape[2] // H))
-    return (windows * logits.softmax(-1).unsqueeze(3)).sum(-1).flatten(2)
+    return (windows * weight.unsqueeze(-2)).sum(-1).flatten(2)
 
 
-def band_dynamicconv(x: Tensor, logits: Tensor) -> Tensor:
-    """The paper's band matrix: x [B, T, D], logits [B, T, H, K]."""
-    return band.convolve(x, logits, logits.shape[-1] - 1, softmax=True)
+def band(x: Tensor, weight: Tensor) -> Tensor:
+    """The paper's band matrix."""
+    return band_matrix.convolve(x, weight, weight.shape[-1] - 1)
 
 
-def unfold_lightconv(x: Tensor, logits: Tensor) -> Tensor:
-    """K copies of every input row, then one product: x [B, T, D], logits [H, K]."""
-    return unfold_dynamicconv(x, logits.expand(*x.shape[:2], -1, -1))
+def shifted(x: Tensor, weight: Tensor) -> Tensor:
+    """A loop over the taps: products of shifted rows, added up."""
+    (H, K), T = weight.shape[-2:], x.shape[1]
+    rows = F.pad(x, (0, 0, K - 1, 0)).unflatten(2, (H, x.shape[2] // H))
+    out = weight[..., :1] * rows[:, :T]
+    for j in range(1, K):
+        out = out + weight[..., j : j + 1] * rows[:, j : j + T]
+    return out.flatten(2)
 
 
-def band_lightconv(x: Tensor, logits: Tensor) -> Tensor:
-    """The paper's band matrix: x [B, T, D], logits [H, K]."""
-    return band.convolve(x, logits.softmax(-1), logits.shape[-1] - 1)
+@functools.cache
+def compiled() -> Formulation:
+    """`shifted`, compiled for any B, T and H."""
+    torch._dynamo.config.recompile_limit = 1000
+    return torch.compile(shifted, dynamic=True)
 
 
-def conv1d_lightconv(x: Tensor, logits: Tensor) -> Tensor:
-    """Grouped F.conv1d with one group per channel: x [B, T, D], logits [H, K]."""
-    H, K = logits.shape
-    D = x.shape[2]
-    weight = logits.softmax(-1).repeat_interleave(D // H, 0).unsqueeze(1)
-    return F.conv1d(F.pad(x.transpose(1, 2), (K - 1, 0)), weight, groups=D).transpose(1, 2)
+def _per_channel(weight: Tensor, D: int) -> Tensor:
+    return weight.repeat_interleave(D // weight.shape[0], 0).unsqueeze(1)
 
 
-def conv2d_lightconv(x: Tensor, logits: Tensor) -> Tensor:
-    """Grouped F.conv2d over a channels-last image of height 1: x [B, T, D], logits [H, K]."""
-    H, K = logits.shape
-    D = x.shape[2]
-    weight = logits.softmax(-1).repeat_interleave(D // H, 0)[:, None, None]
+def conv1d(x: Tensor, weight: Tensor) -> Tensor:
+    """Grouped F.conv1d with one group per channel, weight [H, K]."""
+    K, D = weight.shape[1], x.shape[2]
+    padded = F.pad(x.transpose(1, 2), (K - 1, 0))
+    return F.conv1d(padded, _per_channel(weight, D), groups=D).transpose(1, 2)
+
+
+def conv2d(x: Tensor, weight: Tensor) -> Tensor:
+    """Grouped F.conv2d over a channels-last image of height 1, weight [H, K]."""
+    K, D = weight.shape[1], x.shape[2]
     image = F.pad(x, (0, 0, K - 1, 0)).transpose(1, 2).unsqueeze(2)
     image = image.contiguous(memory_format=torch.channels_last)
-    return F.conv2d(image, weight, groups=D).squeeze(2).transpose(1, 2)
+    return (
+        F.conv2d(image, _per_channel(weight, D).unsqueeze(1), groups=D).squeeze(2).transpose(1, 2)
+    )
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

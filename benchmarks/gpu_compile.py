@@ -125,18 +125,18 @@ class Launch(NamedTuple):
         return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
 
     @property
-    def trips(self) -> float:
-        """How often the instructions of a loop run; the loops that matter here are not nested."""
+    def trips(self) -> tuple[float, ...]:
+        """How often the instructions of its loops run, the outer loop first."""
         given = self.arguments
         name = self.kernel.__name__
         chunks = -(-(given["BT"] + given["K"] - 1) // given["BC"])
         if name == "convolve" and given["DOT"]:
-            return float(chunks)
-        if name == "convolve_shared" and given["DOT"] and chunks == 1:
-            return float(given["TILES"])
+            return (float(chunks),)
+        if name == "convolve_shared" and given["DOT"]:
+            return float(given["TILES"]), float(chunks)
         if name == "lightconv_taps" and given["DOT"]:
-            return float((given["last"] + 1) / given["partials"])
-        return float("nan")
+            return (float((given["last"] + 1) / given["partials"]),)
+        return (math.nan,)
 
 
 class Usage(NamedTuple):
@@ -225,11 +225,11 @@ def inspect(tool: Any, cubin: bytes, *options: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def count_instructions(code: str, trips: float) -> tuple[float, int]:
-    """Instructions of a thread, those of a loop `trips` times; and exchanges between threads."""
+def count_instructions(code: str, trips: tuple[float, ...]) -> tuple[float, int]:
+    """Instructions of a thread, those of loops as often as they run; exchanges between threads."""
     names: list[str] = []
     labels: dict[str, int] = {}
-    loops: list[tuple[int, int]] = []
+    loops: dict[int, int] = {}  # begin to end: several branches back to one label are one loop
     for line in code.splitlines():
         if label := re.match(r"\s*\.?(L_x_\d+):", line):
             labels[label[1]] = len(names)
@@ -237,9 +237,13 @@ def count_instructions(code: str, trips: float) -> tuple[float, int]:
             names.append(found[1])
             begin = labels.get(to[1]) if (to := re.search(r"\.?(L_x_\d+)", found[2])) else None
             if begin is not None and begin < len(names) - 1:  # the last one of all is a trap
-                loops.append((begin, len(names)))
-    inside = [any(a <= i < b for a, b in loops) for i in range(len(names))]
-    count = sum((trips if loop else 1) for loop, n in zip(inside, names, strict=True) if n != "NOP")
+                loops[begin] = len(names)
+    depths = [sum(a <= i < b for a, b in loops.items()) for i in range(len(names))]
+    count = sum(
+        math.prod(trips[:depth]) if depth <= len(trips) else math.nan
+        for depth, name in zip(depths, names, strict=True)
+        if name != "NOP"
+    )
     return count, names.count("SHFL")
 
 
@@ -320,7 +324,7 @@ def estimate_table(cases: list[Case]) -> list[str]:
                 row(
                     *(case, case.dtype, case.K, machine.name, f"{moved:.1f}", f"{work:.0f}"),
                     f"{best * 1e6:.0f} - {worst * 1e6:.0f}",
-                    f"{memory / worst:.0%} - {memory / best:.0%}",
+                    f"{memory / best:.0%} - {memory / worst:.0%}",
                 )
             )
     return lines
@@ -344,7 +348,7 @@ def main() -> int:
     title = (
         f"Triton {triton.__version__}, {ROWS} positions, estimated, not measured. Bytes and "
         "instructions are those for one number of x, forward and backward together. Times and "
-        "shares: memory and instructions one after the other - side by side."
+        "shares: memory and instructions side by side - one after the other."
     )
     entries = (
         "Entries: instructions for one number of x / registers a thread / bytes of shared memory / "

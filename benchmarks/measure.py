@@ -6,11 +6,14 @@ Peak memory is the increase of the process's resident size during the call.
 
 import ctypes
 import gc
+import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,11 +25,13 @@ def interleave(
     rounds: int = 9,
     patience: float = 0.3,
     *,
+    least: int = 3,
     warm: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Seconds per call of each side: the median of `rounds` turns, 3 for calls over `patience`.
+    """Seconds per call of each side: the median of `rounds` turns.
 
+    least  turns of calls that take more than `patience` seconds
     warm   call each side once before; False if the caller has done so
     clock  time.process_time on a machine that is not idle; a side that returns a float has measured
            itself
@@ -36,7 +41,7 @@ def interleave(
         call()
     for turn in range(rounds):
         for name, call in sides.items():
-            if turn >= 3 and times[name][0] > patience:
+            if turn >= least and times[name][0] > patience:
                 continue
             start = clock()
             found = call()
@@ -45,16 +50,25 @@ def interleave(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def reuse_memory() -> None:
-    """Makes malloc keep freed memory in this process: no page faults after the warm-up.
+class Rows:
+    """Measured rows, which a file keeps for the next call; none are added after `seconds`."""
 
-    By default glibc returns every block over 32 MB to the system and takes fresh pages for the
-    next one, which have to be zeroed first.
-    """
-    m_trim_threshold, m_mmap_max = -1, -4
-    libc = ctypes.CDLL(None)
-    if not (libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1)):
-        raise RuntimeError("this C library cannot be told to keep memory; leave out --reuse")
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        self.path, self.end = path, time.monotonic() + seconds
+        kept = path.read_text().splitlines() if path and path.exists() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in kept]
+
+    def add(self, measured: Callable[[], dict[str, Any]]) -> bool:
+        """Measures, prints and keeps one more row; False if the time is over."""
+        if time.monotonic() > self.end:
+            print("there is more to measure: run this again", file=sys.stderr)
+            return False
+        self.rows.append(measured())
+        print(line := json.dumps(self.rows[-1]), flush=True)
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(line + "\n")
+        return True
 
 
 def peak_bytes(call: Call) -> int:

@@ -1,9 +1,9 @@
 """The operators compared with other formulations of the same function, and with attention.
 
-    python -m benchmarks.ops               every table, about a quarter of an hour on two cores
+    python -m benchmarks.ops               every table, about ten minutes on two cores
     python -m benchmarks.ops --quick       one table in about a minute
     python -m benchmarks.ops --write docs  also docs/performance.md and its plot
-    python -m benchmarks.ops --reuse       K = 31 with memory kept between calls
+    python -m benchmarks.ops --seconds 200 --rows FILE   as much as fits; then again, the rest
 
 All sides run in one process in turns, forward + backward, softmax included; figures are medians.
 Before anything is timed, every formulation is compared with the kernel; a difference ends the run.
@@ -12,7 +12,7 @@ Before anything is timed, every formulation is compared with the kernel; a diffe
 import argparse
 import ctypes
 import functools
-import json
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,15 +23,16 @@ import torch
 from torch import Tensor
 
 from benchmarks import formulations as peers
+from benchmarks.bounds import Bound, render
 from benchmarks.limits import Probe, measure_limits
-from benchmarks.measure import interleave, machine, peak_bytes, reuse_memory
+from benchmarks.measure import Rows, interleave, machine, peak_bytes
 from lightconv import ops
 from lightconv.ops import cpu, library
 from lightconv.ops.check import PLAIN
 
 TOKENS, D, H = 8192, 1024, 16
 STEP_US = 15  # limit of a step's overhead beyond its arithmetic
-KERNELS = (3, 7, 15, 31, 63)
+KERNELS = (3, 7, 31)
 LENGTHS = (32, 128, 512, 2048, 8192, 65536)
 MOST_BYTES = 6e9  # a formulation that would need more is not run; the table shows a dash
 
@@ -55,24 +56,21 @@ def sides(operator: str, T: int, K: int) -> dict[str, tuple[str, Callable[..., T
     B = max(1, TOKENS // T)
     unfold_bytes = 3.0 * 4 * B * T * D * K
     band_bytes = 3.0 * 4 * B * H * T * (T + K)
-    ours: Callable[..., Tensor]
+    ours = getattr(ops, f"{operator}_softmax")
+    found: dict[str, tuple[str, Callable[..., Tensor]]] = {
+        "lightconv": (operator, lambda x, w: ours(x, w, K - 1)),
+        "unfold": (operator, peers.of_logits(peers.unfold)),
+        "band": (operator, peers.of_logits(peers.band)),
+    }
     if operator == "dynamicconv":
-        ours = lambda x, w: ops.dynamicconv_softmax(x, w, K - 1)
-        found = {
-            "lightconv": (operator, ours),
-            "unfold": (operator, peers.unfold_dynamicconv),
-            "band": (operator, peers.band_dynamicconv),
+        found |= {
             "attention": ("attention", lambda q, k, v: peers.causal_attention(q, k, v, H)),
             "windowed": ("attention", lambda q, k, v: peers.windowed_attention(q, k, v, H, K)),
         }
     else:
-        ours = lambda x, w: ops.lightconv_softmax(x, w, K - 1)
-        found = {
-            "lightconv": (operator, ours),
-            "unfold": (operator, peers.unfold_lightconv),
-            "band": (operator, peers.band_lightconv),
-            "conv1d": (operator, peers.conv1d_lightconv),
-            "conv2d": (operator, peers.conv2d_lightconv),
+        found |= {
+            "conv1d": (operator, peers.of_logits(peers.conv1d)),
+            "conv2d": (operator, peers.of_logits(peers.conv2d)),
         }
     if unfold_bytes > MOST_BYTES:
         del found["unfold"]
@@ -113,7 +111,7 @@ def measure(operator: str, T: int, K: int, rounds: int, memory: bool) -> Row:
     """One row: milliseconds and extra bytes of each side."""
     torch.manual_seed(0)
     calls = {name: prepared(*side, T, K) for name, side in sides(operator, T, K).items()}
-    seconds = interleave(calls, rounds)
+    seconds = interleave(calls, rounds, least=1)  # the formulations of seconds need no median
     row: Row = {"operator": operator, "T": T, "K": K, "tokens": max(TOKENS, T)}
     row["ms"] = {name: value * 1e3 for name, value in seconds.items()}
     if memory:
@@ -183,15 +181,15 @@ def step_overhead(rounds: int) -> Row:
     return {"call_us": seconds["call"] * 1e3, "arithmetic_us": arithmetic}
 
 
-def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, float, bool]]:
-    """Required bounds: (what, bound, measured, met)."""
+def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[Bound]:
+    """Required bounds."""
     at = {(r["operator"], r["T"], r["K"]): r for r in rows}
     found = []
 
     def ratio(operator: str, T: int, names: Sequence[str], least: float, what: str) -> None:
         ms = at[operator, T, 31]["ms"]
         value = min(ms[n] for n in names if n in ms) / ms["lightconv"]
-        found.append((f"{what}, T={T}", f">= {least}x", value, value >= least))
+        found.append(Bound(f"{what}, T={T}", value, least))
 
     for T, least in ((32, 3.0), (128, 5.0), (512, 8.0), (2048, 25.0), (8192, 25.0)):
         ratio("dynamicconv", T, ("unfold", "band"), least, "DynamicConv against unfold, band")
@@ -204,16 +202,14 @@ def bars(rows: Sequence[Row], forward: Row, step: Row) -> list[tuple[str, str, f
         long, short = at[operator, 65536, 31], at[operator, 128, 31]
         value = (long["ms"]["lightconv"] / 65536) / (short["ms"]["lightconv"] / TOKENS)
         what = f"{operator}: time per token, T=65,536 against T=128"
-        found.append((what, "<= 1.2x", value, value <= 1.2))
+        found.append(Bound(what, value, 1.2, most=True))
         row = at[operator, 2048, 31]
-        if "extra_bytes" in row:  # absent with --reuse: kept memory looks like memory in use
-            value = row["extra_bytes"]["lightconv"] / row["needed_bytes"]
-            found.append((f"{operator}: extra memory, share", "< 0.05", value, value < 0.05))
+        value = row["extra_bytes"]["lightconv"] / row["needed_bytes"]
+        found.append(Bound(f"{operator}: extra memory, share", value, 0.05, most=True))
         value = forward[operator]["share"]
-        found.append((f"{operator}: forward, share of the limit", ">= 0.6", value, value >= 0.6))
+        found.append(Bound(f"{operator}: forward, share of the limit", value, 0.6))
     value = step["call_us"] - step["arithmetic_us"]
-    what = "step: overhead beyond the arithmetic, us"
-    found.append((what, f"< {STEP_US}", value, value < STEP_US))
+    found.append(Bound("step: overhead beyond the arithmetic, us", value, STEP_US, most=True))
     return found
 
 
@@ -252,12 +248,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="one table in about a minute")
-    parser.add_argument(
-        "--reuse", action="store_true", help="K = 31 only, with memory that is kept between calls"
-    )
     parser.add_argument("--step", action="store_true", help="only what one step with state costs")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default 9)")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write tables and plot there")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append rows to it, skip its own")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop when so many have passed")
     options = parser.parse_args(argv)
     verify()
     if options.quick:
@@ -269,33 +264,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"step: {beyond:.1f} us beyond {step['arithmetic_us']:.1f} of arithmetic")
         return 0 if beyond < STEP_US else 1
     start = time.time()
-    if options.reuse:
-        reuse_memory()
     probe = Probe()
     limits = measure_limits(probe)
     print(
         f"{machine()}\n{limits.flops / 1e9:.0f} GFLOP/s, {limits.bytes / 1e9:.1f} GB/s", flush=True
     )
-    rows = []
-    for operator in ("dynamicconv", "lightconv"):
-        for T in LENGTHS:
-            for K in (31,) if options.reuse else KERNELS:
-                memory = K == 31 and T in (128, 2048) and not options.reuse
-                rows.append(measure(operator, T, K, options.rounds, memory))
-                print(json.dumps(rows[-1]), flush=True)
+    kept = Rows(options.rows, options.seconds)
+    rows = kept.rows
+    known = {(row["operator"], row["T"], row["K"]) for row in rows}
+    for operator, T, K in itertools.product(("dynamicconv", "lightconv"), LENGTHS, KERNELS):
+        memory = K == 31 and T in (128, 2048)
+        row = functools.partial(measure, operator, T, K, options.rounds, memory)
+        if (operator, T, K) not in known and not kept.add(row):
+            return 1
     forward, step = forward_share(probe, options.rounds), step_overhead(options.rounds)
     checked = bars(rows, forward, step)
-    for what, bound, value, met in checked:
-        print(f"{'ok  ' if met else 'MISS'} {what}: {value:.2f} ({bound})")
+    print(render(checked))
     if options.write:
-        from benchmarks.report import write, write_reuse
+        from benchmarks.report import write
 
-        if options.reuse:
-            write_reuse(options.write, rows, checked)
-        else:
-            write(options.write, limits, rows, forward, step, checked)
+        write(options.write, limits, rows, forward, step, checked)
     print(f"{time.time() - start:.0f} s", file=sys.stderr)
-    return 0 if all(met for *_, met in checked) else 1
+    return 0 if all(bound.holds for bound in checked) else 1
 
 
 if __name__ == "__main__":

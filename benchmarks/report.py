@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bounds import Bound, render
 from benchmarks.limits import Limits
 from benchmarks.measure import machine
 from benchmarks.pages import commit, measured, replace, table
 
 Row = dict[str, Any]
-Bar = tuple[str, str, float, bool]
 NAMES = {
     "lightconv": "**this project**",
     "unfold": "unfold",
@@ -73,7 +73,7 @@ def write(
     rows: Sequence[Row],
     forward: Row,
     step: Row,
-    checked: Sequence[Bar],
+    checked: list[Bound],
 ) -> None:
     """Writes performance.md (between its markers), performance-ops.json and performance-ops.png."""
     facts = {
@@ -111,7 +111,7 @@ def write(
 {measured()}; limits of the machine in the same run:
 {facts["gflops"]:.0f} GFLOP/s of fused multiply-adds, {facts["gbytes"]:.1f} GB/s read + written.
 
-{_bars(checked)}
+{render(checked)}
 
 {shares}
 
@@ -136,29 +136,6 @@ of which {step["arithmetic_us"]:.1f} us are arithmetic.
     ):
         replace(page, "benchmarks.ops", new)
     _plot(folder / "performance-ops.png", rows)
-
-
-def _bars(checked: Sequence[Bar]) -> str:
-    return table(
-        ["what must hold", "bound", "measured", ""],
-        [[what, bound, f"{v:.2f}", "" if met else "missed"] for what, bound, v, met in checked],
-    )
-
-
-def write_reuse(folder: Path, rows: Sequence[Row], checked: Sequence[Bar]) -> None:
-    """Writes the tables of --reuse between their markers in performance.md."""
-    text = f"""
-{_bars(checked)}
-
-DynamicConv, ms:
-
-{_speed("dynamicconv", rows)}
-
-LightConv, ms:
-
-{_speed("lightconv", rows)}
-"""
-    replace(folder / "performance.md", "benchmarks.ops --reuse", text)
 
 
 def _plot(path: Path, rows: Sequence[Row]) -> None:

@@ -13,7 +13,7 @@ CEILINGS = {
     ("console", "files", "processes", "device"): 745,
     ("config",): 480,
     ("ops",): 3828,
-    ("mixers",): 1350,
+    ("mixers",): 1300,
     ("models",): 1498,
     ("auto",): 260,
     ("compat",): 170,
@@ -23,15 +23,15 @@ CEILINGS = {
     ("decode",): 3681,
     ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
-    ("interop",): 860,
-    ("commands",): 2627,
+    ("interop",): 1045,
+    ("commands",): 2645,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_750
-MOST_FILES = 155
+MOST_LINES = 31_900
+MOST_FILES = 156
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "table": ("table:main", "show, print or run the paper's tables"),
     "demo": ("demo:main", "train a small model and show what it can do"),
     "import": ("models:import_checkpoint", "convert a fairseq checkpoint into a model folder"),
+    "export": ("models:export", "write a model as ONNX files"),
     "push": ("models:push", "publish a model folder on a hub"),
     "selftest": ("machine:selftest", "check resume, damage and kernels on this machine"),
     "completion": ("parser:completion", "print the completion of bash, zsh or fish"),

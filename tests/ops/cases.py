@@ -171,6 +171,10 @@ SHAPES = [
     # Heads narrower than a vector: a whole vector, a part, more; every power of two of taps.
     *(Shape(1, 70, H, R, K, K - 1) for H in (16, 19) for R in (1, 2, 4, 8) for K in (3, 4, 8, 17)),
     *(Shape(2, 9, 32, R, K, 1) for R in (1, 4) for K in (1, 2, 16, 33)),
+    # Their number of channels no power of two: whole vectors of heads, and a part of one.
+    *(Shape(1, 70, H, R, K, K - 1) for H in (16, 19) for R in (3, 5, 6, 7) for K in (1, 3, 9)),
+    # Few taps, read where they are, and at a sequence's ends.
+    *(Shape(1, 130, 2, R, K, 1) for R in (32, 64, 80) for K in (1, 3, 4)),
     Shape(3, 20, 16, 4, 7, 6),
     # Batches: none, three.
     *(Shape(B, 66, 3, 8, 5, 2) for B in (0, 3)),
@@ -185,6 +189,7 @@ FEW_SHAPES = [
     Shape(1, 130, 1, 65, 70, 35),
     Shape(1, 12, 3, 17, 3, 6),
     Shape(1, 70, 18, 2, 4, 3),
+    Shape(1, 9, 21, 6, 7, 6),
 ]
 few_shapes = pytest.mark.parametrize("shape", FEW_SHAPES, ids=str)
 
@@ -237,7 +242,7 @@ def random_cases(count: int, seed: int) -> Iterator[RandomCase]:
             B,
             T,
             draw.choice((1, 2, 3, 5, 16, 21)),
-            draw.choice((1, 2, 3, 4, 8, 16, 17, 32, 65)),
+            draw.choice((1, 2, 3, 4, 6, 8, 16, 17, 32, 65)),
             K,
             left,
         )

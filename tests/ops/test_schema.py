@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import cases
 from .cases import OPERATORS, Inputs, Shape, bf16, every_op, f32, f64, is_dynamic, make_inputs, run
@@ -13,6 +14,38 @@ from .cases import OPERATORS, Inputs, Shape, bf16, every_op, f32, f64, is_dynami
 pytestmark = pytest.mark.usefixtures("kernels")
 SHAPE = Shape(2, 5, 2, 3, 3, 2)
 PACKED = SHAPE._replace(B=1)
+
+
+class Watched(TorchDispatchMode):
+    """Names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@every_op
+def test_whoever_watches_sees_the_operators(op: str) -> None:
+    """Otherwise calls go past the dispatcher, which takes as long as a short sequence."""
+    inputs = make_inputs(op, SHAPE, f32)
+    name = f"lightconv.{op.removesuffix('_softmax')}"
+    plain = run(op, inputs, 2)
+    with Watched() as watched:
+        seen = run(op, inputs, 2)
+    assert {f"{name}.default", f"{name}_backward.default"} <= set(watched.names)
+    assert cases.all_same_bits(plain, seen)
+    with torch.profiler.profile() as profiler:
+        run(op, inputs, 2)
+    names = {event.key.replace("::", ".") for event in profiler.key_averages()}
+    assert {name, f"{name}_backward"} <= names
+    weight = inputs.weight
+    traced = torch.jit.trace(lambda x: OPERATORS[op](x, weight, 2), inputs.x)
+    assert torch.equal(traced(inputs.grad), OPERATORS[op](inputs.grad, weight, 2))
 
 
 # --- opcheck --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Model folders: `lightconv average` of a run, `import` of fairseq's, `push`; `plot` of curves."""
+"""Model folders: `average` of a run, `import` of fairseq's, `export`, `push`; `plot` of curves."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -45,6 +45,24 @@ def average(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
+    return 0
+
+
+def export(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "export",
+        "Writes a model as ONNX: step.onnx, encoder.onnx if it translates, and its text pipeline. "
+        "Batch and lengths are free; onnxruntime runs the files without PyTorch.",
+        "lightconv export runs/first --onnx first-onnx",
+        "echo 'A fast text editor.' | python examples/onnx_decode.py first-onnx",
+    )
+    parser.add("MODEL", "a model folder, or a run")
+    parser.add("--onnx FOLDER", "the folder to write", required=True)
+    options = parser.parse(argv)
+    check_free(options.onnx, overwrite=False)
+    from lightconv.interop.onnx import export as write
+
+    print(*write(ModelFolder(options.model), options.onnx), sep="\n")
     return 0
 
 

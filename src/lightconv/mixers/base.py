@@ -99,12 +99,7 @@ class Mixer(nn.Module):
                 reset_linear(module)
 
     def start(
-        self,
-        batch: int,
-        max_len: int,
-        *,
-        device: Device = None,
-        dtype: Dtype = None,
+        self, batch: int, max_len: int, *, device: Device = None, dtype: Dtype = None
     ) -> State:
         """The state before the first position of `batch` sequences of at most `max_len`.
 

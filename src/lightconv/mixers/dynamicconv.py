@@ -1,13 +1,13 @@
 """Dynamic convolution (section 4 of the paper): every position predicts its own kernels."""
 
 import math
-from typing import Any
 
 from torch import Tensor, nn
 
 from lightconv.mixers.base import Device, Dtype, Made
 from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import dynamicconv, dynamicconv_softmax, dynamicconv_step
+from lightconv.ops.check import Maybe
 
 
 class DynamicConv(Projected):
@@ -81,19 +81,14 @@ class DynamicConv(Projected):
             bound = 1.0 / math.sqrt(self.kernel)
             nn.init.uniform_(last.bias, -bound, bound)
 
-    def convolve(self, x: Tensor, context: Tensor | None, options: dict[str, Any]) -> Tensor:
+    def convolve(self, x: Tensor, context: Maybe, options: Made) -> Tensor:
         logits = self._predict(x, context)
         if self.normalize == "softmax":
             return dynamicconv_softmax(x, logits, self.left, **options)
         return dynamicconv(x, NORMALIZATIONS[self.normalize](logits), self.left, **options)
 
     def convolve_step(
-        self,
-        x: Tensor,
-        window: Tensor,
-        position: int,
-        context: Tensor | None,
-        options: dict[str, Any],
+        self, x: Tensor, window: Tensor, position: int, context: Maybe, options: Made
     ) -> tuple[Tensor, Tensor]:
         logits = self._predict(x, context).to(x.dtype)
         if self.normalize == "softmax":

@@ -91,11 +91,7 @@ class Hyena(ShortConv):
         nn.init.uniform_(self.short_weight, -bound, bound)
 
     def mix_projected(
-        self,
-        x: Tensor,
-        padding: Tensor | None,
-        cu_seqlens: Tensor | None,
-        context: Tensor | None,
+        self, x: Tensor, padding: Tensor | None, cu_seqlens: Tensor | None, context: Tensor | None
     ) -> Tensor:
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)

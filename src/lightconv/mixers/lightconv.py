@@ -1,7 +1,6 @@
 """Lightweight convolution (section 3 of the paper): one normalised kernel per head."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from lightconv.mixers.base import Device, Dtype, Made
 from lightconv.mixers.projected import NORMALIZATIONS, Projected
 from lightconv.ops import lightconv, lightconv_step
+from lightconv.ops.check import Maybe
 
 
 class LightConv(Projected):
@@ -45,16 +45,11 @@ class LightConv(Projected):
         bound = math.sqrt(6.0 / (self.kernel + self.heads * self.kernel))
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def convolve(self, x: Tensor, context: Tensor | None, options: dict[str, Any]) -> Tensor:
+    def convolve(self, x: Tensor, context: Maybe, options: Made) -> Tensor:
         return lightconv(x, self._kernels(context), self.left, **options)
 
     def convolve_step(
-        self,
-        x: Tensor,
-        window: Tensor,
-        position: int,
-        context: Tensor | None,
-        options: dict[str, Any],
+        self, x: Tensor, window: Tensor, position: int, context: Maybe, options: Made
     ) -> tuple[Tensor, Tensor]:
         return lightconv_step(x, window, position, self._kernels(context), **options)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightconv.console import suggest
 from lightconv.mixers.base import Made, Mixer, linear
-from lightconv.ops.check import accumulate_dtype
+from lightconv.ops.check import Maybe, accumulate_dtype
 
 EPSILON = 1e-6
 
@@ -92,20 +92,12 @@ class Projected(Mixer):
         self.reset_kernel()
 
     def mix(
-        self,
-        x: Tensor,
-        padding: Tensor | None,
-        cu_seqlens: Tensor | None = None,
-        context: Tensor | None = None,
+        self, x: Tensor, padding: Maybe, cu_seqlens: Maybe = None, context: Maybe = None
     ) -> Tensor:
         return self.mix_projected(self.in_proj(x), padding, cu_seqlens, context)
 
     def mix_projected(
-        self,
-        x: Tensor,
-        padding: Tensor | None,
-        cu_seqlens: Tensor | None,
-        context: Tensor | None,
+        self, x: Tensor, padding: Tensor | None, cu_seqlens: Tensor | None, context: Tensor | None
     ) -> Tensor:
         """x [B, T, width of the in-projection] -> [B, T, D]."""
         x, gate = self.split(x)
@@ -135,11 +127,7 @@ class Projected(Mixer):
         return (torch.zeros(batch, slots, self.dim, device=device, dtype=dtype),)
 
     def advance(
-        self,
-        x: Tensor,
-        tensors: tuple[Tensor, ...],
-        position: int,
-        context: Tensor | None = None,
+        self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         return self.advance_projected(self.in_proj(x), tensors, position, context)
 
@@ -156,17 +144,12 @@ class Projected(Mixer):
         """Initialises the parameters of the kernels."""
         raise NotImplementedError
 
-    def convolve(self, x: Tensor, context: Tensor | None, options: dict[str, Any]) -> Tensor:
+    def convolve(self, x: Tensor, context: Maybe, options: Made) -> Tensor:
         """x [B, T, D] -> [B, T, D]; options of the operator."""
         raise NotImplementedError
 
     def convolve_step(
-        self,
-        x: Tensor,
-        window: Tensor,
-        position: int,
-        context: Tensor | None,
-        options: dict[str, Any],
+        self, x: Tensor, window: Tensor, position: int, context: Maybe, options: Made
     ) -> tuple[Tensor, Tensor]:
         """x [B, n, D], window [B, slots, D] -> [B, n, D] and the new window."""
         raise NotImplementedError

@@ -185,18 +185,9 @@ def fits_step(op: str, x: Tensor, window: Tensor, position: int, weight: Tensor)
     if not (dtype in DTYPES and dtype == weight.dtype == window.dtype and x.dim() == 3):
         return False
     B, n, D = x.shape
-    shape = weight.shape
-    if op == "dynamicconv_step":
-        if len(shape) != 4:
-            return False
-        rows, columns, H, K = shape
-        if rows != B or columns != n:
-            return False
-    elif len(shape) == 2:
-        H, K = shape
-    else:
-        return False
-    fits = K > 0 and H > 0 and position >= 0 and D % H == 0 and window.shape == (B, K - 1, D)
+    *rows, H, K = 0, 0, *weight.shape
+    fits = rows == ([0, 0, B, n] if op == "dynamicconv_step" else [0, 0]) and K > 0 and H > 0
+    fits = fits and position >= 0 and D % H == 0 and window.shape == (B, K - 1, D)
     return fits and x.is_cpu and window.is_cpu and weight.is_cpu
 
 

@@ -32,25 +32,15 @@ def make_problem(x: Tensor, weight: Tensor, left: int, softmax: bool, extras: Ex
     """
     x, weight = _by_rows(x), weight.contiguous()
     cu_seqlens, dropconnect, seed = extras
-    B, T, D = x.shape
-    H, K = weight.shape[-2:]
-    problem = Problem(
-        x=x.data_ptr(),
-        weight=weight.data_ptr(),
-        B=B,
-        T=T,
-        D=D,
-        H=H,
-        K=K,
-        left=min(left, T + K),  # every tap beyond is outside, and sums with it stay in 64 bits
-        x_batch=x.stride(0),
-        x_row=x.stride(1),
-        dtype=DTYPE_NUMBERS[x.dtype],
-        weight_dtype=DTYPE_NUMBERS[weight.dtype],
-        shared=weight.dim() == 2,
-        softmax=softmax,
-        **drop_fields(dropconnect, seed),
-    )
+    problem = Problem(**drop_fields(dropconnect, seed))
+    problem.x, problem.weight = x.data_ptr(), weight.data_ptr()
+    problem.B, T, problem.D = x.shape
+    problem.H, K = weight.shape[-2:]
+    problem.T, problem.K = T, K
+    problem.left = min(left, T + K)  # every tap beyond is outside; sums with it stay in 64 bits
+    problem.x_batch, problem.x_row, _ = x.stride()
+    problem.dtype, problem.weight_dtype = DTYPE_NUMBERS[x.dtype], DTYPE_NUMBERS[weight.dtype]
+    problem.shared, problem.softmax = weight.dim() == 2, softmax
     if cu_seqlens is not None:
         check_boundaries(cu_seqlens, T)
         cu_seqlens = cu_seqlens.to(torch.int64).contiguous()
@@ -115,3 +105,4 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
 KERNELS = schema.make_kernels(_forward, _backward, _step)
 for _name, _kernel in KERNELS.items():
     schema.LIBRARY.impl(_name, _kernel, "CPU")
+FUNCTIONS = {op: schema.make_function(op, KERNELS) for op in ("dynamicconv", "lightconv")}

@@ -77,10 +77,13 @@ class Frame(NamedTuple):
 
 
 def runs_here(x: Tensor) -> bool:
-    """True for a tensor of the CPU that nothing traces or transforms."""
+    """True for a tensor of the CPU that nothing traces, transforms or watches."""
     # A Parameter is a class of its own, and the most common bias.
     plain = type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu
-    return plain and not is_transformed() and not torch.compiler.is_compiling()
+    if not plain or torch.compiler.is_compiling() or is_transformed():
+        return False
+    watched = torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+    return not watched and not torch._C._autograd._profiler_enabled()
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from lightconv.ops.check import (
     is_transformed,
 )
 from lightconv.ops.frame import convolve as convolve_framed
-from lightconv.ops.frame import fork, make_frame
+from lightconv.ops.frame import fork, make_frame, runs_here
 from lightconv.ops.frame import step as step_framed
 
 BACKENDS = ("auto", "reference", "band")
@@ -129,10 +129,11 @@ def _convolve(
         out: Tensor
         if softmax and x.is_cuda:  # whose backward pass needs the log-sum-exp
             out = torch.ops.lightconv.dynamicconv_lse.default(x, weight, left, *extras)[0]
-        elif op == "dynamicconv":
-            out = torch.ops.lightconv.dynamicconv.default(x, weight, left, softmax, *extras)
-        else:
-            out = torch.ops.lightconv.lightconv.default(x, weight, left, *extras)
+            return out
+        here = runs_here(x) and runs_here(weight)
+        run = cpu.FUNCTIONS[op] if here else getattr(torch.ops.lightconv, op).default
+        options = (softmax, *extras) if op == "dynamicconv" else extras
+        out = run(x, weight, left, *options)
         return out
     _check_backend(backend)
     check_conv(op, x, weight, left, Extras(*extras))

@@ -353,6 +353,18 @@ def _dots(grad, x, row, t0, h0, k0, T, left, low, high, H, K, R, ACC, BT, BH, BR
 
 
 @triton.jit
+def _places(h0, k0, DOT, BT, BH, BK):
+    """Positions, heads and taps of a tile [BT, BH, BK], or with DOT of the band [BT, BK]."""
+    if DOT:
+        i, h = tl.arange(0, BT)[:, None], h0 + tl.arange(0, BH)[None, :]
+        k = k0 + tl.arange(0, BK)[None, :] - i
+    else:
+        i, h = tl.arange(0, BT)[:, None, None], h0 + tl.arange(0, BH)[None, :, None]
+        k = k0 + tl.arange(0, BK)[None, None, :]
+    return i, h, k
+
+
+@triton.jit
 def _tap_tile(
     grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
     H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BK,
@@ -361,12 +373,7 @@ def _tap_tile(
 
     [BT, BH, BK], or with DOT [BT, BK]; the third result says which are weights at all.
     """
-    if DOT:
-        i, h = tl.arange(0, BT)[:, None], h0 + tl.arange(0, BH)[None, :]
-        k = k0 + tl.arange(0, BK)[None, :] - i
-    else:
-        i, h = tl.arange(0, BT)[:, None, None], h0 + tl.arange(0, BH)[None, :, None]
-        k = k0 + tl.arange(0, BK)[None, None, :]
+    i, h, k = _places(h0, k0, DOT, BT, BH, BK)
     t = t0 + i
     low, high = _bounds(t, T, begin, end)
     if DOT:
@@ -396,34 +403,26 @@ def _store_taps(
     axis: tl.constexpr = 1 if DOT else 2
     base = row * (H * K)
     if SOFTMAX:
-        if DOT:
-            i, h = tl.arange(0, BT)[:, None], h0 + tl.arange(0, BH)[None, :]
-        else:
-            i, h = tl.arange(0, BT)[:, None, None], h0 + tl.arange(0, BH)[None, :, None]
+        i, h, _ = _places(h0, 0, DOT, BT, BH, BK)
         norm = tl.load(lse + row * H + (i * H + h), mask=(t0 + i < T) & (h < H), other=0.0)
         mean = tl.zeros_like(norm)
-    if SOFTMAX and columns > BK:
-        # Softmax's gradient is w * (tile - mean): the mean needs the dots before they are used.
+    # The gradient is w * (tile - mean): several tiles are computed twice, first for their mean.
+    passes: tl.constexpr = 2 if SOFTMAX and columns > BK else 1
+    for turn in tl.static_range(passes):
         for k0 in tl.range(0, columns, BK):
             tile, at, valid = _tap_tile(
                 grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
                 H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BK,
             )  # fmt: skip
-            w = tl.load(weight + base + at, mask=valid, other=float("-inf")).to(ACC)
-            mean += tl.sum(tl.where(valid, tl.exp(w - norm) * tile, 0.0), axis=axis, keep_dims=True)
-    for k0 in tl.range(0, columns, BK):
-        tile, at, valid = _tap_tile(
-            grad, x, begin, end, seed, row, t0, h0, k0, T, left, threshold,
-            H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BK,
-        )  # fmt: skip
-        if SOFTMAX:
-            w = tl.load(weight + base + at, mask=valid, other=float("-inf")).to(ACC)
-            w = tl.exp(w - norm)
-            if columns <= BK:
-                mean = tl.sum(tl.where(valid, w * tile, 0.0), axis=axis, keep_dims=True)
-            tile = w * (tile - mean)
-        tile *= tl.full((1,), scale, ACC)
-        tl.store(taps + base + at, tile.to(taps.dtype.element_ty), mask=valid)
+            if SOFTMAX:
+                w = tl.load(weight + base + at, mask=valid, other=float("-inf")).to(ACC)
+                w = tl.exp(w - norm)
+                if turn == 0:
+                    mean += tl.sum(tl.where(valid, w * tile, 0.0), axis=axis, keep_dims=True)
+                tile = w * (tile - mean)
+            if turn == passes - 1:
+                tile *= tl.full((1,), scale, ACC)
+                tl.store(taps + base + at, tile.to(taps.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
@@ -449,12 +448,7 @@ def lightconv_taps(
             H, K, R, DOT, ACC, PRECISION, BT, BH, BR, BC,
         )  # fmt: skip
         acc += tile
-    if DOT:
-        i, h = tl.arange(0, BT)[:, None], h0 + tl.arange(0, BH)[None, :]
-        k = k0 + tl.arange(0, BC)[None, :] - i
-    else:
-        i, h = tl.arange(0, BT)[:, None, None], h0 + tl.arange(0, BH)[None, :, None]
-        k = k0 + tl.arange(0, BC)[None, None, :]
+    i, h, k = _places(h0, k0, DOT, BT, BH, BC)
     at = (pid // columns * BT + i).to(tl.int64) * (H * K) + (h * K + k)
     acc *= tl.full((1,), scale, ACC)
     tl.store(out + at, acc, mask=(k >= 0) & (k < K) & (h < H))

@@ -166,10 +166,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.constants = [None if isinstance(v, Tensor) else v for v in inputs]
 
 
-def _backward_of(name: str) -> Kernel:
+def _backward_of(name: str, kernel: Kernel | None = None) -> Kernel:
     softmax = (True,) if name == "dynamicconv_lse" else ()
     plain = REFERENCE_KERNELS[name.removesuffix("_lse")]
-    op = getattr(torch.ops.lightconv, f"{name.removesuffix('_lse')}_backward").default
+    op = kernel or getattr(torch.ops.lightconv, f"{name.removesuffix('_lse')}_backward").default
 
     def backward(ctx: Any, grad: Tensor, _: Any = None) -> tuple[Tensor | None, ...]:
         *saved, lse = ctx.saved_tensors
@@ -197,3 +197,23 @@ for _name in ("dynamicconv", "dynamicconv_lse", "lightconv"):
     torch.library.register_autograd(
         f"lightconv::{_name}", _backward_of(_name), setup_context=_save, lib=LIBRARY
     )
+
+
+def make_function(name: str, kernels: dict[str, Kernel]) -> Kernel:
+    """An operator and its gradient past the dispatcher, which costs more than a short sequence."""
+    run, run_backward = kernels[name], _backward_of(name, kernels[f"{name}_backward"])
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            _save(ctx, inputs, None)
+            return run(*inputs)
+
+        backward = staticmethod(run_backward)
+
+    def call(x: Tensor, weight: Tensor, *rest: Any) -> Any:
+        if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+            return Function.apply(x, weight, *rest)  # type: ignore[no-untyped-call]
+        return run(x, weight, *rest)
+
+    return call

@@ -28,13 +28,23 @@ struct Sink {
   int64_t dtype, row;  // stride of a position
   bool streams;
 
-  inline __attribute__((always_inline)) void put(int64_t at, Vec<S> v, int64_t n) const {
-    with_elements<S>(dtype, to, [&](auto* p) {
-      using E = std::remove_pointer_t<decltype(p)>;
-      if (!streams) return store_as<S>(p + at, v, n);
-      if constexpr (std::is_same_v<S, E>) stream(p + at, v);
-      else if constexpr (sizeof(E) == 2 && sizeof(S) == 4) stream(p + at, narrow(v, E{}));
-    });
+  // Calls body(put), put(at, v, n): one look at the dtype for many vectors, which a call of each
+  // would push out of their registers.
+  template <class Body>
+  inline __attribute__((always_inline)) void open(Body body) const {
+    auto as = [&](auto* p) __attribute__((always_inline)) {
+      body([&](int64_t at, Vec<S> v, int64_t n) __attribute__((always_inline)) {
+        using E = std::remove_pointer_t<decltype(p)>;
+        if (!streams) store_as<S>(p + at, v, n);
+        else if constexpr (std::is_same_v<S, E>) stream(p + at, v);
+        else stream(p + at, narrow(v, E{}));
+      });
+    };
+    if (is_native<S>(dtype)) as(static_cast<S*>(to));
+    if constexpr (sizeof(S) == 4) {
+      if (dtype == kBfloat16) as(static_cast<Bfloat16*>(to));
+      if (dtype == kFloat16) as(static_cast<Float16*>(to));
+    }
   }
 };
 
@@ -42,16 +52,16 @@ struct Sink {
 // w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) are zero and need
 // not be read. K >= P - 1, so that the rows that only some positions take are at the two ends.
 template <class S, int P, int C>
-static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int64_t w_position,
-                                  int64_t K, int64_t first, int64_t last, const Sink<S>& sink,
-                                  int64_t offset, int64_t n) {
+static inline void convolve_block(const S* rows, int64_t row, const S* w, int64_t w_row,
+                                  int64_t w_position, int64_t K, int64_t first, int64_t last,
+                                  const Sink<S>& sink, int64_t offset, int64_t n) {
   constexpr int W = kLanes<S>;
   Vec<S> acc[P][C];
   unroll<P>([&](auto p) { unroll<C>([&](auto c) { acc[p][c] = Vec<S>{}; }); });
   // Row r for the positions [kFrom, kTo).
   auto add_row = [&](int64_t r, auto from, auto to) __attribute__((always_inline)) {
     constexpr int kFrom = decltype(from)::value, kTo = decltype(to)::value;
-    const S *x = rows + r * (C * W), *weights = w + r * w_row;
+    const S *x = rows + r * row, *weights = w + r * w_row;
     Vec<S> v[C];
     unroll<C>([&](auto c) { v[c] = load(x + c * W); });
     unroll<kTo - kFrom>([&](auto i) {
@@ -70,26 +80,27 @@ static inline void convolve_block(const S* rows, const S* w, int64_t w_row, int6
   unroll<P - 1>([&](auto e) {
     add_row(K + e, integral_constant<int, decltype(e)::value + 1>{}, integral_constant<int, P>{});
   });
-  unroll<P>([&](auto p) {
-    unroll<C>([&](auto c) {
-      sink.put(offset + p * sink.row + c * W, acc[p][c], c + 1 < C ? W : n - c * W);
+  sink.open([&](auto put) __attribute__((always_inline)) {
+    unroll<P>([&](auto p) __attribute__((always_inline)) {
+      unroll<C>([&](auto c) __attribute__((always_inline)) {
+        put(offset + p * sink.row + c * W, acc[p][c], c + 1 < C ? W : n - c * W);
+      });
     });
   });
 }
 
-// All positions [0, n) of a tile. Position i reads rows i .. i + K - 1, of which those in
-// [first, last) exist; its weights start at w + i * w_start.
+// All positions [0, n) of a tile. Position i reads rows i .. i + K - 1, which are `row` apart and of
+// which those in [first, last) exist; its weights start at w + i * w_start.
 template <class S, int C>
-static void convolve_tile(const S* rows, const S* w, int64_t w_row, int64_t w_position,
+static void convolve_tile(const S* rows, int64_t row, const S* w, int64_t w_row, int64_t w_position,
                           int64_t w_start, int64_t K, int64_t n, int64_t first, int64_t last,
                           const Sink<S>& sink, int64_t offset, int64_t channels, Ahead& ahead) {
-  constexpr int W = kLanes<S>;
   int64_t i = 0;
   auto block = [&](auto size) {
     constexpr int P = decltype(size)::value;
     for (; i + P <= n; i += P) {
       for (int call = 0; call < kCallsOfBlock; ++call) ahead.some();
-      convolve_block<S, P, C>(rows + i * (C * W), w + i * w_start, w_row, w_position, K,
+      convolve_block<S, P, C>(rows + i * row, row, w + i * w_start, w_row, w_position, K,
                               std::max<int64_t>(0, first - i),
                               std::min<int64_t>(K + P - 1, last - i), sink,
                               offset + i * sink.row, channels);
@@ -187,6 +198,8 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
   const Sink<S> sink = sink_for<S>(p.out, p, R);
+  // Few taps read a row so few times that copying it does not pay.
+  const bool few = is_native<S>(p.dtype) && K <= 4;
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / p.H)];
     const int64_t h = task % p.H, n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
@@ -208,10 +221,13 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
     for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
       constexpr int C = decltype(vectors)::value;
       const int64_t channel = h * R + c;
-      pack<S, C * W>(x, view_of_x(p, tile), first, first + n + K - 1, channel, channels);
-      convolve_tile<S, C>(x, w, 1, w_width - 1, w_width, K, n, std::max<int64_t>(0, -first),
-                          tile.length - first, sink, (position + tile.begin) * p.D + channel,
-                          channels, ahead);
+      const View view = view_of_x(p, tile);
+      const bool in_place = few && channels == C * W && first >= 0 && first + n + K - 1 <= tile.length;
+      if (!in_place) pack<S, C * W>(x, view, first, first + n + K - 1, channel, channels);
+      const S* rows = in_place ? static_cast<const S*>(p.x) + view.origin + first * view.row + channel : x;
+      convolve_tile<S, C>(rows, in_place ? view.row : C * W, w, 1, w_width - 1, w_width, K, n,
+                          std::max<int64_t>(0, -first), tile.length - first, sink,
+                          (position + tile.begin) * p.D + channel, channels, ahead);
     });
   };
   for_each_task(parallel, int64_t(tiles.size()) * p.H, double(p.B) * p.T * p.D * K, body);
@@ -258,8 +274,11 @@ template <class S>
 static void soften_backward(S* grad, int64_t grad_width, const S* soft, int64_t n, int64_t K) {
   constexpr int W = kLanes<S>;
   const int64_t wide = Taps<S>::width(K);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t k = K; k < wide; ++k) grad[i * grad_width + k] = S(0);
+  const Ints<S> beyond = lanes_from<S>(K - (wide - W));
+  for (int64_t i = 0; i < n; ++i) {
+    S* last = grad + i * grad_width + wide - W;
+    store(last, (Vec<S>)(beyond ? Vec<S>{} : load(last)));
+  }
   for (int64_t i = 0; i < n; ++i, grad += grad_width, soft += wide) {
     Vec<S> total{};
     for (int64_t k = 0; k < wide; k += W) total += load(soft + k) * load(grad + k);
@@ -335,7 +354,7 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
         const int64_t channel = h * R + c;
         if (p.grad_x) {
           pack<S, C * W>(reaching, view_of_grad(p, tile), first, first + n + K - 1, channel, channels);
-          convolve_tile<S, C>(reaching, reached.start(), reached.row_stride(), 1,
+          convolve_tile<S, C>(reaching, C * W, reached.start(), reached.row_stride(), 1,
                               reached.block_stride(), K, n, std::max<int64_t>(0, -first),
                               tile.length - first, sink, (position + tile.begin) * p.D + channel,
                               channels, ahead);
@@ -370,9 +389,15 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
         }
         soften_backward(gw + P - 1, g_width, soft, n, K);
       }
-      for (int64_t i = 0; i < n; ++i)
-        write_row(p.weight_dtype, p.grad_weight, ((row + i) * p.H + h) * K, K,
-                  gw + i * g_width + P - 1);
+      with_elements<S>(p.weight_dtype, p.grad_weight, [&](auto* to) {
+        to += (row * p.H + h) * K;
+        const S* from = gw + P - 1;
+        for (int64_t i = 0; i < n; ++i, to += p.H * K, from += g_width) {
+          int64_t k = 0;
+          for (; k + W < K; k += W) store_as<S>(to + k, load(from + k));
+          store_as<S>(to + k, load(from + k), K - k);  // there is room beyond each row of gw
+        }
+      });
     }
   };
   for_each_task(parallel, parts * p.H, 2.0 * p.B * p.T * p.D * K, body);

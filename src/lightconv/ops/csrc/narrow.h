@@ -6,19 +6,27 @@
 // vector of heads, and a tap of all channels is R permutations of one vector. grad_w sums runs of R
 // lanes and is turned back. Only taps that exist are computed, so rows outside the sequence are
 // never read; few taps are read where they are, more are packed, since rows a page apart share one
-// set of the cache.
+// set of the cache. Heads of 3, 5, 6, ... channels are packed with room for R, the next power of two.
 #pragma once
 #include "dynamic.h"
 
 namespace LIGHTCONV_ISA {
 
-// Calls visit(R) for heads that this file is for; false for others.
+// The room R of a head of `channels` channels, or 0 if a vector for each head is as good.
+template <class S>
+static inline int64_t narrow_room(int64_t channels, int64_t heads) {
+  int64_t room = 1;
+  while (room < channels) room *= 2;
+  return room < kLanes<S> && (room == channels || heads >= room) ? room : 0;
+}
+
+// Calls visit(R); false for an R that this file is not for.
 template <class S, int R = kLanes<S> / 2, class Visit>
-static inline bool with_narrow(int64_t heads_channels, Visit visit) {
+static inline bool with_narrow(int64_t room, Visit visit) {
   if constexpr (R == 0) {
     return false;
   } else {
-    if (heads_channels != R) return with_narrow<S, R / 2>(heads_channels, visit);
+    if (room != R) return with_narrow<S, R / 2>(room, visit);
     visit(std::integral_constant<int, R>{});
     return true;
   }
@@ -136,15 +144,66 @@ struct Rows {
   const S* at(int64_t position) const { return data + (position - first) * row; }
 };
 
-// Those of positions [first, last) that exist, packed into `space` unless they can be read in place.
-template <class S, int64_t width>
-static Rows<S> rows_of(const View& view, int64_t first, int64_t last, int64_t channel, int64_t n,
-                       int64_t K, S* space) {
-  constexpr int64_t kFewTaps = 8;
+// The first r of every R lanes.
+template <class S, int R>
+static inline uint32_t used_lanes(int64_t r) {
+  uint32_t used = 0;
+  for (int i = 0; i < kLanes<S>; ++i) used |= uint32_t(i % R < r) << i;
+  return used;
+}
+
+// Lanes 0, 1, ... of v to the lanes in `used`, zeros between; and back.
+template <class S>
+static inline Vec<S> expand(Vec<S> v, uint32_t used) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_expand_ps(__mmask16(used), (__m512)v);
+  else return (Vec<S>)_mm512_maskz_expand_pd(__mmask8(used), (__m512d)v);
+#else
+  Vec<S> to{};
+  for (int i = 0, from = 0; i < kLanes<S>; ++i)
+    if (used >> i & 1) to[i] = v[from++];
+  return to;
+#endif
+}
+template <class S>
+static inline Vec<S> compress(Vec<S> v, uint32_t used) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_compress_ps(__mmask16(used), (__m512)v);
+  else return (Vec<S>)_mm512_maskz_compress_pd(__mmask8(used), (__m512d)v);
+#else
+  Vec<S> to{};
+  for (int i = 0, at = 0; i < kLanes<S>; ++i)
+    if (used >> i & 1) to[at++] = v[i];
+  return to;
+#endif
+}
+
+// Rows of `heads` heads of r channels, of those positions of [first, last) that exist: packed into
+// `space` unless they can be read in place.
+template <class S, int R>
+static Rows<S> rows_of(const View& view, int64_t first, int64_t last, int64_t channel, int64_t heads,
+                       int64_t r, int64_t K, S* space) {
+  constexpr int64_t kFewTaps = 8, width = R * kLanes<S>;
+  const int64_t n = heads * r;
   if (is_native<S>(view.dtype) && n == width && K <= kFewTaps)
     return {static_cast<const S*>(view.data) + view.origin + channel, view.row, 0};
   first = std::clamp<int64_t>(first, 0, view.length);
-  pack<S, width>(space, view, first, std::clamp<int64_t>(last, first, view.length), channel, n);
+  last = std::clamp<int64_t>(last, first, view.length);
+  if (r == R) {
+    pack<S, width>(space, view, first, last, channel, n);
+    return {space, width, first};
+  }
+  const int64_t some = kLanes<S> / R * r;  // of a vector
+  const uint32_t used = used_lanes<S, R>(r);
+  with_elements<S>(view.dtype, view.data, [&](const auto* from) {
+    from += view.origin + channel + first * view.row;
+    S* to = space;
+    for (int64_t t = first; t < last; ++t, from += view.row, to += width)
+      unroll<R>([&](auto i) {
+        const int64_t here = std::clamp<int64_t>(n - i * some, 0, some);
+        store(to + i * kLanes<S>, expand<S>(load_as<S>(from + i * some, here), used));
+      });
+  });
   return {space, width, first};
 }
 
@@ -164,11 +223,18 @@ static inline __attribute__((always_inline)) void sum_across(const S* rows, int6
   for (int64_t j = 0; j < taps; ++j, rows += row, w += step) add_across<S, R>(rows, load(w), acc);
 }
 
+// The results of `heads` heads of r channels.
 template <class S, int R>
-static inline void put_across(const Sink<S>& sink, int64_t at, int64_t channels, const Vec<S>* v) {
-  constexpr int W = kLanes<S>;
-  unroll<R>([&](auto i) {
-    if (i * W < channels) sink.put(at + i * W, v[i], std::min<int64_t>(W, channels - i * W));
+static inline void put_across(const Sink<S>& sink, int64_t at, int64_t heads, int64_t r,
+                              const Vec<S>* v) {
+  const int64_t some = kLanes<S> / R * r, channels = heads * r;
+  const uint32_t used = r == R ? 0 : used_lanes<S, R>(r);
+  sink.open([&](auto put) __attribute__((always_inline)) {
+    unroll<R>([&](auto i) __attribute__((always_inline)) {
+      const int64_t from = i * some;
+      if (from < channels)
+        put(at + from, r == R ? v[i] : compress<S>(v[i], used), std::min(some, channels - from));
+    });
   });
 }
 
@@ -185,13 +251,13 @@ template <class S, int R>
 static void narrow_forward(const Problem& p, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
   constexpr int64_t width = R * W;
-  const int64_t K = p.K, units = (p.H + W - 1) / W;
+  const int64_t K = p.K, units = (p.H + W - 1) / W, r = p.D / p.H;
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
-  const Sink<S> sink = sink_for<S>(p.out, p, width);
+  const Sink<S> sink = sink_for<S>(p.out, p, r * W);
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / units)];
-    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * R;
+    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * r;
     const int64_t position = p.T * tile.batch + tile.start, first = tile.begin - p.left;
     Scratch scratch(Scratch::room<S>(3 * K * W) + Scratch::room<S>((kTile + K - 1) * width));
     S* w = scratch.take<S>(K * W);
@@ -201,12 +267,12 @@ static void narrow_forward(const Problem& p, ParallelFor parallel) {
     if (size_t(task + 1) < tiles.size() * size_t(units)) {
       const Tile& next = tiles[size_t((task + 1) / units)];
       const int64_t next_h = (task + 1) % units * W;
-      ahead.rows(view, next, std::max<int64_t>(0, K - 1 - p.left), next_h * R, width);
+      ahead.rows(view, next, std::max<int64_t>(0, K - 1 - p.left), next_h * r, r * W);
       ask_across<S>(ahead, p, p.weight, next, 0, next_h);
       ahead.spread_over(tile.end - tile.begin);
     }
-    const Rows<S> rows = rows_of<S, width>(view, first, tile.end - p.left + K - 1, channel,
-                                           heads * R, K, scratch.take<S>((kTile + K - 1) * width));
+    const Rows<S> rows = rows_of<S, R>(view, first, tile.end - p.left + K - 1, channel, heads, r, K,
+                                       scratch.take<S>((kTile + K - 1) * width));
     for (int64_t t = tile.begin; t < tile.end; ++t) {
       ahead.some();
       across.effective(position + t, 1, w);
@@ -214,7 +280,7 @@ static void narrow_forward(const Problem& p, ParallelFor parallel) {
       const int64_t to = std::clamp<int64_t>(tile.length + p.left - t, from, K);
       Vec<S> acc[R];
       sum_across<S, R>(rows.at(t - p.left + from), rows.row, w + from * W, W, to - from, acc);
-      put_across<S, R>(sink, (position + t) * p.D + channel, heads * R, acc);
+      put_across<S, R>(sink, (position + t) * p.D + channel, heads, r, acc);
     }
   };
   for_each_task(parallel, int64_t(tiles.size()) * units, double(p.B) * p.T * p.D * K, body);
@@ -224,14 +290,14 @@ template <class S, int R>
 static void narrow_backward(const Problem& p, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
   constexpr int64_t width = R * W;
-  const int64_t K = p.K, left = p.left, units = (p.H + W - 1) / W, size = K * W;
+  const int64_t K = p.K, left = p.left, units = (p.H + W - 1) / W, size = K * W, r = p.D / p.H;
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
-  const Sink<S> sink = sink_for<S>(p.grad_x, p, width);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, r * W);
   const int64_t rows = kTile + K - 1;
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / units)];
-    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * R;
+    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * r;
     const int64_t position = p.T * tile.batch + tile.start;
     Scratch scratch(2 * Scratch::room<S>(rows * width) + Scratch::room<S>(rows * size) +
                     Scratch::room<S>(2 * size) + 2 * Scratch::room<S>(size));
@@ -245,18 +311,18 @@ static void narrow_backward(const Problem& p, ParallelFor parallel) {
     if (size_t(task + 1) < tiles.size() * size_t(units)) {
       const Tile& next = tiles[size_t((task + 1) / units)];
       const int64_t next_h = (task + 1) % units * W, shift = p.grad_x ? left : 0;
-      ahead.rows(view_of_grad(p, next), next, shift, next_h * R, width);
+      ahead.rows(view_of_grad(p, next), next, shift, next_h * r, r * W);
       ask_across<S>(ahead, p, p.weight, next, shift, next_h);
       if (p.grad_weight)
-        ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), next_h * R, width);
+        ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - left), next_h * r, r * W);
       ahead.spread_over(tile.end - tile.begin);
     }
     // The positions [first, last) read the tile.
     const int64_t first = std::clamp<int64_t>(tile.begin + left - (K - 1), 0, tile.length);
     const int64_t last = std::clamp<int64_t>(tile.end + left, first, tile.length);
     const bool within = p.grad_x && left < K;  // the tile's own positions are among them
-    Rows<S> g = rows_of<S, width>(view_of_grad(p, tile), p.grad_x ? first : tile.begin,
-                                  p.grad_x ? last : tile.end, channel, heads * R, K, g_space);
+    Rows<S> g = rows_of<S, R>(view_of_grad(p, tile), p.grad_x ? first : tile.begin,
+                              p.grad_x ? last : tile.end, channel, heads, r, K, g_space);
     if (p.grad_x) {
       across.effective(position + first, last - first, w);
       for (int64_t s = tile.begin; s < tile.end; ++s) {
@@ -266,14 +332,14 @@ static void narrow_backward(const Problem& p, ParallelFor parallel) {
         Vec<S> acc[R];
         sum_across<S, R>(g.at(from), g.row, w + (from - first) * size + (s + left - from) * W,
                          size - W, to - from, acc);
-        put_across<S, R>(sink, (position + s) * p.D + channel, heads * R, acc);
+        put_across<S, R>(sink, (position + s) * p.D + channel, heads, r, acc);
       }
     }
     if (!p.grad_weight) return;
     if (p.grad_x && !within)
-      g = rows_of<S, width>(view_of_grad(p, tile), tile.begin, tile.end, channel, heads * R, K, g_space);
-    const Rows<S> x = rows_of<S, width>(view_of_x(p, tile), tile.begin - left,
-                                        tile.end - left + K - 1, channel, heads * R, K, x_space);
+      g = rows_of<S, R>(view_of_grad(p, tile), tile.begin, tile.end, channel, heads, r, K, g_space);
+    const Rows<S> x = rows_of<S, R>(view_of_x(p, tile), tile.begin - left, tile.end - left + K - 1,
+                                    channel, heads, r, K, x_space);
     for (int64_t t = tile.begin; t < tile.end; ++t) {
       if (!p.grad_x) ahead.some();
       const int64_t from = std::clamp<int64_t>(left - t, 0, K);

@@ -8,8 +8,8 @@
 // H = D, a depthwise convolution) runs the same loop. A task is one tile of positions and one chunk
 // of channels; it packs its rows, unless few taps read them, and computes both gradients of a chunk
 // while it is in the cache. Taps that no position reaches (K > T) are left out before.
-// Innermost, kPositions sums of one vector of channels stay in registers while the taps run; for
-// grad_w the sums of kTaps taps, while the positions run.
+// Innermost, kPositions sums of one vector of channels stay in registers while the taps run, of two in
+// 16 bits, so that whole lines are written; for grad_w the sums of kTaps taps, while the positions run.
 #pragma once
 #include "dynamic.h"
 
@@ -78,22 +78,35 @@ static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w
                            int64_t channels, const Sink<S>& sink, int64_t origin, Ahead& ahead) {
   constexpr int W = kLanes<S>;
   constexpr int64_t chunk = kVectors * W;
-  for (int64_t i = 0; i < n; i += kPositions)
-    for (int64_t c = 0; c < channels; c += W) {
-      ahead.some();
-      Vec<S> acc[kPositions];
-      unroll<kPositions>([&](auto q) { acc[q] = Vec<S>{}; });
+  auto block = [&](int64_t i, int64_t c, auto abreast) __attribute__((always_inline)) {
+    constexpr int A = decltype(abreast)::value, P = VEC_BYTES == 64 ? kPositions : kPositions / A;
+    for (int64_t end = i + kPositions; i < end; i += P) {
+      for (int call = 0; call < A * P / kPositions; ++call) ahead.some();
+      Vec<S> acc[P][A];
+      unroll<P>([&](auto q) { unroll<A>([&](auto v) { acc[q][v] = Vec<S>{}; }); });
       const E* rows = x + i * row + c;
       const S* weights = w + c;
-      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk) {
-        const Vec<S> weight = load(weights);
-        unroll<kPositions>([&](auto q) { acc[q] += weight * load_as<S>(rows + q * row); });
-      }
-      unroll<kPositions>([&](auto q) {
-        if (i + q >= n) return;
-        sink.put(origin + (i + q) * p.D + c, acc[q], std::min<int64_t>(W, channels - c));
+      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk)
+        unroll<A>([&](auto v) {
+          const Vec<S> weight = load(weights + v * W);
+          unroll<P>([&](auto q) { acc[q][v] += weight * load_as<S>(rows + q * row + v * W); });
+        });
+      sink.open([&](auto put) __attribute__((always_inline)) {
+        unroll<P>([&](auto q) __attribute__((always_inline)) {
+          if (i + q >= n) return;
+          unroll<A>([&](auto v) __attribute__((always_inline)) {
+            const int64_t from = c + v * W;
+            put(origin + (i + q) * p.D + from, acc[q][v], std::min<int64_t>(W, channels - from));
+          });
+        });
       });
     }
+  };
+  const bool half = bytes_of(p.dtype) == 2;
+  for (int64_t i = 0; i < n; i += kPositions)
+    for (int64_t c = 0; c < channels; c += W)
+      if (half && channels - c > W) block(i, c, std::integral_constant<int, 2>{}), c += W;
+      else block(i, c, std::integral_constant<int, 1>{});
 }
 
 // sums[j] += grad[t] * x[t + j] over positions [0, n), channel by channel, for K taps; there are

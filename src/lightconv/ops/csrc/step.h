@@ -30,7 +30,7 @@ static void step(const Step& s, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
   const int64_t K = s.K, ring = K - 1, R = s.D / s.H;
   const int64_t bytes = bytes_of(s.dtype);
-  const bool narrow = with_narrow<S>(R, [](auto) {});
+  const bool narrow = with_narrow<S>(R, [](auto) {});  // whole powers of two
   const int64_t width = round_up(s.D, (narrow ? R : 4) * W) + 4 * W;
   const bool direct = is_native<S>(s.dtype) && (narrow ? s.H : R) % W == 0;
   const Sink<S> sink{s.out, s.dtype, s.D, false};
@@ -67,7 +67,7 @@ static void step(const Step& s, ParallelFor parallel) {
           Vec<S> acc[r];
           unroll<r>([&](auto v) { acc[v] = Vec<S>{}; });
           for (int64_t j = 0; j < K; ++j) add_across<S, r>(rows[i + j] + h * r, load(w + j * W), acc);
-          put_across<S, r>(sink, (b * s.n + i) * s.D + h * r, heads * r, acc);
+          put_across<S, r>(sink, (b * s.n + i) * s.D + h * r, heads, r, acc);
         }
     });
     for (int64_t i = 0; i < s.n && !narrow; ++i)
@@ -88,7 +88,9 @@ static void step(const Step& s, ParallelFor parallel) {
       memcpy(static_cast<char*>(s.window) + (b * ring + (s.position + i) % ring) * s.D * bytes,
              static_cast<const char*>(s.x) + (b * s.n + i) * s.D * bytes, size_t(s.D * bytes));
   };
-  for_each_task(parallel, s.n ? s.B : 0, double(s.B) * s.n * s.D * K, body);
+  // Weights for every few channels take as long as the products.
+  const double work = (narrow ? 4.0 : 1.0) * double(s.B) * s.n * s.D * K;
+  for_each_task(parallel, s.n ? s.B : 0, work, body);
 }
 
 }  // namespace LIGHTCONV_ISA

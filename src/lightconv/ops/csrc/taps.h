@@ -48,16 +48,20 @@ struct Taps {
   // n positions from `row` on (counted over the whole batch), before DropConnect. All rows are
   // copied before any is worked on: reading back what has just been written would stall.
   void normalized(int64_t row, int64_t n, int64_t h, S* to) const {
-    const int64_t wide = width(K), step = shared ? 0 : H * K;
-    const S filler = softmax ? -std::numeric_limits<S>::infinity() : S(0);
-    int64_t from = shared ? h * K : (row * H + h) * K;
-    for (int64_t i = 0; i < n; ++i, from += step) {
-      read_row(dtype, weight, from, K, to + i * wide);
-      for (int64_t k = K; k < wide; ++k) to[i * wide + k] = filler;
-    }
+    constexpr int W = kLanes<S>;
+    const int64_t wide = width(K), step = shared ? 0 : H * K, last = wide - W;
+    const Vec<S> filler = broadcast(softmax ? -std::numeric_limits<S>::infinity() : S(0));
+    const Ints<S> beyond = lanes_from<S>(K - last);
+    with_elements<S>(dtype, weight, [&](const auto* from) {
+      from += shared ? h * K : (row * H + h) * K;
+      for (int64_t i = 0; i < n; ++i, from += step) {
+        for (int64_t k = 0; k < last; k += W) store(to + i * wide + k, load_as<S>(from + k));
+        const Vec<S> some = load_as<S>(from + last, K - last);
+        store(to + i * wide + last, (Vec<S>)(beyond ? filler : some));
+      }
+    });
     if (!softmax) return;
     int64_t i = 0;
-    constexpr int W = kLanes<S>;
     if (W >= 4 && wide <= 4 * W)  // the usual widths
       for (; i + W <= n; i += W) soften_together(to + i * wide, wide);
     for (; i < n; ++i) soften(to + i * wide, wide);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -56,6 +57,17 @@ static inline void store(S* to, Vec<S> v) {
 template <class S>
 static inline Vec<S> broadcast(S value) {
   return value - Vec<S>{};
+}
+
+// All bits of the lanes from number `first` on.
+template <class S, int... l>
+static inline Ints<S> lanes_from(int64_t first, std::integer_sequence<int, l...>) {
+  using Int = std::conditional_t<sizeof(S) == 4, int32_t, int64_t>;
+  return (Ints<S>)(Ints<S>{l...} >= Int(first) + Ints<S>{});
+}
+template <class S>
+static inline Ints<S> lanes_from(int64_t first) {
+  return lanes_from<S>(first, std::make_integer_sequence<int, kLanes<S>>{});
 }
 
 // Copies n numbers without a call: for the short rows that are copied by the million.
