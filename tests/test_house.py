@@ -14,7 +14,7 @@ CEILINGS = {
     ("config",): 480,
     ("ops",): 3828,
     ("mixers",): 1350,
-    ("models",): 1495,
+    ("models",): 1498,
     ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
@@ -24,13 +24,14 @@ CEILINGS = {
     ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 1045,
-    ("commands",): 2591,
+    ("commands",): 2645,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-
+MOST_LINES = 31_890
+MOST_FILES = 156
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
