@@ -105,4 +105,6 @@ def _step(x: Tensor, window: Tensor, position: int, weight: Tensor, softmax: boo
 KERNELS = schema.make_kernels(_forward, _backward, _step)
 for _name, _kernel in KERNELS.items():
     schema.LIBRARY.impl(_name, _kernel, "CPU")
-FUNCTIONS = {op: schema.make_function(op, KERNELS) for op in ("dynamicconv", "lightconv")}
+FUNCTIONS: dict[str, Any] = {}
+for _name in ("dynamicconv", "lightconv"):
+    FUNCTIONS[_name] = schema.make_function(_name, KERNELS)
