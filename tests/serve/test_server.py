@@ -1,4 +1,4 @@
-"""The server as clients see it: a process of its own, real sockets, faults at any moment."""
+"""R13, the server as clients see it: a process of its own, real sockets, faults at any moment."""
 
 import asyncio
 import json

@@ -166,7 +166,7 @@ def attend(
     returns [B, T, D]
     """
     q, k, v = (each.unflatten(-1, (heads, -1)) for each in (q, k, v))
-    if q.is_cpu and dropout > 0.0:  # torch's fused CPU kernel has no dropout
+    if q.device.type in ("cpu", "meta") and dropout > 0.0:  # torch's CPU kernel has no dropout
         if mask is not None:
             mask = mask[(None,) * (4 - mask.dim())]
         options: Any = {"mask": mask, "causal": causal, "dropout": dropout}

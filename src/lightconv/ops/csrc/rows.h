@@ -25,14 +25,7 @@ static inline Vec<float> widen(Halves h, Bfloat16) {
 }
 
 static inline Halves narrow(Vec<float> f, Bfloat16) {
-#if defined(__AVX512F__)
-  // One instruction for the eight below; it takes subnormal numbers for zero.
-  if (__builtin_cpu_supports("avx512bf16")) {
-    Halves h;
-    __asm__("vcvtneps2bf16 %1, %0" : "=v"(h) : "v"(f));
-    return h;
-  }
-#endif
+  // Not vcvtneps2bf16, which takes subnormal numbers for zero.
   const Bits bits = (Bits)f, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   return __builtin_convertvector((Bits)(f == f ? rounded : Bits{} + 0x7FC0), Halves);
 }
