@@ -12,7 +12,7 @@ CEILINGS = {
     ("cli", "__init__", "__main__", "lazy"): 310,
     ("console", "files", "processes", "device"): 745,
     ("config",): 480,
-    ("ops",): 3828,
+    ("ops",): 3830,
     ("mixers",): 1350,
     ("models",): 1498,
     ("auto",): 260,
@@ -20,7 +20,7 @@ CEILINGS = {
     ("data",): 2700,
     ("corpora",): 2590,
     ("train",): 3450,
-    ("decode",): 3681,
+    ("decode",): 3690,
     ("evaluate",): 1456,
     ("recipe", "paper"): 2180,
     ("interop",): 1045,
@@ -30,7 +30,7 @@ CEILINGS = {
     ("serve", "ray"): 1552,
     ("selftest",): 350,
 }
-MOST_LINES = 31_890
+MOST_LINES = 31_900
 MOST_FILES = 156
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

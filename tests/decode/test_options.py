@@ -1,6 +1,7 @@
 """Ranges of options, and options by name."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +88,14 @@ def test_the_search_of_a_folder(tmp_path: Any) -> None:
         read_decode(tmp_path, {"decode": {"beam": 0}}, model)
     with pytest.raises(ValueError, match=r"beam=1000.*expected a smaller"):
         read_decode(tmp_path, {"decode": {"beam": 1000}}, model)
+
+
+def test_a_language_model_has_no_coverage(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"coverage=0\.5 needs a source"):
+        Options.of(DecodeConfig(), {"coverage": 0.5}, pairs=False)
+    assert Options.of(DecodeConfig(), {"coverage": 0.5}, pairs=True).decode.coverage == 0.5
+    texts = LanguageModelConfig(
+        dim=8, ffn_dim=8, layers=(LightConvConfig(kernel=3, heads=2),), vocab=9
+    )
+    with pytest.raises(ValueError, match=r"config\.json: coverage=0\.5 needs a source"):
+        read_decode(tmp_path, {"decode": {"coverage": 0.5}}, texts)

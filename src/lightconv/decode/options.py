@@ -150,7 +150,7 @@ class Options:
             )
         rest = {name: value for name, value in values.items() if name not in (text | drawn)}
         return cls(
-            decode=from_dict(DecodeConfig, to_dict(decode) | rest),
+            decode=_covered(from_dict(DecodeConfig, to_dict(decode) | rest), pairs=pairs),
             text=from_dict(TextOptions, text),
             sampling=from_dict(SampleConfig, drawn) if sample else None,
         )
@@ -160,11 +160,18 @@ def _take(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(config) if each.name in values}
 
 
+def _covered(decode: DecodeConfig, *, pairs: bool) -> DecodeConfig:
+    if decode.coverage > 0.0 and not pairs:
+        raise ValueError(f"coverage={decode.coverage:g} needs a source, a language model has none")
+    return decode
+
+
 def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> DecodeConfig:
     """The search of a model folder or a run: the `decode` table of its configuration."""
     try:
         found: DecodeConfig = from_dict(DecodeConfig, tables.get("decode", {}), "decode")
-        *_, layers = model.stacks.values()
+        *source, layers = model.stacks.values()
+        _covered(found, pairs=bool(source))
         length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
         # Keys and values, or the input of a kernel.
         held = beam * model.dim * 2 * sum(each.held or length for each in layers)

@@ -71,11 +71,6 @@ class ModelSearch:
         """A search without sentences."""
         backend, decode, sampling = self.backend, self.options.decode, self.options.sampling
         covers = decode.coverage > 0.0 and sampling is None
-        if covers and not backend.pairs:
-            raise ValueError(
-                f"coverage={decode.coverage} needs a source, which a language model has not. Set "
-                "it to 0"
-            )
         n_best = self.options.text.n_best
         choice = Beams(decode.beam, decode.beam) if sampling is None else Draws(n_best, sampling)
         return Running(
