@@ -3,6 +3,8 @@
 import ctypes
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +14,8 @@ from benchmarks.measure import interleave
 from lightconv.ops import build
 
 COPIED = 64 << 20  # bytes; with the target, more than any cache holds
-ROUNDS = 4_000_000  # of twelve fused multiply-adds on vectors
+ROUNDS = 8_000_000  # of twelve fused multiply-adds on vectors
+IDLE = 0.02  # seconds in which the threads of torch, which wait by spinning, give up their cores
 
 
 class Limits(NamedTuple):
@@ -24,9 +27,10 @@ class Limits(NamedTuple):
 
 
 class Probe:
-    """Two calls, `copy` and `fma`, to be timed in turns with the kernels they limit."""
+    """Two calls that return their seconds, in turns with the kernels that they limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.threads = torch.get_num_threads()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "limits.so"
@@ -37,14 +41,20 @@ class Probe:
         self._lanes = self._library.lanes()
         self._memory = [torch.zeros(COPIED, dtype=torch.uint8) for _ in range(2)]
 
-    def copy(self) -> None:
+    def copy(self) -> float:
         """Reads and writes COPIED bytes with stores that bypass the cache."""
         to, source = (ctypes.c_void_p(m.data_ptr()) for m in self._memory)
-        self._library.copy_bytes(self.threads, to, source, ctypes.c_int64(COPIED))
+        return self._time("copy_bytes", to, source, ctypes.c_int64(COPIED))
 
-    def fma(self) -> None:
+    def fma(self) -> float:
         """Multiplies and adds from registers."""
-        self._library.multiply_add(self.threads, ctypes.c_int64(ROUNDS))
+        return self._time("multiply_add", ctypes.c_int64(ROUNDS))
+
+    def _time(self, name: str, *arguments: object) -> float:
+        time.sleep(IDLE)
+        begin = self._clock()
+        self._library[name](self.threads, *arguments)
+        return self._clock() - begin
 
     def limits(self, copy_seconds: float, fma_seconds: float) -> Limits:
         """The limits, from the median times of the two calls."""

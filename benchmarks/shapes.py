@@ -39,19 +39,24 @@ def repeated(call: Call, least: float = 2e-3) -> tuple[Call, int]:
     call()
     times = max(1, min(1000, math.ceil(least / (time.perf_counter() - start))))
 
-    def many() -> None:
-        for _ in range(times):
-            call()
+    def many() -> float | None:
+        each = [call() for _ in range(times)]
+        own = [seconds for seconds in each if isinstance(seconds, float)]
+        return sum(own) if own else None
 
     return many, times
 
 
+def clock() -> Callable[[], float]:
+    """The processor's time if this is one thread."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
 def per_call(sides: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Seconds per call of each side; of the processor's time if this is one thread."""
+    """Seconds per call of each side."""
     many = {name: repeated(call) for name, call in sides.items()}
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     calls = {name: call for name, (call, _) in many.items()}
-    seconds = interleave(calls, rounds, patience=1.0, clock=clock)
+    seconds = interleave(calls, rounds, patience=1.0, clock=clock())
     return {name: value / many[name][1] for name, value in seconds.items()}
 
 
@@ -167,7 +172,7 @@ def half_precision(rounds: int) -> list[Bound]:
 
 def shares(rounds: int) -> list[Bound]:
     """Share of the larger of the memory and the FMA limit, measured in the same turns."""
-    probe = Probe()
+    probe = Probe(clock())
     found = []
     for op, least in (("dynamicconv", 0.55), ("lightconv", 0.0)):
         for T in (128, 2048):

@@ -132,7 +132,7 @@ def measure(
     clock: str = "perf_counter",
 ) -> Row:
     """Milliseconds of each step and of its products alone, peak bytes, multiply-adds a second."""
-    limit = Probe()
+    limit = Probe(getattr(time, clock))
     calls: dict[str, Callable[[], object]] = {"limit": limit.fma, "copy": limit.copy}
     for mixer in MIXERS:
         for precision in PRECISIONS:

@@ -95,9 +95,14 @@ class EngineState:
     """
 
     def __init__(
-        self, decoder: Program, source: EngineSource | None, batch: int, max_len: int
+        self,
+        decoder: Program,
+        source: EngineSource | None,
+        batch: int,
+        max_len: int,
+        spare: int = 0,
     ) -> None:
-        self.decoder = decoder
+        self.decoder, self.spare = decoder, spare
         self.positions = torch.zeros(batch, dtype=torch.int64)
         self.oldest = 0  # at least the largest of them
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
@@ -133,7 +138,7 @@ class EngineState:
     def resize(self, max_len: int, slots: int) -> None:
         """Makes room for outputs of that length and so many rows; keeps what is remembered."""
         self.max_len = max_len
-        rings = [min(ring or max_len, max_len) for ring, _ in self.decoder.memories]
+        rings = [min((ring or max_len) + self.spare, max_len) for ring, _ in self.decoder.memories]
         time, span = self.time, max([1, *rings])
         self.time = max(time, span)  # so that no time is below zero
         for number, (ring, old) in enumerate(zip(rings, self.histories, strict=True)):
@@ -162,6 +167,11 @@ class EngineState:
                 f"position {self.oldest + tokens - 1} is beyond max_len={self.max_len}; start with "
                 "a larger max_len"
             )
+
+    def rewind(self, tokens: int) -> None:
+        """Forgets the last tokens of each hypothesis, at most `spare` of them."""
+        self.time -= tokens
+        self.positions -= tokens
 
     def reorder(self, rows: Tensor) -> None:
         self.ancestors = self.ancestors.index_select(0, rows)
@@ -356,13 +366,16 @@ class Engine:
             found.append(ChosenRows(words, self._output.take(words).pack(columns)))
         return found
 
-    def start(self, source: EngineSource | int, max_len: int) -> EngineState:
-        """The state before the first token of encoded sources, or of that many texts."""
+    def start(self, source: EngineSource | int, max_len: int, spare: int = 0) -> EngineState:
+        """The state before the first token of encoded sources, or of that many texts.
+
+        spare  tokens that `EngineState.rewind` may take back
+        """
         if isinstance(source, int):
             if self.pairs:
                 raise ValueError("start() needs what encode() returned")
-            return EngineState(self._decoder, None, source, max_len)
-        state = EngineState(self._decoder, source, len(source.offsets) - 1, max_len)
+            return EngineState(self._decoder, None, source, max_len, spare)
+        state = EngineState(self._decoder, source, len(source.offsets) - 1, max_len, spare)
         state.vocab = self._vocab
         return state
 
