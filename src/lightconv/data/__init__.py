@@ -25,8 +25,15 @@ from lightconv.data.vocabulary import (
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
-    from lightconv.data.loader import TASKS, Loader, Synthetic
+    from lightconv.data.batches import (
+        Batch,
+        Batches,
+        BatchPlan,
+        Loader,
+        Pairs,
+        Position,
+        Sentences,
+    )
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
@@ -37,7 +44,6 @@ __all__ = [
     "EOS",
     "PAD",
     "SPECIALS",
-    "TASKS",
     "UNK",
     "BPEConfig",
     "Batch",
@@ -57,7 +63,6 @@ __all__ = [
     "SideConfig",
     "Store",
     "StoreWriter",
-    "Synthetic",
     "TaskConfig",
     "Vocabularies",
     "Vocabulary",
@@ -68,8 +73,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
-        "loader": ["Loader", "Synthetic", "TASKS"],
+        "batches": ["Batch", "BatchPlan", "Batches", "Loader", "Pairs", "Position", "Sentences"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
