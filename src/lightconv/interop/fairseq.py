@@ -40,7 +40,6 @@ RENAMED = {
 }
 HEAD = "decoder.adaptive_softmax.head"
 TAIL = "decoder.adaptive_softmax.tail"
-W = "weight"
 # Parts of a layer with a weight and a bias, in our names and in common ones; those of several parts
 # stand one below the other.
 LAYER = {
@@ -106,7 +105,12 @@ def read_model(path: str | Path) -> Imported:
 
 def our_names(config: ModelConfig, state: State) -> dict[str, list[Tensor]]:
     """Tensors to concatenate for each of our parameters; ValueError if one is left over."""
-    sources, ties = dict(_sources(config)), tied_names(config)
+    sources, ties = dict(_layers(config)), dict[str, str]()
+    for ours, theirs, original in _embeddings(config):
+        if original:
+            ties[f"{theirs}.weight"] = f"{original}.weight"
+        else:
+            sources[f"{ours}.weight"] = (f"{theirs}.weight",)
     for copy, original in ties.items():
         if copy in state and not torch.equal(state[copy], need(state, original)):
             raise ValueError(f"tensor {copy} must be the same as {original} by the arguments")
@@ -199,8 +203,31 @@ def _split_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # --- our names ------------------------------------------------------------------------------------
 
 
-def _sources(config: ModelConfig) -> Pairs:
-    yield from _embeddings(config)
+def _embeddings(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Our name, the common name, and the name of the original if a checkpoint has but a copy."""
+    inputs = "decoder.embed_tokens"
+    if isinstance(config, Seq2SeqConfig):
+        share = config.share_embeddings
+        yield "source_embedding", "encoder.embed_tokens", ""
+        yield "target_embedding", inputs, "encoder.embed_tokens" if share == "all" else ""
+        yield "output", "decoder.output_projection", inputs if share != "none" else ""
+    elif config.adaptive is None:
+        yield "embedding", inputs, ""
+        yield "output", "decoder.output_projection", inputs if config.tie_output else ""
+    else:
+        yield "output.classes", f"{HEAD}.class_proj", ""
+        for band in range(len(config.adaptive.cutoffs) + 1):
+            words, projection = (f"{inputs}.embeddings.{band}.{part}" for part in (0, 1))
+            yield f"embedding.words.{band}", words, ""
+            yield f"embedding.projections.{band}", projection, ""
+            ours, tied = f"output.words.{band}", words if config.adaptive.tie_words else ""
+            yield ours, f"{TAIL}.{band - 1}.2" if band else f"{HEAD}.word_proj", tied
+            if band:
+                tied = projection if config.adaptive.tie_projections else ""
+                yield f"output.projections.{band - 1}", f"{TAIL}.{band - 1}.0", tied
+
+
+def _layers(config: ModelConfig) -> Pairs:
     for stack, mixers in config.stacks.items():
         side = "decoder" if stack == "layers" else stack
         for place, mixer in enumerate(mixers):
@@ -217,52 +244,6 @@ def _sources(config: ModelConfig) -> Pairs:
             yield from _both("norm" if stack == "layers" else f"{stack}_norm", f"{side}.layer_norm")
 
 
-def _embeddings(config: ModelConfig) -> Pairs:
-    if isinstance(config, Seq2SeqConfig):
-        yield f"source_embedding.{W}", (f"encoder.embed_tokens.{W}",)
-        if config.share_embeddings != "all":
-            yield f"target_embedding.{W}", (f"decoder.embed_tokens.{W}",)
-        if config.share_embeddings == "none":
-            yield f"output.{W}", (f"decoder.output_projection.{W}",)
-    elif config.adaptive is None:
-        yield f"embedding.{W}", (f"decoder.embed_tokens.{W}",)
-        if not config.tie_output:
-            yield f"output.{W}", (f"decoder.output_projection.{W}",)
-    else:
-        yield f"output.classes.{W}", (f"{HEAD}.class_proj.{W}",)
-        for band in range(len(config.adaptive.cutoffs) + 1):
-            inputs = f"decoder.embed_tokens.embeddings.{band}"
-            yield f"embedding.words.{band}.{W}", (f"{inputs}.0.{W}",)
-            yield f"embedding.projections.{band}.{W}", (f"{inputs}.1.{W}",)
-            if not config.adaptive.tie_words:
-                yield f"output.words.{band}.{W}", (_band_words(band),)
-            if not config.adaptive.tie_projections and band > 0:
-                yield f"output.projections.{band - 1}.{W}", (f"{TAIL}.{band - 1}.0.{W}",)
-
-
-def _band_words(band: int) -> str:
-    return f"{HEAD}.word_proj.{W}" if band == 0 else f"{TAIL}.{band - 1}.2.{W}"
-
-
 def _both(ours: str, *theirs: str) -> Pairs:
-    for kind in (W, "bias"):
+    for kind in ("weight", "bias"):
         yield f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)
-
-
-def tied_names(config: ModelConfig) -> dict[str, str]:
-    """Tensors that a checkpoint may hold as copies, and their originals."""
-    ties: dict[str, str] = {}
-    output = {"decoder.output_projection.weight": "decoder.embed_tokens.weight"}
-    if isinstance(config, Seq2SeqConfig):
-        if config.share_embeddings == "all":
-            ties["decoder.embed_tokens.weight"] = "encoder.embed_tokens.weight"
-        return ties if config.share_embeddings == "none" else ties | output
-    if config.adaptive is None:
-        return output if config.tie_output else {}
-    for band in range(len(config.adaptive.cutoffs) + 1):
-        inputs = f"decoder.embed_tokens.embeddings.{band}"
-        if config.adaptive.tie_words:
-            ties[_band_words(band)] = f"{inputs}.0.{W}"
-        if config.adaptive.tie_projections and band > 0:
-            ties[f"{TAIL}.{band - 1}.0.{W}"] = f"{inputs}.1.{W}"
-    return ties
