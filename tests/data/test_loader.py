@@ -163,7 +163,7 @@ def test_the_position_is_that_of_what_was_handed_out() -> None:
 
 
 def test_no_more_is_made_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightconv.data.batches.AHEAD", 5)
+    monkeypatch.setattr("lightconv.data.loader.AHEAD", 5)
     batches = make(600)
     with Loader(batches, Position(1), tokens_per_update=1) as loader:
         next(loader)

@@ -25,15 +25,8 @@ from lightconv.data.vocabulary import (
 from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
-    from lightconv.data.batches import (
-        Batch,
-        Batches,
-        BatchPlan,
-        Loader,
-        Pairs,
-        Position,
-        Sentences,
-    )
+    from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
+    from lightconv.data.loader import Loader
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
@@ -73,7 +66,8 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "batches": ["Batch", "BatchPlan", "Batches", "Loader", "Pairs", "Position", "Sentences"],
+        "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
+        "loader": ["Loader"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],
