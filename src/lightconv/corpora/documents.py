@@ -319,7 +319,7 @@ def everything(language: str, cache: Path, progress: Progress) -> Aligned:
 
 # Readers of pairs, and the share of the groups in validation and in test: one to two thousand lines
 # each, so of less text more.
-_PAIRS = {
+_PAIRS: dict[str, tuple[Callable[[str, Path, Progress], Aligned], float]] = {
     "debian": (descriptions, 0.0125),
     "libreoffice": (office_help, 0.06),
     "debian-docs": (books, 0.1),

@@ -140,8 +140,13 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
     model: Any = folder.load()
     layers = model.decoder if folder.pairs else model.layers
     batch, tokens = {0: Dim("batch")}, torch.full((3, 4), SPECIALS)
-    options: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": False}
-    write = partial(torch.onnx.export, custom_translation_table=translations(), **options)
+    write: Any = partial(
+        torch.onnx.export,
+        dynamo=True,
+        verbose=False,
+        external_data=False,
+        custom_translation_table=translations(),
+    )
     with new_folder(Path(target)) as made, torch.enable_grad():  # steps then return new states
         source: list[Tensor] = []
         given: list[str] = []
