@@ -5,7 +5,6 @@ Extra `onnx`: onnx and onnxscript write the files, onnxruntime runs them.
 
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -140,13 +139,8 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
     model: Any = folder.load()
     layers = model.decoder if folder.pairs else model.layers
     batch, tokens = {0: Dim("batch")}, torch.full((3, 4), SPECIALS)
-    write: Any = partial(
-        torch.onnx.export,
-        dynamo=True,
-        verbose=False,
-        external_data=False,
-        custom_translation_table=translations(),
-    )
+    options: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": False}
+    options["custom_translation_table"] = translations()
     with new_folder(Path(target)) as made, torch.enable_grad():  # steps then return new states
         source: list[Tensor] = []
         given: list[str] = []
@@ -155,18 +149,19 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
             encoder = Encoder(model)
             source = [each.detach() for each in encoder(tokens)]
             given = ["padding", *(f"source_{i}" for i in range(len(source) - 1))]
-            write(
+            torch.onnx.export(
                 encoder,
                 (tokens,),
                 made / ENCODER_FILE,
                 input_names=["source"],
                 output_names=given,
                 dynamic_shapes=(lengths,),
+                **options,
             )
         most = Dim("max_len")
         states = [[layer.mixer.start(3, n).tensors for layer in layers] for n in (7, 9)]
         past, longer = (list(chain.from_iterable(each)) for each in states)
-        write(
+        torch.onnx.export(
             Step(model, list(map(len, states[0]))),
             (tokens, 1, past, source),
             made / STEP_FILE,
@@ -181,6 +176,7 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
                 ],
                 [lengths for _ in source],
             ),
+            **options,
         )
         for path in (folder.path / name for name in PIPELINE_FILES):
             if path.exists():
