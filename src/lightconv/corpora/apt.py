@@ -170,12 +170,10 @@ class _Apt:
 
     def _reason(self) -> str:
         """The complaint that is most likely the cause, as the end of a sentence."""
-
-        def rank(line: str) -> tuple[bool, bool]:
-            return "Failed to fetch" in line, line.startswith("E:")
-
-        likely = max(self.complaints, key=rank, default="")
-        return f" ({likely[2:].strip().rstrip('.')})" if likely else ""
+        causes = [line for line in self.complaints if "Failed to fetch" in line]
+        errors = [line for line in self.complaints if line.startswith("E:")]
+        found = causes + errors + self.complaints
+        return f" ({found[0][2:].strip().rstrip('.')})" if found else ""
 
 
 def read_members(package: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
