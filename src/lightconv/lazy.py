@@ -14,11 +14,19 @@ MOVED = {
 }
 
 
-def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package; `homes` lists the names of each of its modules."""
+def lazy(
+    package: str, homes: Mapping[str, Sequence[str]], packages: Sequence[str] = ()
+) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.
+
+    homes     names of each of its modules
+    packages  modules that are names themselves
+    """
     modules = {name: f"{package}.{module}" for module, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
+        if name in packages:
+            return import_module(f"{package}.{name}")
         module = modules.get(name) or MOVED.get(f"{package}.{name}")
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

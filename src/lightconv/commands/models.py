@@ -14,7 +14,7 @@ from lightconv.models.folder import ModelFolder, check_free, describe_layers
 from lightconv.train.run import LAST, Run
 
 
-def average(argv: Sequence[str]) -> int:
+def average(argv: Sequence[str]) -> None:
     parser = Parser(
         "average",
         "Makes a model folder whose parameters are the mean of those of checkpoints of a run.",
@@ -45,10 +45,9 @@ def average(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
-    return 0
 
 
-def export(argv: Sequence[str]) -> int:
+def export(argv: Sequence[str]) -> None:
     parser = Parser(
         "export",
         "Writes a model as ONNX: step.onnx, encoder.onnx if it translates, and its text pipeline. "
@@ -63,10 +62,9 @@ def export(argv: Sequence[str]) -> int:
     from lightconv.interop.onnx import export as write
 
     print(*write(ModelFolder(options.model), options.onnx), sep="\n")
-    return 0
 
 
-def push(argv: Sequence[str]) -> int:
+def push(argv: Sequence[str]) -> None:
     parser = Parser(
         "push",
         "Publishes a model folder on the Hugging Face hub, where lightconv.load('user/name') finds "
@@ -82,10 +80,9 @@ def push(argv: Sequence[str]) -> int:
 
     how = {"licence": options.licence, "private": options.private}
     print(push_model(options.model, options.name, **how))
-    return 0
 
 
-def plot(argv: Sequence[str]) -> int:
+def plot(argv: Sequence[str]) -> None:
     parser = Parser(
         "plot",
         "Draws loss, metric and learning rate of runs, finished or not: as text, and with "
@@ -106,10 +103,9 @@ def plot(argv: Sequence[str]) -> int:
     print(draw_text(options.run))
     if picture:
         print(out)
-    return 0
 
 
-def import_checkpoint(argv: Sequence[str]) -> int:
+def import_checkpoint(argv: Sequence[str]) -> None:
     parser = Parser(
         "import",
         "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; any version since "
@@ -161,7 +157,6 @@ def import_checkpoint(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
-    return 0
 
 
 def choose_vocabulary(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightconv.console import set_json, suggest
+from lightconv.console import read_duration, set_json, suggest
 
 # The only argument of a command whose parser is asked for.
 DESCRIBE = "--describe-parser"
@@ -95,6 +95,11 @@ class Parser(argparse.ArgumentParser):
         set_json(on=getattr(found, "format", None) == "json")
         return found
 
+    def given(self, options: argparse.Namespace, *names: str) -> list[str]:
+        """Options that are not as by default, as they are written: `--max-time`."""
+        changed = (name for name in names if getattr(options, name) != self.get_default(name))
+        return [f"--{name.replace('_', '-')}" for name in changed]
+
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."
         raise ValueError(f"{message}{stop} `{self.prog} --help` explains")
@@ -123,8 +128,17 @@ def counts(text: str) -> list[int]:
     return sorted({count(part) for part in text.split(",")})
 
 
+def seconds(text: str) -> float:
+    """`30m` as a number."""
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 # Types of values by their words in a usage line; others are text.
 TYPES: dict[str, Any] = {"N": count, "A,B,C": counts, "K": int, "T": float, "P": float}
+TYPES["TIME"] = seconds
 TYPES |= dict.fromkeys(
     ("CHECKPOINT", "DIR", "FILE", "FOLDER", "MODEL", "PAGE", "PATH", "RUN", "RUNS"), Path
 )
@@ -142,7 +156,7 @@ def warnings_told(tell: Callable[[str], None]) -> Iterator[None]:
 
 # --- Completion for shells
 
-Command = Callable[[Sequence[str]], int]
+Command = Callable[[Sequence[str]], int | None]
 SHELLS = ("bash", "zsh", "fish")
 # zsh runs the functions of bash.
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
@@ -159,7 +173,7 @@ BASH = """_lightconv() {
 complete -o filenames -F _lightconv lightconv"""
 
 
-def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
+def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> None:
     """Prints the script of a shell; `commands` are the other commands by name."""
     parser = Parser(
         "completion",
@@ -175,7 +189,6 @@ def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
         print("\n".join(_fish(found)))
     else:
         print(ZSH * (shell == "zsh") + _bash(found))
-    return 0
 
 
 def _options(command: Command) -> dict[str, list[str]]:

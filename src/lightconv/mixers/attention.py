@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightconv.mixers.base import Device, Dtype, Mixer, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, Tensors, linear
 from lightconv.ops.attention import attention
 from lightconv.ops.check import is_transformed
 
@@ -78,20 +78,16 @@ class Attention(Mixer):
         result: Tensor = self.out_proj(out)
         return result
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
         """Keys and values of the past: [B, max_len, D] each; with a window, rings [B, window, D].
 
         Time t lives in slot t, or t % window.
         """
         slots = max_len if self.window is None else self.window
-        keys = torch.zeros(batch, slots, self.dim, device=device, dtype=dtype)
+        keys = like.new_zeros(batch, slots, self.dim)
         return keys, torch.zeros_like(keys)
 
-    def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def advance(self, x: Tensor, tensors: Tensors, position: int) -> tuple[Tensor, Tensors]:
         past_k, past_v = tensors
         q, k, v = (each.to(past_k.dtype) for each in self.in_proj(x).chunk(3, dim=-1))
         if torch.is_grad_enabled() and (k.requires_grad or past_k.requires_grad):

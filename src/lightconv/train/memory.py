@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Positions in a sentence of the batch that is estimated.
 LENGTH = 32
 FLOAT = 4
+# Updates that are measured at least.
+UPDATES = 3
 
 
 class MemoryEstimate(NamedTuple):
@@ -92,15 +94,14 @@ def measure_pace(
     device: "torch.device",
     data: "TrainingData | None" = None,
     *,
-    updates: int = 3,
     least: float = 1.0,
 ) -> tuple[float, float]:
     """Seconds of an update and its target tokens, on a model thrown away.
 
     Tokens are a median, the speed is a fast quartile: other work on the machine only slows it.
 
-    data     batches to use; without, an update is that many batches of invented tokens
-    updates  that are measured at least; more of them if they take less than `least` seconds
+    data   batches to use; without, an update is that many batches of invented tokens
+    least  seconds to measure, in three updates or more
     """
     import torch
 
@@ -128,7 +129,7 @@ def measure_pace(
             start = perf_counter()
             record = trainer.update(batches)
             found.append((perf_counter() - start, record.tokens))
-            if len(found) > updates and perf_counter() - began > least:
+            if len(found) > UPDATES and perf_counter() - began > least:
                 break
     # The first update includes all of a start.
     tokens = median(count for _, count in found[1:])
