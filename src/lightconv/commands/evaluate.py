@@ -73,7 +73,6 @@ def evaluate(argv: Sequence[str]) -> None:
 def _evaluate_model(parser: Parser, options: Namespace) -> None:
     _check_model(parser, options)
 
-    # This loads torch: mistakes above are answered at once.
     from lightconv.evaluate.comparison import Evaluation
 
     text = TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none")

@@ -54,7 +54,6 @@ def fit(argv: Sequence[str]) -> int:
     if options.text or options.summaries:
         task = "language_model" if options.text else "summarization"
 
-    # These load numpy and more: mistakes above are answered at once.
     from lightconv.fitting.run import Fit, run_fit
     from lightconv.fitting.texts import read_own
 
@@ -141,7 +140,6 @@ def demo(argv: Sequence[str]) -> int:
         find_entry(options.corpus)
     _check_packages(task)
 
-    # Imports numpy and more: mistakes above are answered at once.
     from lightconv.demo.run import DEMO_TASKS, Demo
     from lightconv.fitting.run import run_fit
 

@@ -82,7 +82,6 @@ def bench(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     folders = [find_model(path) for path in options.model]
 
-    # These load torch: mistakes above are answered at once.
     from lightconv.demo.page import measure_growth
     from lightconv.ops.products import probe
 
@@ -146,7 +145,6 @@ def selftest(argv: Sequence[str]) -> int:
     parser.add("--list", "print the promises and check nothing")
     options = parser.parse(argv)
 
-    # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.selftest import PROMISES, BrokenError
 
     known = [promise.name for promise in PROMISES]

@@ -129,7 +129,6 @@ def import_checkpoint(argv: Sequence[str]) -> None:
         dictionaries = list(map(Vocabulary.from_fairseq, options.dict))
     codes = _read_codes(options.codes)
 
-    # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
     from lightconv.models.tensors import parameters
 

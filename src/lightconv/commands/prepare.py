@@ -41,7 +41,6 @@ def prepare(argv: Sequence[str]) -> None:
         parser.error("--out DIR is needed")
     training = _find_training(parser, options)
 
-    # These load numpy and more: mistakes above are answered at once.
     from lightconv.data.prepare import check_free, work_folder
     from lightconv.data.prepare import prepare as prepare_data
 

@@ -53,7 +53,6 @@ def train(argv: Sequence[str]) -> int:
     if processes > 1 and place is None and not options.dry_run:
         return launch(["train", *argv], processes)
 
-    # This loads torch, which takes its time: mistakes above are answered at once.
     local = () if place is None else (place.local_rank, place.local_size)
     device = choose_device(options.device, *local)
     if not options.dry_run:
@@ -318,7 +317,6 @@ def distill(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     asked = find_recipe(options.student, options.set, {**RECIPES, **OWN})
 
-    # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.data.prepared import Prepared
     from lightconv.decode.options import TextOptions
     from lightconv.fitting.distill import distill as make_outputs

@@ -151,7 +151,6 @@ def score(argv: Sequence[str]) -> None:
     decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)
     _check_texts(arguments, folder)
 
-    # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.decode.score import Scorer
     from lightconv.decode.text import load_pipeline
     from lightconv.evaluate.metrics import compute_perplexity

@@ -30,8 +30,6 @@ class Attention(Mixer):
     >>> y = layer(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("heads", "causal", "window", "dropout", "bias")
-
     def __init__(
         self,
         dim: int,

@@ -21,8 +21,6 @@ class Average(Mixer):
     >>> y = Average(512, 2048, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("ffn_dim", "causal", "dropout", "bias")
-
     def __init__(
         self,
         dim: int,

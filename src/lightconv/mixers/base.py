@@ -1,5 +1,6 @@
 """The mixer: the slot of a layer that moves information along time, with a state for streams."""
 
+from inspect import signature
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
@@ -28,7 +29,6 @@ class Mixer(nn.Module):
     parameters are projections; `forward`, `start` and `step` are the same for all.
     """
 
-    settings: tuple[str, ...] = ("causal",)  # keywords of the constructor, for print(mixer)
     packs = False  # True if `mix` takes cu_seqlens; otherwise packed sequences are padded for it
 
     def __init__(self, dim: int, causal: bool) -> None:
@@ -140,8 +140,9 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        values = (f"{name}={getattr(self, name)!r}" for name in self.settings)
-        return ", ".join([str(self.dim), *values])
+        """Arguments of the constructor, which are attributes of the same names."""
+        names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
+        return ", ".join([str(self.dim), *(f"{n}={getattr(self, n)!r}" for n in names[1:])])
 
     def _require_causal(self) -> None:
         if not self.causal:

@@ -20,8 +20,6 @@ class Conv(Mixer):
     >>> y = Conv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("kernel", "causal")
-
     def __init__(
         self,
         dim: int,

@@ -24,7 +24,6 @@ class ShortConv(LightConv):
     >>> y = ShortConv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings: tuple[str, ...] = ("kernel", "causal", "dropconnect", "dilation", "bias")
     parts = 3
 
     def __init__(
@@ -57,8 +56,6 @@ class Hyena(ShortConv):
 
     >>> y = Hyena(512, 128, 32, causal=True)(torch.randn(2, 1000, 512))    # [2, 1000, 512]
     """
-
-    settings = ("kernel", "heads", "short", "causal", "dropconnect", "bias")
 
     def __init__(
         self,

@@ -55,11 +55,7 @@ class Projected(Mixer):
     centred. DropConnect acts in training, and in `forward` only.
     """
 
-    settings: tuple[str, ...] = (
-        *("kernel", "heads", "causal", "glu", "normalize", "dropconnect", "dilation", "bias"),
-    )
     packs = True
-
     parts = 1  # widths of the in-projection
     activation: str | None = None  # after the convolution
 

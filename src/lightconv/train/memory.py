@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lightconv.device import machine_bytes
-from lightconv.models.config import LanguageModelConfig, ModelConfig
+from lightconv.models.config import ModelConfig
 from lightconv.train.config import NesterovConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     copies += train.ema > 0.0
     rows = max(1, train.max_tokens // LENGTH)
     tokens = torch.empty(rows, min(LENGTH, train.max_tokens), dtype=torch.int64, device="meta")
-    inputs = (tokens,) if isinstance(model, LanguageModelConfig) else (tokens, tokens)
     known = {p.untyped_storage()._cdata for p in built.parameters()}
     saved: dict[int, torch.UntypedStorage] = {}  # alive, or an address would be used again
 
@@ -76,10 +75,8 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        built.features(*inputs)
-    vocab = model.vocab if isinstance(model, LanguageModelConfig) else model.target_vocab
-    if model.adaptive is not None:
-        vocab = model.adaptive.cutoffs[0]
+        built.features(*[tokens] * len(model.stacks))
+    vocab = model.vocab_sizes[-1] if model.adaptive is None else model.adaptive.cutoffs[0]
     halved = 2 if train.precision in ("bf16", "fp16") else 1
     activations = sum(each.nbytes() for each in saved.values()) // halved
     # The loss: one chunk of logits and their gradient, and the gradients of what it reads.
