@@ -1,6 +1,7 @@
-"""Lazy names: a package loads a module when one of its names is first used."""
+"""Names loaded on first use, and packages that only an extra installs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -33,3 +34,14 @@ def lazy(
         return getattr(import_module(module), name)
 
     return load
+
+
+@contextmanager
+def needed(by: str, package: str, extra: str) -> Iterator[None]:
+    """An import of an extra's package; ValueError says how to install it."""
+    try:
+        yield
+    except ImportError:
+        raise ValueError(
+            f"{by} needs the package {package}. Install it with pip install 'lightconv[{extra}]'"
+        ) from None

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import PREPARED, Parser
 from lightconv.config import to_json
 from lightconv.console import Display, print_rows, print_text, tell
 from lightconv.data.prepared import Prepared
@@ -221,11 +221,11 @@ def _parser() -> Parser:
     )
     add = parser.add
     parser.add_search("[MODEL]")
-    parser.add_data()
+    add("--data DIR", PREPARED)
     add("--split NAME", "default: test, or valid where there is no test")
     add("--batch-size N", "sentences of a batch (default: at most 64, and 4,096 tokens)")
     add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
-    add("--limit N", "only the first N lines")
+    parser.share("--limit")
     add("--out FILE", "write the outputs there")
     add("--overwrite", "replace an older FILE")
     add("--compare", "with --quantize int8: decode in float32 too, and compare scores and speeds")
@@ -251,17 +251,11 @@ def tune(argv: Sequence[str]) -> None:
         "lightconv tune my-model --data data/debian --alphas 0.4,0.6,0.8,1.0 --limit 500",
         "lightconv tune my-model --data data/cnn --grid max_len_plus=100,120,140 --dry-run",
     )
-    parser.add("MODEL", "a model folder, or a run")
-    parser.add_data(required=True)
-    parser.add("--split NAME", "default: valid", default="valid")
+    parser.share("MODEL", "--data", "--split", "--limit", "--dry-run", "--device", "--format")
     parser.add("--alphas A,B,C", "length penalties (default: 0 to 2)", type=_numbers, default=())
     parser.add("--counts A,B,C", "numbers of checkpoints (default: 1 to 20)", default=())
     parser.add("--grid NAME=A,B,C ...", "of the search, such as max_len_plus=100,140", type=_values)
     parser.add("--metric NAME", "default: the one of the task")
-    parser.add("--limit N", "only the first N lines")
-    parser.add("--dry-run", "print, and write nothing")
-    parser.add_format()
-    parser.add_device()
     options = parser.parse(argv)
 
     from lightconv.evaluate.tune import Tuner
@@ -297,14 +291,10 @@ def shortlist(argv: Sequence[str]) -> None:
         "lightconv shortlist my-model --data data/debian",
         "lightconv shortlist my-model --data data/debian --best 100 --limit 500 --dry-run",
     )
-    parser.add("MODEL", "a model folder, or a run")
-    parser.add_data(required=True)
+    parser.share("MODEL", "--data", "--split", "--limit", "--dry-run")
     parser.add("--best N", "words of each source token (default: 50)", default=50)
     parser.add("--always N", "most frequent words, for every source (default: 100)", default=100)
-    parser.add("--split NAME", "default: valid", default="valid")
-    parser.add("--limit N", "only the first N lines")
     parser.add("--quantize none|int8|bf16", "linear layers in 8 or 16 bits", default="none")
-    parser.add("--dry-run", "print, and write nothing")
     options = parser.parse(argv)
 
     from safetensors.torch import save
@@ -347,15 +337,12 @@ def speed(argv: Sequence[str]) -> None:
     )
     add = parser.add
     add("MODEL ...", "model folders, or runs")
-    parser.add_data(required=True)
+    parser.share("--data", "--limit", "--device", "--format")
     add("--split NAME", "default: test", default="test")
     add("--beam N", "default: 4", default=4)
     add("--batch-size N", "sentences of a batch (default: 256)", default=256)
     add("--rounds N", f"default: {ROUNDS}", default=ROUNDS)
-    add("--limit N", "only the first N lines")
-    parser.add_device()
     add("--out FILE", "also write the seconds of all rounds there, as JSON")
-    parser.add_format()
     options = parser.parse(argv)
 
     from lightconv.evaluate.system import Examples, open_model

@@ -47,8 +47,7 @@ def fit(argv: Sequence[str]) -> int:
     add("--licence NAME", "for the model card, such as cc-by-4.0", default="")
     add("--size NAME", "nano, tiny, small, medium, large; default: chosen")
     add("--set PATH=VALUE ...", "change the recipe; train.max_steps replaces the time")
-    parser.add_device()
-    parser.add_format()
+    parser.share("--device", "--format")
     options = parser.parse(argv)
     task: TaskKind = "translation"
     if options.text or options.summaries:
@@ -133,7 +132,7 @@ def demo(argv: Sequence[str]) -> int:
     parser.add("--time TIME", "for the model: 90s, 10m, 2h (default: 5m)", default="5m")
     parser.add("--corpus NAME", "other text of `lightconv prepare --list`, fetched or invented")
     parser.add("--quick", "everything in seconds; the model learns nothing")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     task, out = options.task, options.out or Path("runs") / f"demo-{options.task}"
     if options.corpus is not None:

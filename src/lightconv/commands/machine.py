@@ -35,7 +35,7 @@ def doctor(argv: Sequence[str]) -> int:
         "LIGHTCONV_ISA=avx2 lightconv doctor",
     )
     parser.add("--json", "print one JSON object")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
 
     from lightconv.selftest import examine
@@ -77,8 +77,7 @@ def bench(argv: Sequence[str]) -> None:
     )
     parser.add("MODEL", "model folders, or runs", nargs="*")
     parser.add("--seconds N", "about so long for each figure (default: 1)", default=1)
-    parser.add_device()
-    parser.add_format()
+    parser.share("--device", "--format")
     options = parser.parse(argv)
     folders = [find_model(path) for path in options.model]
 

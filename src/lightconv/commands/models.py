@@ -30,7 +30,7 @@ def average(argv: Sequence[str]) -> None:
     parser.add("--ema", "their moving averages, if training kept such")
     parser.add("--out MODEL", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     run = Run.open(options.run)
     check_free(options.out, overwrite=options.overwrite)
@@ -55,7 +55,7 @@ def export(argv: Sequence[str]) -> None:
         "lightconv export runs/first --onnx first-onnx",
         "echo 'A fast text editor.' | python examples/onnx_decode.py first-onnx",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL")
     parser.add("--onnx FOLDER", "the folder to write", required=True)
     options = parser.parse(argv)
     check_free(options.onnx, overwrite=False)
@@ -71,7 +71,7 @@ def push(argv: Sequence[str]) -> None:
         "it. Its digests are checked first. `hf auth login` or HF_TOKEN says who you are.",
         "lightconv push runs/first/model user/first --licence cc-by-4.0",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL")
     parser.add("NAME", "user/name")
     parser.add("--licence ID", "of the model, such as mit or cc-by-4.0, for its card")
     parser.add("--private", "only for you")
@@ -120,7 +120,7 @@ def import_checkpoint(argv: Sequence[str]) -> None:
     parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")
     parser.add("--out FOLDER", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     for name in ("dict", "codes"):
         if (given := len(getattr(options, name))) > 2:

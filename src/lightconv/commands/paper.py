@@ -59,7 +59,7 @@ def list_recipes(argv: Sequence[str]) -> None:
     parser.add("--params", "parameters: the paper's and ours")
     parser.add("--markdown", "tables for a Markdown page")
     parser.add("--write PAGE", "put the tables between the markers of a page, as in docs/paper.md")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     known = RECIPES if options.params or options.write else {**RECIPES, **OWN}
     names = _matching(options.pattern, known)
@@ -92,7 +92,7 @@ def show_recipe(argv: Sequence[str]) -> None:
     parser.add("NAME_OR_FILE", "a recipe, or a .toml or .json file")
     parser.add("--set PATH=VALUE ...", "change a value, as often as you like; * is every layer")
     parser.add("--json", "print JSON instead")
-    parser.add_format()
+    parser.share("--format")
     parser.add("--params", "count parameters, part by part")
     options = parser.parse(argv)
     recipe = find_recipe(options.name_or_file, options.set, {**RECIPES, **OWN})
@@ -307,13 +307,12 @@ def _parser() -> Parser:
     add("--out RUNS", "folder of the runs", default=Path("runs"))
     add("--results DIR", "default: docs/results if it is there, else results")
     add("--name NAME", "of the experiment (default: that of its data)")
-    add("--max-time TIME", "stop and save after 30m, 8h, 2d")
+    parser.share("--max-time")
     add("--processes N", "GPUs, or processes, per machine")
     add("--nodes N", "print commands for so many machines", default=1)
-    parser.add_device()
     add("--markdown", "tables for a Markdown page")
     add("--write", "write table.md and table.png anew")
-    parser.add_format()
+    parser.share("--device", "--format")
     return parser
 
 

@@ -57,24 +57,20 @@ class Parser(argparse.ArgumentParser):
             more["nargs"] = "+" if is_many else "?"
         (group or self).add_argument(name if is_option else name.lower(), help=text, **more)
 
-    def add_data(self, **more: Any) -> None:
-        self.add("--data DIR", "a folder of `lightconv prepare`", **more)
-
-    def add_device(self) -> None:
-        self.add("--device auto|cpu|cuda", "default: auto", default="auto")
-
-    def add_format(self) -> None:
-        """The form of all tables that the command prints."""
-        self.add("--format text|json", "json: tables as objects, a line each", default="text")
+    def share(self, *names: str) -> None:
+        """Adds arguments that several commands have."""
+        for name in names:
+            usage, text, more = SHARED[name]
+            self.add(usage, text, **more)
 
     def add_search(self, model: str = "MODEL") -> None:
         """A model, and options of beam search: values, further models and the backend."""
-        self.add(model, "a model folder, or a run")
+        self.add(model, SHARED["MODEL"][1])
         self.add("--beam N", "the width of the search (default: the model's own)")
         self.add("--set NAME=VALUE ...", "another value of the search: alpha=0.6, min_len=5, ...")
         text = "another model of the same data: the mean of all is searched; may be repeated"
         self.add("--ensemble MODEL ...", text)
-        self.add_device()
+        self.share("--device")
         text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
         self.add("--engine auto|native|torch", text)
         text = "linear layers in 8 bits, or 16 where the CPU can; default: none"
@@ -142,6 +138,19 @@ TYPES["TIME"] = seconds
 TYPES |= dict.fromkeys(
     ("CHECKPOINT", "DIR", "FILE", "FOLDER", "MODEL", "PAGE", "PATH", "RUN", "RUNS"), Path
 )
+
+PREPARED = "a folder of `lightconv prepare`"
+SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "MODEL": ("MODEL", "a model folder, or a run", {}),
+    "--data": ("--data DIR", PREPARED, {"required": True}),
+    "--device": ("--device auto|cpu|cuda", "default: auto", {"default": "auto"}),
+    "--dry-run": ("--dry-run", "print, and write nothing", {}),
+    "--format": ("--format text|json", "json: tables as objects, a line each", {"default": "text"}),
+    "--limit": ("--limit N", "only the first N lines", {}),
+    "--max-time": ("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d", {}),
+    "--set": ("--set PATH=VALUE ...", "change a value of the recipe, as often as you like", {}),
+    "--split": ("--split NAME", "default: valid", {"default": "valid"}),
+}
 
 
 @contextmanager

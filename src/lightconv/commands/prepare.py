@@ -104,7 +104,7 @@ def verify_data(argv: Sequence[str]) -> int:
     )
     parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
     parser.add("DIR", "a folder of `lightconv prepare`")
-    parser.add_format()
+    parser.share("--format")
     from lightconv.data.prepared import Prepared
 
     rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
@@ -279,5 +279,5 @@ def _parser() -> Parser:
     add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
     add("--processes N", "default: one per core")
     add("--overwrite", "replace a prepared folder")
-    parser.add_format()
+    parser.share("--format")
     return parser

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import PREPARED, Parser
 from lightconv.config import differences
 from lightconv.console import Display, Rows, print_rows, show_duration, tell
 from lightconv.device import choose_device
@@ -258,16 +258,14 @@ def _parser() -> Parser:
     )
     add = parser.add
     add("RECIPE", "a name of `lightconv list`, or a file")
-    parser.add_data()
+    add("--data DIR", PREPARED)
     add("--out RUN", "the folder of the run")
-    add("--set PATH=VALUE ...", "change a value of the recipe, as often as you like")
-    parser.add_device()
+    parser.share("--set", "--device", "--max-time", "--format")
     add("--compile", "use torch.compile; the same as train.compile=true")
     add(
         "--dry-run",
         "print parameters, memory and steps; with --data, the time of three updates too",
     )
-    add("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d")
     add(
         "--metric NAME", "decode validation data too, and let this choose the best: bleu, chrf, ..."
     )
@@ -275,7 +273,6 @@ def _parser() -> Parser:
     add("--processes N", "train in so many processes on this machine; torchrun is for several")
     add("--shard", "spread a model that is too large for one device over the processes (FSDP2)")
     add("--overwrite", "remove an older run first")
-    parser.add_format()
     add("--allow-changes", "resume with other values of train or decode; the model stays")
     return parser
 
@@ -307,13 +304,10 @@ def distill(argv: Sequence[str]) -> int:
     add = parser.add
     add("TEACHER", "a model folder, or a run")
     add("--student RECIPE", "a name of `lightconv list`, or a file", required=True)
-    parser.add_data(required=True)
+    parser.share("--data", "--set", "--max-time", "--device")
     add("--out RUN", "the folder of the run; outputs are kept in RUN.data", required=True)
-    add("--set PATH=VALUE ...", "change a value of the recipe, as often as you like")
     add("--beam N", "of the teacher's search (default: its own)")
     add("--quantize MODE", "none or int8: the teacher's linear layers", default="none")
-    add("--max-time TIME", "stop training and save after that time: 90s, 30m, 8h, 2d")
-    parser.add_device()
     options = parser.parse(argv)
     asked = find_recipe(options.student, options.set, {**RECIPES, **OWN})
 

@@ -138,14 +138,13 @@ def score(argv: Sequence[str]) -> None:
         "lightconv score my-model --source in.de --target out.en --format jsonl",
         "lightconv score my-lm --total --input text.txt",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL", "--device")
     parser.add("--input FILE", "read this instead of standard input")
     parser.add("--source FILE", "sources, one per line")
     parser.add("--target FILE", "their targets")
     parser.add("--total", "print the perplexity only, and to standard output")
     parser.add("--format text|jsonl", "jsonl: with tokens and log-probabilities", default="text")
     parser.add("--set NAME=VALUE ...", "the length penalty of `score` in jsonl, such as alpha=0.6")
-    parser.add_device()
     arguments = parser.parse(argv)
     folder = find_model(arguments.model)
     decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.console import show_duration, tell
+from lightconv.lazy import needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,13 +138,8 @@ class Board:
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        try:
+        with needed("--tensorboard", "tensorboardX", "tensorboard"):
             from tensorboardX import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                "--tensorboard needs the package tensorboardX. Install it with "
-                "pip install 'lightconv[tensorboard]'"
-            ) from None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def write(self, entry: Mapping[str, Any]) -> None:
@@ -270,13 +266,9 @@ def _plot_text(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 def open_figure(width: float, height: float) -> "Figure":
     """An empty figure of this size in inches; ValueError without matplotlib."""
-    try:
+    with needed("a plot", "matplotlib", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(
-            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
-        ) from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

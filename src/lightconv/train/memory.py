@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from lightconv.device import machine_bytes
+from lightconv.device import machine_bytes, read_megabytes
 from lightconv.models.config import ModelConfig
 from lightconv.train.config import NesterovConfig, TrainConfig
 
@@ -176,13 +176,8 @@ def most_kept(device: str = "cpu", processes: int = 1) -> int:
 
     The setting, else half of the machine's memory; 0 on a GPU and without glibc.
     """
-    setting = os.environ.get(SETTING)
-    if setting is not None and not (setting.isascii() and setting.isdecimal()):
-        raise ValueError(f"{SETTING}={setting!r} must be a whole number of megabytes, 0 for none")
-    if device != "cpu" or _glibc() is None:
-        return 0
-    whole = machine_bytes() // 2 if setting is None else int(setting) << 20
-    return whole // processes
+    whole = read_megabytes(SETTING, machine_bytes() // 2)
+    return 0 if device != "cpu" or _glibc() is None else whole // processes
 
 
 def resident_bytes() -> int:
