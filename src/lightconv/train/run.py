@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from lightconv.models import LanguageModel, Seq2Seq
-    from lightconv.train.checkpoint import Checkpoint
-    from lightconv.train.checkpoints import Checkpoints
+    from lightconv.train.checkpoints import Checkpoint, Checkpoints
     from lightconv.train.data import TrainingData
     from lightconv.train.distributed import Group
     from lightconv.train.launch import Stop
@@ -201,7 +200,7 @@ class Run:
 
         ValueError if one of them is no longer what the newest checkpoint says.
         """
-        from lightconv.train.checkpoint import CheckpointFiles, DamagedError
+        from lightconv.train.checkpoints import CheckpointFiles, DamagedError
 
         digests: dict[str, str] = {}
         for _, folder in sorted(self.checkpoints().folders().items()):
@@ -283,7 +282,7 @@ class Run:
             )
 
     def _export_last(self, step: int) -> list[int]:
-        from lightconv.train.checkpoint import DamagedError
+        from lightconv.train.checkpoints import DamagedError
 
         config = self.train_config
         steps = self.regular_steps()[-config.average_last :] if config.average_last else []
