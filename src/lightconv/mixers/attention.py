@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightconv.mixers.base import Device, Dtype, Mixer, Tensors, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, Past, linear
 from lightconv.ops.attention import attention
 from lightconv.ops.check import is_transformed
 
@@ -76,7 +76,7 @@ class Attention(Mixer):
         result: Tensor = self.out_proj(out)
         return result
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """Keys and values of the past: [B, max_len, D] each; with a window, rings [B, window, D].
 
         Time t lives in slot t, or t % window.
@@ -85,7 +85,7 @@ class Attention(Mixer):
         keys = like.new_zeros(batch, slots, self.dim)
         return keys, torch.zeros_like(keys)
 
-    def advance(self, x: Tensor, tensors: Tensors, position: int) -> tuple[Tensor, Tensors]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         past_k, past_v = tensors
         q, k, v = (each.to(past_k.dtype) for each in self.in_proj(x).chunk(3, dim=-1))
         if torch.is_grad_enabled() and (k.requires_grad or past_k.requires_grad):

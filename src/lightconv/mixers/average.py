@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lightconv import ops
-from lightconv.mixers.base import Device, Dtype, Mixer, Tensors, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, Past, linear
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -56,11 +56,11 @@ class Average(Mixer):
         mean = (total / count.clamp(min=1.0)).to(x.dtype)
         return self._gate(x, mean, self.dropout if self.training else 0.0)
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The sum of all inputs so far: [B, D], in float32 or wider."""
         return (like.new_zeros(batch, self.dim, dtype=accumulate_dtype(like.dtype)),)
 
-    def advance(self, x: Tensor, tensors: Tensors, position: int) -> tuple[Tensor, Tensors]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         (total,) = tensors
         totals = x.to(total.dtype).cumsum(1) + total.unsqueeze(1)
         count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=total.dtype) + position

@@ -12,13 +12,13 @@ from lightconv.ops.check import check_boundaries
 Device = torch.device | str | None
 Dtype = torch.dtype | None
 Made = dict[str, Any]  # keywords of a constructor: device and dtype of new parameters
-Tensors = tuple[Tensor, ...]
+Past = tuple[Tensor, ...]  # tensors of a state
 
 
 class State(NamedTuple):
     """The past of a causal mixer."""
 
-    tensors: Tensors  # batch first, allocated once by `start`; the mixer's own business
+    tensors: Past  # batch first, allocated once by `start`; the mixer's own business
     position: int  # the time of the next input; all rows advance together
 
 
@@ -131,11 +131,11 @@ class Mixer(nn.Module):
         out, tensors = self.advance(x, tensors, position, **options)
         return out, State(tensors, position + x.shape[1])
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The tensors of the state, batch first: [B, ...] of the dtype and device of `like`."""
         raise NotImplementedError
 
-    def advance(self, x: Tensor, tensors: Tensors, position: int) -> tuple[Tensor, Tensors]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         """x [B, n, D] of times position, position + 1, ... -> [B, n, D] and the new tensors."""
         raise NotImplementedError
 

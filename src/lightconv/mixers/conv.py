@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype, Mixer, Tensors
+from lightconv.mixers.base import Device, Dtype, Mixer, Past
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -46,11 +46,11 @@ class Conv(Mixer):
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         return self._sum_taps(F.pad(x, (0, 0, self.left, self.kernel - 1 - self.left)))
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The last K - 1 inputs, oldest first: [B, K-1, D]."""
         return (like.new_zeros(batch, self.kernel - 1, self.dim),)
 
-    def advance(self, x: Tensor, tensors: Tensors, position: int) -> tuple[Tensor, Tensors]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         (window,) = tensors
         recent = torch.cat([window, x.to(window.dtype)], dim=1)
         # A copy: a view would keep the whole chunk in memory.

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype, Made, Tensors
+from lightconv.mixers.base import Device, Dtype, Made, Past
 from lightconv.mixers.lightconv import LightConv
 from lightconv.ops import lightconv, lightconv_step
 from lightconv.ops.check import Maybe
@@ -93,14 +93,14 @@ class Hyena(ShortConv):
         x = lightconv(x, self.short_weight, self.short_left, cu_seqlens=cu_seqlens)
         return super().mix_projected(x, padding, cu_seqlens, context)
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """Rings of the last inputs of both convolutions: [B, K-1, D], [B, short-1, 3D]."""
         before = like.new_zeros(batch, self.short - 1, 3 * self.dim)
         return (*super().allocate(batch, max_len, like), before)
 
     def advance_projected(
-        self, x: Tensor, tensors: Tensors, position: int, context: Maybe
-    ) -> tuple[Tensor, Tensors]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe
+    ) -> tuple[Tensor, Past]:
         """x [B, n, 3D] -> [B, n, D] and the new rings."""
         window, before = tensors
         x, before = lightconv_step(x.to(before.dtype), before, position, self.short_weight)

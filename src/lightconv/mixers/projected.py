@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.console import suggest
-from lightconv.mixers.base import Made, Mixer, Tensors, linear
+from lightconv.mixers.base import Made, Mixer, Past, linear
 from lightconv.ops.check import Maybe, accumulate_dtype
 
 EPSILON = 1e-6
@@ -113,18 +113,18 @@ class Projected(Mixer):
         """Projected x -> input of the convolution [B, T, D], and its gates by name."""
         return F.glu(x, dim=-1) if self.glu else x, {}
 
-    def allocate(self, batch: int, max_len: int, like: Tensor) -> Tensors:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The last (K - 1) * dilation inputs of the convolution, a ring: [B, slots, D]."""
         return (like.new_zeros(batch, (self.kernel - 1) * self.dilation, self.dim),)
 
     def advance(
-        self, x: Tensor, tensors: Tensors, position: int, context: Maybe = None
-    ) -> tuple[Tensor, Tensors]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe = None
+    ) -> tuple[Tensor, Past]:
         return self.advance_projected(self.in_proj(x), tensors, position, context)
 
     def advance_projected(
-        self, x: Tensor, tensors: Tensors, position: int, context: Maybe
-    ) -> tuple[Tensor, Tensors]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe
+    ) -> tuple[Tensor, Past]:
         (window,) = tensors
         # Under autocast the projection is narrower than a window in the dtype of the parameters.
         x, gate = self.split(x.to(window.dtype))
