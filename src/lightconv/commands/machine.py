@@ -54,8 +54,9 @@ def doctor(argv: Sequence[str]) -> int:
 
 def _show(found: dict[str, Any]) -> None:
     facts = []
-    for name, value in found.items():
-        if name == "operators" or not value:
+    shown = {**found, "operators": None, "products": _describe_products(**found["products"])}
+    for name, value in shown.items():
+        if not value:
             continue
         text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
         text = ", ".join(text) if isinstance(text, list) else text
@@ -64,6 +65,13 @@ def _show(found: dict[str, Any]) -> None:
     print()
     header = ("operator", "device", "kernel", "why")
     print_rows([[row[name] for name in header] for row in found["operators"]], header)
+
+
+def _describe_products(
+    library: str, default: float, onednn: float, bf16: float, error: float
+) -> str:
+    rates = f"default {default:.0f}, onednn {onednn:.0f}, bf16 {bf16:.0f} GFLOP/s on one thread"
+    return f"{library} ({rates}; error of onednn {error:.0e})"
 
 
 def bench(argv: Sequence[str]) -> None:
