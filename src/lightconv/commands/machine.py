@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 # Lengths for the operator, and tokens of a sentence, of `bench`.
 LENGTHS, WORDS = (32, 128, 512, 2048), 20
+PRODUCTS = (
+    "{library} (default {default:.0f}, onednn {onednn:.0f}, bf16 {bf16:.0f} GFLOP/s on one thread; "
+    "error of onednn {error:.0e})"
+)
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -54,7 +58,7 @@ def doctor(argv: Sequence[str]) -> int:
 
 def _show(found: dict[str, Any]) -> None:
     facts = []
-    shown = {**found, "operators": None, "products": _describe_products(**found["products"])}
+    shown = {**found, "operators": None, "products": PRODUCTS.format(**found["products"])}
     for name, value in shown.items():
         if not value:
             continue
@@ -65,13 +69,6 @@ def _show(found: dict[str, Any]) -> None:
     print()
     header = ("operator", "device", "kernel", "why")
     print_rows([[row[name] for name in header] for row in found["operators"]], header)
-
-
-def _describe_products(
-    library: str, default: float, onednn: float, bf16: float, error: float
-) -> str:
-    rates = f"default {default:.0f}, onednn {onednn:.0f}, bf16 {bf16:.0f} GFLOP/s on one thread"
-    return f"{library} ({rates}; error of onednn {error:.0e})"
 
 
 def bench(argv: Sequence[str]) -> None:
