@@ -40,6 +40,7 @@ SHELL = r"(lightconv [a-z-]|python (-m|[a-z])|make [a-z]|torchrun )"
 
 def lines(text: str) -> list[str]:
     """Indented lines that a shell would run, without comments and redirections."""
+    text = re.sub(r"^    srun .* bash -c '(.*)'$", r"    \1", text, flags=re.MULTILINE)
     found = re.findall(r"^    (?:echo .* \| )?(\S.*)$", text, re.MULTILINE)
     return [re.split(r"  #| > ", line)[0].strip() for line in found]
 

@@ -379,12 +379,6 @@ def test_the_page_names_every_corpus() -> None:
     assert not [name for name in CORPORA if f"`{name}`" not in PAGE]
 
 
-@pytest.mark.parametrize("command", re.findall(r"^    lightconv prepare (.*)$", PAGE, re.MULTILINE))
-def test_the_commands_of_the_page_are_understood(command: str) -> None:
-    options = _parser().parse(command.split())
-    assert options.list or options.out
-
-
 @pytest.mark.parametrize("setting", re.findall(r"`((?:pipeline|filters)\.\S+=\S+)`", PAGE))
 def test_the_settings_of_the_page_are_understood(setting: str) -> None:
     sides = (SideConfig(lang="de"), SideConfig(lang="en"))

@@ -20,6 +20,7 @@ from lightconv.corpora.splits import Item, divide, letters_and_digits
 from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, TaskKind
 from lightconv.data.text import COMPRESSED, SPLITS, Corpus, Example, Reader, read_lines
 from lightconv.data.text import side_by_side as read_side_by_side
+from lightconv.lazy import needed
 
 # One table or folder, two files, or texts: one for each example, or (source, target).
 Given = str | Path | Sequence[Any]
@@ -283,13 +284,9 @@ def _rows(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def _arrow_rows(path: Path, suffix: str) -> Iterator[Any]:
-    try:
+    with needed(str(path), "pyarrow", "parquet"):
         import pyarrow
         from pyarrow import ipc, parquet
-    except ImportError:
-        raise ValueError(
-            f"{path} needs the package pyarrow. Install it with pip install 'lightconv[parquet]'"
-        ) from None
     try:
         with pyarrow.memory_map(str(path)) as file:
             batches = parquet.ParquetFile(file).iter_batches() if suffix == ".parquet" else None

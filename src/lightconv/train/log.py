@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.console import show_duration, tell
+from lightconv.lazy import needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,13 +138,8 @@ class Board:
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        try:
+        with needed("--tensorboard", "tensorboardX", "tensorboard"):
             from tensorboardX import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                "--tensorboard needs the package tensorboardX. Install it with "
-                "pip install 'lightconv[tensorboard]'"
-            ) from None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def write(self, entry: Mapping[str, Any]) -> None:
@@ -202,8 +198,7 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     """Writes a picture of all runs; the suffix of its name is its format."""
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
-    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
-    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
+    logs, metrics = _read_logs(runs)
     figure = open_figure(5.2 * (2 + len(metrics)), 4.4)
     axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
     titles = ["loss per token", *(f"{metric} (validation)" for metric in metrics), "learning rate"]
@@ -232,9 +227,8 @@ def draw(runs: Sequence[Path], out: Path) -> None:
 
 def draw_text(runs: Sequence[Path]) -> str:
     """Loss, and metrics of validation, over updates as text of 72 columns."""
-    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
+    logs, metrics = _read_logs(runs)
     parts = []
-    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
     for field in ("loss", *metrics):
         curves: dict[str, list[tuple[float, float]]] = {}
         for (name, log), sign in zip(logs.items(), SIGNS * len(logs), strict=False):
@@ -272,13 +266,9 @@ def _plot_text(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 def open_figure(width: float, height: float) -> "Figure":
     """An empty figure of this size in inches; ValueError without matplotlib."""
-    try:
+    with needed("a plot", "matplotlib", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(
-            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
-        ) from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -295,19 +285,17 @@ def _metric(entry: Entry) -> dict[str, float]:
     return found if isinstance(found, dict) else {}
 
 
-def _read(run: Path) -> list[Entry]:
-    path = run / LOG_FILE
-    if not path.exists():
-        raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
-    if entries := read_log(path, tell):
-        return entries
-    raise ValueError(f"{path} has no entries yet. Wait for the first one")
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
+def _read_logs(runs: Sequence[Path]) -> tuple[dict[str, list[Entry]], list[str]]:
+    """Logs by the names of their runs, and the names of all metrics."""
+    logs: dict[str, list[Entry]] = {}
     short = [run.absolute().name for run in runs]
-    names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
-    double = [name for name in names if names.count(name) > 1]
-    if double:
-        raise ValueError(f"{double[0]} is given twice, expected each run once")
-    return names
+    for run, name in zip(runs, short, strict=True):
+        full, path = str(run) if short.count(name) > 1 else name, run / LOG_FILE
+        if full in logs:
+            raise ValueError(f"{full} is given twice, expected each run once")
+        if not path.exists():
+            raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
+        logs[full] = read_log(path, tell)
+        if not logs[full]:
+            raise ValueError(f"{path} has no entries yet. Wait for the first one")
+    return logs, sorted({name for log in logs.values() for each in log for name in _metric(each)})
