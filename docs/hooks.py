@@ -1,22 +1,42 @@
-"""Pages of the repository's root, added to the site under names in lower case."""
+"""Pages that the site has and `docs` has not: those of the repository's root, and all commands."""
 
+import contextlib
+import io
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from lightconv import cli
+
 ROOT = Path(__file__).parent.parent
+FROM_ROOT = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")
+
+
+def commands() -> str:
+    """The help of every command, as a page."""
+    parts = ["# Commands\n\nThe help of every command, as `lightconv COMMAND --help` prints it."]
+    os.environ["COLUMNS"] = "80"
+    for name, (_, purpose) in cli.COMMANDS.items():
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            if cli.main([name, "--help"]):
+                raise RuntimeError(f"lightconv {name} --help failed")
+        parts.append(f"## {name}\n\nTo {purpose}.\n\n```text\n{text.getvalue().strip()}\n```")
+    return "\n\n".join(parts)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"):
+    for name in FROM_ROOT:
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
-        for other in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"):
+        for other in FROM_ROOT:
             text = text.replace(f"]({other}.md", f"]({other.lower()}.md")
         # Files that are not pages are named, not linked.
         text = re.sub(r"\[([^]]+)\]\((?!https?:|#|[\w/-]+\.(?:md|svg|png))[^)]*\)", r"\1", text)
         files.append(File.generated(config, f"{name.lower()}.md", content=text))
+    files.append(File.generated(config, "commands.md", content=commands()))
     return files
 
 
