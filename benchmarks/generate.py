@@ -181,9 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.write:
             replace(options.write, f"benchmarks.generate {name}", f"{head}\n\n{text}")
             if name == "speed":
-                replace(
-                    options.write, "benchmarks.generate summary", f"{head}\n\n{summary(text)}"
-                )
+                replace(options.write, "benchmarks.generate summary", f"{head}\n\n{summary(text)}")
     judged = bounds.judge(found, length=options.length, long=options.long)
     if judged:
         print(f"\n{bounds.render(judged)}")

@@ -26,9 +26,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def excerpt(
-    text: str, columns: Sequence[str], keep: Callable[[Mapping[str, str]], bool]
-) -> str:
+def excerpt(text: str, columns: Sequence[str], keep: Callable[[Mapping[str, str]], bool]) -> str:
     """Some columns and rows of a table."""
     head, _, *lines = (line.removeprefix("| ").removesuffix(" |") for line in text.splitlines())
     names = head.split(" | ")

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 from lightconv import cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 FROM_ROOT = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")
 
 
@@ -43,3 +43,18 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = markdown.replace("](../ARCHITECTURE.md", "](architecture.md")
     return re.sub(r"\[([^]]+)\]\(\.\./(?:\.\./)?(?:examples|src|tests)[^)]*\)", r"\1", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Cells and headings as screen readers need them: no empty header, no level left out."""
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+    return html if "<h2" in html else re.sub(r"<(/?)h3", r"<\1h2", html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
+def on_post_build(config: Any) -> None:
+    """The page of a web server's errors cannot be read from disk."""
+    (Path(config["site_dir"]) / "404.html").unlink()
