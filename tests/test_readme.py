@@ -47,7 +47,7 @@ STORY = {
 # Each for itself.
 ALONE = {
     **dict.fromkeys(("lightconv doctor", "lightconv prepare --list"), ""),
-    **dict.fromkeys(("lightconv list", "lightconv list ", "lightconv show "), ""),
+    **dict.fromkeys(("lightconv list", "lightconv show "), ""),
     **dict.fromkeys(("lightconv table ablation", "lightconv table ablation "), ""),
     "lightconv import fairseq ": "",
     "lightconv selftest": "--list",
