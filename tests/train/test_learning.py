@@ -170,5 +170,5 @@ def test_a_whole_run_learns(corpus: str, name: str, tmp_path: Path) -> None:
     data = PreparedData(tmp_path / "data")
     outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=task.steps)
     perplexity = outcome.entries[-1]["perplexity"]
-    print(f"{corpus}, {name}: perplexity {perplexity:.3f}")  # for the table of docs/training.md
+    print(f"{corpus}, {name}: perplexity {perplexity:.3f}")
     assert perplexity < task.below
