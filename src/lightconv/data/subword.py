@@ -189,6 +189,7 @@ UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
 Counts = list[Counter[str]]
 Pair = tuple[str, str]
+Places = defaultdict[str, list[int]]
 Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
 
 
@@ -318,24 +319,31 @@ def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[P
     gap    letters by which the last symbol is longer than one
     """
     text, weights, space = [""], [0], [""] * (gap + 1)
+    shared: dict[str, str] = {}
     places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair begins, or began
-    for symbols, weight in words:
+    for letters, weight in words:
+        symbols = list(map(shared.setdefault, letters, letters))
         for place, pair in enumerate(pairwise(symbols), len(text)):
             places[pair].append(place)
         text += symbols
         text += space
         weights += [weight] * (len(symbols) + len(space))
-    counts: defaultdict[Pair, int] = defaultdict(int)
+    weight = weights.__getitem__
+    counts = {pair: sum(map(weight, at)) for pair, at in places.items()}
     queue = _Queue()
+    for pair, count in counts.items():
+        queue.put(pair, count)
 
-    def add(pair: Pair, at: list[int]) -> int:
-        count = sum(map(weights.__getitem__, at))
-        counts[pair] += count
-        queue.put(pair, counts[pair])
-        return count
+    def change(old: Pair, new: Pair, at: list[int]) -> None:
+        count = sum(map(weight, at))
+        counts[old] -= count
+        if new in counts:
+            count += counts[new]
+            at += places[new]
+        counts[new] = count
+        places[new] = at
+        queue.put(new, count)
 
-    for pair, at in places.items():
-        add(pair, at)
     while entry := queue.pop():
         pair, count = entry
         if counts[pair] != count:
@@ -344,7 +352,8 @@ def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[P
         yield pair
         left, right = pair
         merged, second = left + right, len(left)
-        before, after = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        before: Places = defaultdict(list)
+        after: Places = defaultdict(list)
         for place in sorted(places.pop(pair)):
             if text[place] == left and text[place + second] == right:
                 text[place + second] = ""
@@ -355,13 +364,10 @@ def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[P
         # Those after first: one that has then been merged itself is counted there.
         for symbol, at in after.items():
             if symbol:
-                places[merged, symbol] += at
-                counts[right, symbol] -= add((merged, symbol), at)
+                change((right, symbol), (merged, symbol), at)
         for symbol, at in before.items():
             if symbol:
-                starts = [place - len(symbol) for place in at]
-                places[symbol, merged] += starts
-                counts[symbol, left] -= add((symbol, merged), starts)
+                change((symbol, left), (symbol, merged), [place - len(symbol) for place in at])
         counts[pair] = 0
 
 
