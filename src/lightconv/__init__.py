@@ -29,17 +29,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Attention": "lightconv.mixers",
-    "Average": "lightconv.mixers",
-    "Conv": "lightconv.mixers",
-    "DynamicConv": "lightconv.mixers",
-    "Hyena": "lightconv.mixers",
-    "LightConv": "lightconv.mixers",
-    "LowRankConv": "lightconv.mixers",
-    "ShortConv": "lightconv.mixers",
-    "from_attention": "lightconv.mixers",
-    "reorder": "lightconv.mixers",
+_MIXERS = ("Attention", "Average", "Conv", "DynamicConv", "Hyena", "LightConv", "LowRankConv")
+_MIXERS += ("ShortConv", "from_attention", "reorder")
+_HOMES = dict.fromkeys(_MIXERS, "lightconv.mixers") | {
     "fit": "lightconv.fitting.run",
     "load": "lightconv.decode.text",
     "explain": "lightconv.ops.functional",

@@ -131,24 +131,20 @@ def _describe(error: Exception) -> str:
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: lightconv COMMAND [ARGUMENTS]",
-            "",
-            "Lightweight and dynamic convolutions: layers, models and the paper's tables.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the",
-            "traceback to an error. For example, from files of your own to a translation:",
-            "  lightconv fit train.en train.fr --out my-model --time 10m",
-            "  echo 'A fast text editor.' | lightconv translate my-model",
-            "  lightconv serve my-model",
-            "and the paper:",
-            "  lightconv list iwslt",
-            "  lightconv show iwslt-de-en-dynamicconv --params",
-            "  lightconv table ablation",
-        ]
-    )
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    return f"""usage: lightconv COMMAND [ARGUMENTS]
+
+Lightweight and dynamic convolutions: layers, models and the paper's tables.
+
+commands:
+{lines}
+
+`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the
+traceback to an error. For example, from files of your own to a translation:
+  lightconv fit train.en train.fr --out my-model --time 10m
+  echo 'A fast text editor.' | lightconv translate my-model
+  lightconv serve my-model
+and the paper:
+  lightconv list iwslt
+  lightconv show iwslt-de-en-dynamicconv --params
+  lightconv table ablation"""
