@@ -9,29 +9,29 @@ from tests.harness.mutants import ROOT, mutants
 SOURCE = Path(__file__).parent.parent / "src" / "lightconv"
 # Lines of Python, everything counted.
 CEILINGS = {
-    ("cli", "__init__", "__main__", "lazy"): 310,
-    ("console", "files", "processes", "device"): 745,
+    ("cli", "__init__", "__main__", "lazy"): 311,
+    ("console", "files", "processes", "device"): 762,
     ("config",): 480,
     ("ops",): 3830,
-    ("mixers",): 1350,
-    ("models",): 1498,
+    ("mixers",): 1256,
+    ("models",): 1501,
     ("auto",): 260,
     ("compat",): 170,
     ("data",): 2700,
     ("corpora",): 2590,
-    ("train",): 3450,
+    ("train",): 3397,
     ("decode",): 3690,
-    ("evaluate",): 1456,
+    ("evaluate",): 1453,
     ("recipe", "paper"): 2180,
     ("interop",): 1045,
-    ("commands",): 2645,
+    ("commands",): 2574,
     ("demo",): 460,
     ("fitting",): 1295,
     ("serve", "ray"): 1552,
-    ("selftest",): 350,
+    ("selftest",): 339,
 }
 MOST_LINES = 31_900
-MOST_FILES = 156
+MOST_FILES = 152
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
