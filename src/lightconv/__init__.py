@@ -51,10 +51,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "mixers": [
-            *("Attention", "Average", "Conv", "DynamicConv", "Hyena", "LightConv", "LowRankConv"),
-            *("ShortConv", "from_attention", "reorder"),
-        ],
+        "mixers": __all__,  # but for those below
         "fitting.run": ["fit"],
         "decode.text": ["load"],
         "ops.functional": ["explain"],

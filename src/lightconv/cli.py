@@ -126,7 +126,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _find(name: str) -> Callable[[Sequence[str]], int | None]:
-    """A command; it returns an exit code, or None for 0."""
     if name not in COMMANDS and name not in INTERNAL:
         raise ValueError(f"unknown command '{name}'{suggest(name, COMMANDS)}")
     file, function = (INTERNAL.get(name) or COMMANDS[name][0]).split(":")

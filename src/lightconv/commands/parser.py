@@ -165,7 +165,7 @@ def warnings_told(tell: Callable[[str], None]) -> Iterator[None]:
 
 # --- Completion for shells
 
-Command = Callable[[Sequence[str]], int | None]
+Command = Callable[[Sequence[str]], int | None]  # an exit code, or nothing for 0
 SHELLS = ("bash", "zsh", "fish")
 # zsh runs the functions of bash.
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"

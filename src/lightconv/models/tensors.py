@@ -115,10 +115,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def compare(
     where: object, by: str, wanted: Tensors, found: Tensors, *, dtypes: bool = False
 ) -> None:
-    """Raises ValueError unless the names and shapes found `where` are those wanted `by`.
-
-    dtypes  compares these too
-    """
+    """Raises ValueError unless names and shapes, and dtypes if told, are those wanted `by`."""
     if missing := [name for name in wanted if name not in found]:
         raise ValueError(f"{where} lacks {_some(missing)}, expected by {by}")
     if extra := [name for name in found if name not in wanted]:
