@@ -286,9 +286,9 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from lightconv import __main__, cli
-cli.COMMANDS["list"] = (f"recipes:{sys.argv[2]}", "")
+cli.COMMANDS["list"] = (f"paper:{sys.argv[2]}", "")
 sys.argv[1:] = ["list"]
-import lightconv.commands.recipes as recipes
+import lightconv.commands.paper as paper
 def imports(argv):
     import interrupted
     print("went on")
@@ -302,7 +302,7 @@ def ignores(argv):
 def plain(argv):
     os.kill(os.getpid(), signal.SIGINT)
     print("went on")
-recipes.imports, recipes.ignores, recipes.plain = imports, ignores, plain
+paper.imports, paper.ignores, paper.plain = imports, ignores, plain
 sys.exit(__main__.main())
 """
 
