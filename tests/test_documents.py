@@ -45,6 +45,7 @@ SHELL = r"(lightconv [a-z-]|python (-m|[a-z])|make [a-z]|torchrun )"
 
 def lines(text: str) -> list[str]:
     """Indented or fenced lines that a shell would run, without comments and redirections."""
+    text = re.sub(r"^    srun .* bash -c '(.*)'$", r"    \1", text, flags=re.MULTILINE)
     found = re.findall(r"^    (?:echo .* \| )?(\S.*)$", text, re.MULTILINE)
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         found += [line.rpartition(" | ")[2] for line in block.splitlines() if line]
