@@ -27,7 +27,7 @@ check: .venv/ready  ## Run ruff and mypy
 	$(BIN)/mypy
 
 documents: .venv/ready  ## Run every command and example of the documents
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_documents.py tests/test_readme.py tests/test_architecture.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_documents.py tests/test_readme.py tests/test_architecture.py tests/test_site.py
 
 docs: .venv/ready  ## Build the site into build/site; it opens from disk
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lightconv.commands.prepare import _parser, count_rows, draw_histogram, length_rows
+from lightconv.commands.prepare import count_rows, draw_histogram, length_rows
 from lightconv.config import override, to_dict
 from lightconv.corpora import CORPORA, PUBLISHED
 from lightconv.corpora.synthetic import Settings, make
@@ -404,9 +404,3 @@ def test_the_python_of_the_page_runs(ask: Ask, text: Path) -> None:
     assert names["data"].statistics()["splits"]["train"]["dropped"]["long"] > 0
     assert names["batches"].plan.padding < 0.05
     assert names["loader"].position.batch > 0
-
-
-def test_the_page_names_every_option() -> None:
-    known = {name for name in _parser()._option_string_actions if name.startswith("--")}
-    (options,) = re.findall(r"^## Options\n(.*?)^By default", PAGE, re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"`(--[a-z-]+)", options)) == known - {"--help"}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.commands.train import _parser
 from lightconv.config import read
 from lightconv.corpora.synthetic import Settings, make
 from lightconv.data.prepare import prepare
@@ -26,12 +25,6 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(block, names)
     assert names["outcome"].step == 20  # type: ignore[attr-defined]
     assert (tmp_path / "runs" / "reverse" / "model" / "model.safetensors").exists()
-
-
-def test_every_option_has_a_row() -> None:
-    options = {name for name in _parser()._option_string_actions if name.startswith("--")}
-    cells = re.findall(r"^\| (`--.*?) \|", TEXT, re.MULTILINE)
-    assert set(re.findall(r"`(--[a-z-]+)", " ".join(cells))) == options - {"--help"}
 
 
 def test_every_setting_has_a_row_with_its_default() -> None:
