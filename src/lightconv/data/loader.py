@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lightconv.config import check_counts
 from lightconv.data.batches import Batch, Batches, Epoch, Position
@@ -142,15 +142,10 @@ class Synthetic:
         lengths = random.integers(self.min_len, self.max_len, size=self.sentences, endpoint=True)
         sources = [random.integers(SPECIALS, self.vocab, size=n).tolist() for n in lengths]
         targets = [TASKS[self.task](source) for source in sources]
-        source = _pad([[*source, EOS] for source in sources])
-        target_in = _pad([[EOS, *target] for target in targets])
-        return Batch((source, target_in), _pad([[*target, EOS] for target in targets]))
+        rows = [([*s, EOS], [EOS, *t], [*t, EOS]) for s, t in zip(sources, targets, strict=True)]
+        parts = [list(map(torch.tensor, part)) for part in zip(*rows, strict=True)]
+        *inputs, target = (pad_sequence(part, True, PAD) for part in parts)
+        return Batch(tuple(inputs), target)
 
     def __iter__(self) -> Iterator[Batch]:
         return map(self.batch, itertools.count())
-
-
-def _pad(sentences: list[list[int]]) -> Tensor:
-    """[B, longest] int64, padded on the right."""
-    longest = max(map(len, sentences))
-    return torch.tensor([s + [PAD] * (longest - len(s)) for s in sentences], dtype=torch.int64)

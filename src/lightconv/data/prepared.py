@@ -143,7 +143,8 @@ class Prepared:
         self.splits = tuple(contents.splits)
         sizes = tuple(contents.vocabulary.values())
         self.vocab_sizes = (sizes[0], sizes[-1])
-        self._check_files()
+        self.verify(quick=True)
+        self._verify([PREPARED_FILE, *self.files()])
         self._stores = {split: self._open_store(split) for split in self.splits}
 
     @classmethod
@@ -218,15 +219,11 @@ class Prepared:
         quick  compare sizes only
         """
         names = [path.name for path in self.folder.glob(f"{split}.*")] if split else []
+        self._verify(names, quick=quick)
+
+    def _verify(self, names: list[str], *, quick: bool = False) -> None:
         try:
             verify_manifest(self.folder, names, quick=quick)
-        except ValueError as error:
-            raise damaged(self.folder, str(error)) from None
-
-    def _check_files(self) -> None:
-        self.verify(quick=True)
-        try:
-            verify_manifest(self.folder, [PREPARED_FILE, *self.files()])
         except ValueError as error:
             raise damaged(self.folder, str(error)) from None
 

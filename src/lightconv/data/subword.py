@@ -268,28 +268,20 @@ def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
-    rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
-    rarest = rarer[0] + 1 if rarer else 1
-    words = (
-        ([*word[:-1], word[-1] + end], count)
-        for word, count in counts.items()
-        if count >= rarest and not UNWRITABLE.search(word)
-    )
-    return Codes(tuple(islice(_merge_pairs(words, len(end)), merges)))
+    rarest = 1 + sum(sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1])
+    words = (w for w in counts.items() if w[1] >= rarest and not UNWRITABLE.search(w[0]))
+    return Codes(tuple(islice(_merge_pairs(words, end), merges)))
 
 
-def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[Pair]:
-    """Merges pairs of symbols, the most frequent first; of equals the larger one, as subword-nmt.
-
-    words  symbols, and how often the word occurs
-    gap    letters by which the last symbol is longer than one
-    """
+def _merge_pairs(words: Iterable[tuple[str, int]], end: str) -> Iterator[Pair]:
+    """Merges pairs of symbols as subword-nmt: the most frequent first, of equals the larger one."""
     # All words, with space between them. A symbol takes as many places as it has letters: it stands
     # at the first and at the last, and no place has a symbol that is part of a larger one there.
-    text, weights, space = [""], [0], [""] * (gap + 1)
+    text, weights, space = [""], [0], [""] * (len(end) + 1)
     shared: dict[str, str] = {}
     places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair begins, or began
-    for letters, count in words:
+    for word, count in words:
+        letters = [*word[:-1], word[-1] + end]
         symbols = list(map(shared.setdefault, letters, letters))
         for place, pair in enumerate(pairwise(symbols), len(text)):
             places[pair].append(place)
