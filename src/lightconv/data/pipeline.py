@@ -31,7 +31,7 @@ from lightconv.data.vocabulary import (
     load_vocabularies,
 )
 from lightconv.data.words import Steps
-from lightconv.files import inside
+from lightconv.files import inside, named
 
 FORMAT = "lightconv-pipeline"
 VERSION = 1
@@ -100,19 +100,12 @@ class Pipeline:
         if not folder.is_dir():
             raise ValueError(f"there is no folder {folder}, expected one with {PIPELINE_FILE}")
         if config is None:
-            table = read_plain(path := inside(folder, PIPELINE_FILE))
-            try:
-                table = without_format(table, FORMAT, VERSION)
-                config = from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
+            config = _read_config(inside(folder, PIPELINE_FILE))
         words = config.subword.kind == "words"
         codes = [] if words else find_files(folder, "codes", SHARED_CODES, PAIR_CODES)
         parts = list(map(Codes.load, codes)), load_vocabularies(folder)
-        try:
+        with named(folder):
             return cls(config, *parts)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from None
 
 
 class _Ids(dict[str, list[int]]):
@@ -159,3 +152,10 @@ def without_format(table: Any, kind: str, version: int) -> dict[str, Any]:
     if found != version or isinstance(found, bool):
         raise ValueError(f"version {str(found)[:20]} of the format, expected {version}")
     return table
+
+
+def _read_config(path: Path) -> PipelineConfig:
+    table = read_plain(path)
+    with named(path):
+        table = without_format(table, FORMAT, VERSION)
+        return from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
