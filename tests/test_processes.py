@@ -321,3 +321,31 @@ def test_ctrl_c_is_quiet_where_python_is_not(where: str, tmp_path: Path) -> None
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+LEAVING = """
+import atexit, sys, threading, time
+from lightconv import __main__, cli
+import lightconv.commands.recipes as recipes
+class Kept:
+    def __del__(self):
+        print("cleaned up")
+kept = Kept()
+def leave(argv):
+    atexit.register(print, "hook")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("command")
+    return 3
+recipes.leave = leave
+cli.COMMANDS["list"] = ("recipes:leave", "")
+sys.argv[1:] = ["list"]
+sys.exit(__main__.main())
+"""
+
+
+def test_a_command_ends_without_the_clean_up_of_python() -> None:
+    """R19: of torch it takes a second; threads, exit functions, output and code are kept."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "command\nthread\nhook\n", "")

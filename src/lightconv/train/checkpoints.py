@@ -48,12 +48,8 @@ PASSING = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.(new|old|gone)")
 # Checkpoints of any kind that are kept, so that there is one to fall back to.
 FEWEST = 2
 
-REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), ". Make room and start again"),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM), ". Make the folder writable and start again"
-    ),
-}
+REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room")
+REMEDIES |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make the folder writable")
 
 
 class DamagedError(ValueError):
@@ -198,7 +194,7 @@ class Checkpoints:
         # Steps written or verified here (True), or found damaged (False).
         self._good: dict[int, bool] = {}
         self._scores: dict[int, float | None] = {}
-        self._held: ExitStack | None = None
+        self._held, self._claimed = ExitStack(), False
 
     def folders(self) -> dict[int, Path]:
         """Folders by step; one that was being replaced when its writer died still counts."""
@@ -266,15 +262,14 @@ class Checkpoints:
 
         `save` does it too; at the start of a run it shows mistakes before work is lost.
         """
-        if self._held is not None or not self.writer:
+        if self._claimed or not self.writer:
             return
         busy = f"another process is writing checkpoints to {self.folder}. Wait for its end"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync(self.folder.parent)
-            held = ExitStack()
-            held.enter_context(lock(self.folder / LOCK_FILE, busy))
-            self._held = held
+            self._held.enter_context(lock(self.folder / LOCK_FILE, busy))
+            self._claimed = True
             self._clear()
         except OSError as error:
             raise SaveError(f"checkpoints cannot be written {self._explain(error)}") from error
@@ -318,9 +313,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._held.close()
+        self._claimed = False
 
     def describe_last(self) -> str:
         last = "".join(f"The last checkpoint is {self.path(step)}" for step in self.steps()[-1:])
@@ -345,8 +339,9 @@ class Checkpoints:
         """`(folder): reason. The last good checkpoint is ... What to do`."""
         good = [path for step, path in sorted(self.folders().items()) if self._is_good(step, path)]
         last = f"The last good checkpoint is {good[-1]}" if good else "There is no earlier one"
-        remedy = REMEDIES.get(error.errno or 0, "")
-        return f"({self.folder}): {error.strerror or error}. {last}{remedy}"
+        remedy = REMEDIES.get(error.errno or 0)
+        then = f". {remedy} and start again" if remedy else ""
+        return f"({self.folder}): {error.strerror or error}. {last}{then}"
 
     def _prune(self, newest: int) -> None:
         """Keeps the last regular checkpoints, the best, and two of any kind to fall back to."""

@@ -255,12 +255,9 @@ def _plot_text(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
             rows[row][column] = name[0]
     bounds = [f"{high:.4g}", *[""] * (LINES - 2), f"{low:.4g}"]
     lines = [f"{b:>9} |{''.join(row).rstrip()}" for b, row in zip(bounds, rows, strict=True)]
-    steps = f"{left:,.0f}", f"{right:,.0f} updates"
-    lines += [
-        " " * 10 + "+" + "-" * COLUMNS,
-        f"{'':11}{steps[0]}{steps[1]:>{COLUMNS - len(steps[0])}}",
-    ]
-    return "\n".join([*lines, *(f"{'':11}{name}" for name, curve in curves.items() if curve)])
+    start, end = f"{left:,.0f}", f"{right:,.0f} updates"
+    below = [f"{start}{end:>{COLUMNS - len(start)}}", *(name for name in curves if curves[name])]
+    return "\n".join([*lines, f"{'':10}+{'-' * COLUMNS}", *(f"{'':11}{line}" for line in below)])
 
 
 def open_figure(width: float, height: float) -> "Figure":

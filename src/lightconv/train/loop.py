@@ -152,6 +152,7 @@ class Loop:
 
     def _run(self) -> int:
         code, config = 0, self.config
+        self.group.begin()
         with self.data.updates(self.progress.position, config, self.group) as updates:
             while True:
                 step = self.trainer.step
