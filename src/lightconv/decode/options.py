@@ -17,8 +17,9 @@ Quantization = Literal["none", "int8", "bf16"]
 
 LONGEST = 1 << 20  # tokens of an output
 # Bounds of the search of a folder, which decides about the time and memory of its reader: steps of
-# layers for a text of `SOURCE` tokens, candidates that are sorted, numbers that states hold.
-SOURCE, STEPS, SORTED, HELD = 128, 1 << 14, 1 << 21, 1 << 26
+# layers for a text of `SOURCE` tokens, candidates that are sorted, numbers that states hold, and
+# those that all steps read.
+SOURCE, STEPS, SORTED, HELD, READ = 128, 1 << 14, 1 << 21, 1 << 26, 1 << 35
 
 
 def _check_literals(config: object) -> None:
@@ -175,7 +176,9 @@ def read_decode(folder: Path, tables: Mapping[str, Any], model: ModelConfig) -> 
         length, beam = found.max_len_ratio * SOURCE + found.max_len_plus, found.beam
         # Keys and values, or the input of a kernel.
         held = beam * model.dim * 2 * sum(each.held or length for each in layers)
-        if (len(layers) + 4) * length > STEPS or beam**2 * length > SORTED or held > HELD:
+        steps = (len(layers) + 4) * length
+        absurd = steps > STEPS or beam**2 * length > SORTED or held > HELD or held * length > READ
+        if absurd:
             raise ValueError(
                 f"decode: beam={beam} and {length:g} tokens for a text of {SOURCE} take minutes or "
                 f"gigabytes in {len(layers)} layers of {model.dim}, expected a smaller beam or "

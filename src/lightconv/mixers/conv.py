@@ -59,6 +59,9 @@ class Conv(Mixer):
     def _sum_taps(self, x: Tensor) -> Tensor:
         """x [B, T+K-1, D] -> [B, T, D]."""
         T = x.shape[1] - (self.kernel - 1)
+        if T == 1:  # all taps at once
+            each = torch.bmm(x.transpose(0, 1), self.weight.mT)
+            return each.sum(0, dtype=accumulate_dtype(each.dtype)).to(each.dtype).unsqueeze(1)
         out = F.linear(x[:, :T], self.weight[0])
         dtype = out.dtype
         out = out.to(accumulate_dtype(dtype))

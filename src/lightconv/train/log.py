@@ -233,10 +233,10 @@ def draw_text(runs: Sequence[Path]) -> str:
     parts = []
     for field in ("loss", *metrics):
         curves = {}
-        for name, (thin, thick) in zip(names, SIGNS * len(names), strict=False):
+        for name, signs in zip(names, SIGNS * len(names), strict=False):
             if field == "loss":
-                curves[f"{thin} {name}, training"] = found[name, "train", field]
-            curves[f"{thick} {name}, validation"] = found[name, "valid", field]
+                curves[f"{signs[0]} {name}, training"] = found[name, "train", field]
+            curves[f"{signs[1]} {name}, validation"] = found[name, "valid", field]
         parts.append(f"{field}\n{_plot_text(curves)}")
     return "\n\n".join(parts)
 
