@@ -6,7 +6,7 @@ TESTS ?= tests
 SECONDS ?= 600
 export LIGHTCONV_REQUIRE_NATIVE = 1
 
-.PHONY: help test test-slow mutants check documents docs demo bench sanitize fuzz wheels clean
+.PHONY: help test test-slow mutants check documents docs demo bench sanitize fuzz cross wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets
@@ -53,6 +53,10 @@ sanitize: .venv/ready  ## Run the C++ kernels under ASan, UBSan and TSan (minute
 
 fuzz: .venv/ready  ## Fuzz the C++ kernels and engine with libFuzzer: SECONDS=600
 	$(BIN)/python -m tests.sanitize $(SECONDS)
+
+cross: .venv/ready  ## Compile the C++ kernels for ARM, macOS and Windows, where they are not run (minutes)
+	$(BIN)/python -m pip install -q --disable-pip-version-check ziglang
+	$(BIN)/python -m tests.cross
 
 # libstdc++ stays dynamic: the static one of a recent compiler gives tag 2_36 in place of 2_31.
 wheels: .venv/ready  ## Build dist/*.whl with a manylinux tag

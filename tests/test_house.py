@@ -17,7 +17,7 @@ CEILINGS = {
     ("models",): 1501,
     ("auto",): 247,
     ("compat",): 151,
-    ("data",): 2673,
+    ("data",): 2647,
     ("corpora",): 2561,
     ("train",): 3392,
     ("decode",): 3701,
@@ -30,7 +30,7 @@ CEILINGS = {
     ("serve", "ray"): 1552,
     ("selftest",): 339,
 }
-MOST_LINES = 31_657
+MOST_LINES = 31_631
 MOST_FILES = 152
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

@@ -204,7 +204,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(data, dict) or data.get("format") != MANIFEST_FORMAT:
         raise ValueError(f'{path} is not a manifest, expected "format": "{MANIFEST_FORMAT}"')
     if data.get("version") != MANIFEST_VERSION or isinstance(data["version"], bool):
-        got = str(data.get("version"))[:20]
+        got = ascii(data.get("version"))[:20]
         raise ValueError(f"{path}: version {got}, expected {MANIFEST_VERSION}")
     files = data.get("files")
     if not isinstance(files, dict) or not all(_is_entry(*item) for item in files.items()):

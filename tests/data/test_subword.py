@@ -268,13 +268,28 @@ def test_merges_are_those_of_subword_nmt() -> None:
     root = Path(__file__).parents[2]
     texts = [path.read_text() for path in (root / "README.md", *sorted(root.glob("docs/*.md")))]
     counts = Counter(" ".join(texts).split())
+    codes = learn_codes(counts, 100_000, END)
+    assert len(codes.merges) > 5000
+    assert codes.to_text() == learned_by_subword_nmt(counts)
+
+
+@pytest.mark.parametrize("letters", ["a", "ab", "abc", "aé漢", "</w>", "ab</w>"])
+def test_merges_of_odd_words_are_those_of_subword_nmt(letters: str) -> None:
+    """Pairs that overlap, symbols that several merges make, and letters that spell the end."""
+    draw = random.Random(letters)
+    for _ in range(40):
+        counts = Counter({letters[0] * 2: 2})
+        for _ in range(draw.randint(1, 30)):
+            counts["".join(draw.choices(letters, k=draw.randint(1, 14)))] += draw.randint(1, 6)
+        assert learn_codes(counts, 100_000, END).to_text() == learned_by_subword_nmt(counts)
+
+
+def learned_by_subword_nmt(counts: Counter[str]) -> str:
     words = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
     found = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
         learn_bpe(words, found, 100_000, is_dict=True)
-    codes = learn_codes(counts, 100_000, END)
-    assert len(codes.merges) > 5000
-    assert codes.to_text() == found.getvalue()
+    return found.getvalue()
 
 
 def test_a_pair_that_stands_once_is_not_merged() -> None:

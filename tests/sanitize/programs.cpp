@@ -134,7 +134,7 @@ bool mixing_runs() {
     const int64_t split = c.rows / 3;
     begins.push_back(row < split ? 0 : split), ends.push_back(row < split ? split : c.rows);
     sentence.push_back(row * sentences / c.rows);
-    hypotheses.push_back(row < split ? 0 : 1);
+    hypotheses.push_back(row >= split && split > 0);
     positions.push_back(chunks ? row - begins.back() + time : generator() % unsigned(time + 1));
   }
   float* histories[] = {history.data()};

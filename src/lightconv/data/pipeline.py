@@ -150,7 +150,7 @@ def without_format(table: Any, kind: str, version: int) -> dict[str, Any]:
         raise ValueError(f'not written by lightconv, expected "format": "{kind}"')
     found = table.pop("version", None)
     if found != version or isinstance(found, bool):
-        raise ValueError(f"version {str(found)[:20]} of the format, expected {version}")
+        raise ValueError(f"version {ascii(found)[:20]} of the format, expected {version}")
     return table
 
 

@@ -11,7 +11,7 @@ No EOS is stored: batches add it.
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import product
 from pathlib import Path
@@ -102,10 +102,6 @@ def _item_bytes(suffix: str, vocab: int) -> int:
     return 8 if suffix == ".idx" else 2 if vocab <= 2**16 else 4
 
 
-def _split_digest(payloads: Iterable[bytes]) -> bytes:
-    return hashlib.sha256(b"".join(payloads)).digest()
-
-
 class TokenColumn:
     """The sentences of one side, by number; ValueError if a file is damaged."""
 
@@ -155,16 +151,6 @@ class TokenColumn:
             raise damaged(self.paths[0], f"id {tokens.max()}, expected less than {self.vocab}")
         return tokens, sizes
 
-    def verify(self) -> None:
-        for path, header in zip(self.paths, self.headers, strict=True):
-            with path.open("rb") as file:
-                file.seek(HEADER_BYTES)
-                found = hashlib.file_digest(file, "sha256").digest()
-            if found != header.payload:
-                marks = [each.hex()[:12] for each in (found, header.payload)]
-                raise damaged(path, f"SHA-256 {marks[0]}..., expected {marks[1]}...")
-        self.lengths()
-
     def _not_rising(self, row: int) -> ValueError:
         found = f"offsets that do not rise from {row} on, expected 0 to all tokens"
         return damaged(self.paths[1], found)
@@ -213,9 +199,16 @@ class Store:
     def verify(self) -> None:
         """Reads everything and raises ValueError if a byte is not as it was written."""
         for column in self._columns:
-            column.verify()
+            for path, header in zip(column.paths, column.headers, strict=True):
+                with path.open("rb") as file:
+                    file.seek(HEADER_BYTES)
+                    found = hashlib.file_digest(file, "sha256").digest()
+                if found != header.payload:
+                    marks = [each.hex()[:12] for each in (found, header.payload)]
+                    raise damaged(path, f"SHA-256 {marks[0]}..., expected {marks[1]}...")
+            column.lengths()
         payloads = [header.payload for column in self._columns for header in column.headers]
-        if _split_digest(payloads).hex() != self.digest:
+        if hashlib.sha256(b"".join(payloads)).hexdigest() != self.digest:
             raise damaged(self._columns[0].paths[0], _ANOTHER)
 
 
@@ -293,7 +286,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _publish(self) -> None:
         payloads = {key: file.digest.digest() for key, file in self._files.items()}
-        split = _split_digest(payloads.values())
+        split = hashlib.sha256(b"".join(payloads.values())).digest()
         for (side, suffix), file in self._files.items():
             counts = (self.examples, self._tokens[side], self.vocab[side])
             header = Header(suffix, file.item, *counts, payloads[side, suffix], split)

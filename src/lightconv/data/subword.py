@@ -268,107 +268,88 @@ def pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
-    rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
-    rarest = rarer[0] + 1 if rarer else 1
-    words = (
-        ([*word[:-1], word[-1] + end], count)
-        for word, count in counts.items()
-        if count >= rarest and not UNWRITABLE.search(word)
-    )
-    return Codes(tuple(islice(_merge_pairs(words, len(end)), merges)))
+    rarest = 1 + sum(sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1])
+    words = (w for w in counts.items() if w[1] >= rarest and not UNWRITABLE.search(w[0]))
+    return Codes(tuple(islice(_merge_pairs(words, end), merges)))
 
 
-class _Queue:
-    """Pairs with their counts: the most frequent first, of equals the larger one."""
-
-    def __init__(self) -> None:
-        self._levels: list[int] = []  # counts, negative: a heap
-        self._pairs: dict[int, list[Pair]] = {}  # those of each count
-        self._sorted = 0  # the count whose pairs are sorted
-
-    def put(self, pair: Pair, count: int) -> None:
-        if count == self._sorted:
-            insort(self._pairs[count], pair)
-        elif count in self._pairs:
-            self._pairs[count].append(pair)
-        elif count >= RAREST_PAIR:
-            self._pairs[count] = [pair]
-            heappush(self._levels, -count)
-
-    def pop(self) -> tuple[Pair, int] | None:
-        while self._levels:
-            count = -self._levels[0]
-            pairs = self._pairs[count]
-            if count != self._sorted:
-                pairs.sort()
-                self._sorted = count
-            if pairs:
-                return pairs.pop(), count
-            self._sorted = 0
-            del self._pairs[-heappop(self._levels)]
-        return None
-
-
-def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[Pair]:
-    """Merges pairs of symbols, the most frequent first; of equals the larger one, as subword-nmt.
-
-    All words stand in one list, where a symbol takes as many places as it has letters: the first
-    and the last of them hold it, and no place holds a symbol that is part of a larger one there.
-
-    words  symbols, and how often the word occurs
-    gap    letters by which the last symbol is longer than one
-    """
-    text, weights, space = [""], [0], [""] * (gap + 1)
+def _merge_pairs(words: Iterable[tuple[str, int]], end: str) -> Iterator[Pair]:
+    """Merges pairs of symbols as subword-nmt: the most frequent first, of equals the larger one."""
+    # All words, with space between them. A symbol takes as many places as it has letters: it stands
+    # at the first and at the last, and no place has a symbol that is part of a larger one there.
+    text, weights, space = [""], [0], [""] * (len(end) + 1)
     shared: dict[str, str] = {}
     places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair begins, or began
-    for letters, weight in words:
+    for word, count in words:
+        letters = [*word[:-1], word[-1] + end]
         symbols = list(map(shared.setdefault, letters, letters))
         for place, pair in enumerate(pairwise(symbols), len(text)):
             places[pair].append(place)
-        text += symbols
-        text += space
-        weights += [weight] * (len(symbols) + len(space))
-    weight = weights.__getitem__
-    counts = {pair: sum(map(weight, at)) for pair, at in places.items()}
-    queue = _Queue()
-    for pair, count in counts.items():
-        queue.put(pair, count)
+        text += symbols + space
+        weights += [count] * (len(symbols) + len(space))
+    counts = {pair: sum(map(weights.__getitem__, at)) for pair, at in places.items()}
+    # Pairs by a count that they have or had; those of one count are sorted when it is reached.
+    waiting: dict[int, list[Pair]] = {}
+    heap, reached = list[int](), 0  # these counts, negative
+
+    def put(pair: Pair, count: int) -> None:
+        if count == reached:
+            insort(waiting[count], pair)
+        elif count in waiting:
+            waiting[count].append(pair)
+        elif count >= RAREST_PAIR:
+            waiting[count] = [pair]
+            heappush(heap, -count)
 
     def change(old: Pair, new: Pair, at: list[int]) -> None:
-        count = sum(map(weight, at))
+        count = sum(map(weights.__getitem__, at))
         counts[old] -= count
         if new in counts:
             count += counts[new]
             at += places[new]
         counts[new] = count
         places[new] = at
-        queue.put(new, count)
+        put(new, count)
 
-    while entry := queue.pop():
-        pair, count = entry
-        if counts[pair] != count:
-            queue.put(pair, counts[pair])
-            continue
-        yield pair
-        left, right = pair
-        merged, second = left + right, len(left)
-        before: Places = defaultdict(list)
-        after: Places = defaultdict(list)
-        for place in sorted(places.pop(pair)):
-            if text[place] == left and text[place + second] == right:
-                text[place + second] = ""
-                stop = place + len(merged)
-                text[place] = text[stop - 1] = merged
-                before[text[place - 1]].append(place)
-                after[text[stop]].append(place)
-        # Those after first: one that has then been merged itself is counted there.
-        for symbol, at in after.items():
-            if symbol:
+    for pair, count in counts.items():
+        put(pair, count)
+    while heap:
+        pairs = waiting[-heap[0]]
+        if -heap[0] != reached:
+            reached = -heap[0]
+            pairs.sort()
+        if not pairs:
+            del waiting[-heappop(heap)]
+            reached = 0
+        elif (count := counts[pair := pairs.pop()]) != reached:
+            put(pair, count)
+        else:
+            yield pair
+            (left, right), merged = pair, "".join(pair)
+            before, after = _merge(text, left, right, sorted(places.pop(pair)))
+            # Those after first: one that has then been merged itself is counted there.
+            for symbol, at in after.items():
                 change((right, symbol), (merged, symbol), at)
-        for symbol, at in before.items():
-            if symbol:
-                change((symbol, left), (symbol, merged), [place - len(symbol) for place in at])
-        counts[pair] = 0
+            for symbol, at in before.items():
+                change((symbol, left), (symbol, merged), at)
+            counts[pair] = 0
+
+
+def _merge(text: list[str], left: str, right: str, places: list[int]) -> tuple[Places, Places]:
+    """Merges a pair; the new pairs with the symbols before and after it, where they begin."""
+    merged = left + right
+    before: Places = defaultdict(list)
+    after: Places = defaultdict(list)
+    for place in places:
+        if text[place] == left and text[place + len(left)] == right:
+            text[place + len(left)] = ""
+            stop = place + len(merged)
+            text[place] = text[stop - 1] = merged
+            if symbol := text[place - 1]:
+                before[symbol].append(place - len(symbol))
+            if symbol := text[stop]:
+                after[symbol].append(place)
+    return before, after
 
 
 def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:

@@ -258,7 +258,7 @@ def _parse(data: Any) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f'not a model of lightconv, expected "format": "{FORMAT}"')
     if data.get("version") != VERSION or isinstance(data["version"], bool):
-        got = str(data.get("version"))[:20]
+        got = ascii(data.get("version"))[:20]
         raise ValueError(f"version {got}, expected {VERSION}. A newer lightconv may read it")
     model: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
     tables = {name: table for name, table in data.items() if name not in OWN_NAMES}
