@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightconv.decode import compiler
@@ -48,23 +49,24 @@ class EngineSource(NamedTuple):
     D / heads]; float32, or int8 behind the bytes of their scales [heads, 2, its rows].
     """
 
-    offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
+    offsets: NDArray[Any]  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values: tuple[Tensor, ...]
     longest: int  # rows of the longest sentence
     choices: Sequence[ChosenRows] = ()  # of each sentence, with a shortlist
 
-    def addresses(self) -> Tensor:
+    def addresses(self) -> NDArray[Any]:
         """Of each sentence in each layer, and of its choice: [B, layers (+ 4)] int64."""
-        begin = torch.tensor([each.data_ptr() for each in self.keys_values])
-        sizes = torch.tensor([each.stride(0) * each.itemsize for each in self.keys_values])
-        chosen = torch.tensor([each.addresses() for each in self.choices], dtype=torch.int64)
-        layers = begin + self.offsets[:-1, None] * sizes
-        return torch.cat([layers, chosen.view(len(layers), 4 * bool(self.choices))], 1)
+        begin = [each.data_ptr() for each in self.keys_values]
+        size = self.keys_values[0].stride(0) * self.keys_values[0].itemsize
+        found = self.offsets[:-1, None] * size + begin
+        if self.choices:
+            found = np.concatenate([found, [each.addresses() for each in self.choices]], 1)
+        return found
 
-    def words(self) -> Tensor:
+    def words(self) -> NDArray[Any]:
         """[B, W] int32, filled up with zeros; W is 0 without a shortlist."""
         most = _round_up(max((len(each.words) for each in self.choices), default=0))
-        found = torch.zeros(len(self.offsets) - 1, most, dtype=torch.int32)
+        found = np.zeros((len(self.offsets) - 1, most), np.int32)
         for row, each in zip(found, self.choices, strict=False):
             row[: len(each.words)] = each.words
         return found
@@ -107,11 +109,13 @@ class EngineState:
         self.oldest = 0  # at least the largest of them
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
         self.source = source  # keeps their memory alive
-        self.addresses = torch.empty(0) if source is None else source.addresses()
-        self.lengths = torch.empty(0) if source is None else source.offsets.diff()
-        self.longest = 1 if source is None else source.longest
-        # With a shortlist, the word of each score of a sentence.
-        self.table = torch.empty(batch, 0) if source is None else source.words()
+        self.addresses = self.lengths = self.table = torch.empty(batch, 0)
+        self.longest = 1
+        if source is not None:
+            self.addresses = torch.from_numpy(source.addresses())
+            self.lengths = torch.from_numpy(np.diff(source.offsets))
+            # With a shortlist, the word of each score of a sentence.
+            self.longest, self.table = source.longest, torch.from_numpy(source.words())
         self.slots = self.time = self.max_len = 0
         self.rings = torch.zeros(len(decoder.memories), dtype=torch.int64)
         # [N, span]: the slot each had at time t, in column t % span.
@@ -312,6 +316,7 @@ class Engine:
             empty = lengths.index(0)
             raise ValueError(f"source sentence {empty} is nothing but padding; leave it out")
         offsets = [0, *accumulate(lengths)]
+        bounds = np.array(offsets)
         tokens = torch.tensor([*chain.from_iterable(source)], dtype=torch.int64)
         assert isinstance(self.config, Seq2SeqConfig)
         width, dtype = 2 * self.config.dim, torch.float32
@@ -324,18 +329,18 @@ class Engine:
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
         for _, group in groupby(range(len(source)), lambda b: offsets[b] // _ROWS_ENCODED_AT_ONCE):
             first, *rest = group
-            bounds = np.array(offsets[first : first + len(rest) + 2])
-            begin, some = int(bounds[0]), np.diff(bounds)
-            bounds -= begin
-            begins, ends = bounds[:-1].repeat(some), bounds[1:].repeat(some)
-            rows, longest = int(bounds[-1]), int(some.max())
+            last, begin = first + len(rest) + 1, offsets[first]
+            some, rows = lengths[first:last], offsets[last] - begin
+            begins = (bounds[first:last] - begin).repeat(some)
+            ends = (bounds[first + 1 : last + 1] - begin).repeat(some)
+            longest = max(some)
             workspace = POOL.empty(torch.Size([rows * encoder.columns]), torch.float32)
             task = program.Task(begins=begins.ctypes.data, ends=ends.ctypes.data)
             task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
             to = [output[begin:] for output in outputs]
             self._run(encoder, task, tokens[begin : begin + rows], longest, to)
         chosen = self._choose(source, also)
-        return EngineSource(torch.tensor(offsets), tuple(outputs), max(lengths, default=0), chosen)
+        return EngineSource(bounds, tuple(outputs), max(lengths, default=0), chosen)
 
     def _choose(
         self, source: Sequence[Sequence[int]], also: Sequence[Sequence[int]]

@@ -99,6 +99,8 @@ class EngineSearch:
         """Tables of at least those sizes, and a past of at least `max_len` tokens."""
         sizes, state, run, task = self._sizes, self._state, self._run, self._task
         new = {name: size for name, size in wanted.items() if size > sizes[name]}
+        if not new and max_len <= state.max_len:
+            return
         sizes |= new
         for name, dims in _TABLES.items():
             if new.keys().isdisjoint(dims):
@@ -157,27 +159,26 @@ class EngineSearch:
             addresses, words = source.addresses(), source.words()
             sizes |= {"L": addresses.shape[1], "C": words.shape[1]}
         self._make_room(max(most) + (0 if engine.pairs else read), T=sizes["P"], **sizes)
-        places = [self._free.pop() for _ in requests]
-        at = np.array(places)
+        at = np.array([self._free.pop() for _ in requests])
         t["length"][at], t["found"][at] = [len(each) for each in begun], 0
         t["least"][at], t["most"][at] = least, most
         if len(seeds):
             t["seeds"][at] = seeds
-        for place, request in zip(places, requests, strict=True):
+        for place, request in zip(at.tolist(), requests, strict=True):
             self._kept[place], self._places[request.key] = (request.key, source), place
-            t["prefix"][place] = -1
-            t["prefix"][place, : len(request.prefix)] = request.prefix
+            if self._sizes["P"]:
+                t["prefix"][place] = -1
+                t["prefix"][place, : len(request.prefix)] = request.prefix
         if source is not None:
-            t["lengths"][at] = source.offsets.diff()
-            t["sources"][at] = addresses
+            t["lengths"][at], t["sources"][at] = np.diff(source.offsets), addresses
             t["table"][at, : words.shape[1]] = words
             self._run.longest = max(self._run.longest, source.longest)
         first, self._rows = self._rows, self._rows + n * starts
         rows = slice(first, self._rows)
-        t["sentences"][rows], t["places"][rows] = at.repeat(starts), list(range(starts)) * n
+        t["sentences"][rows], t["places"][rows] = at.repeat(starts), [*range(starts)] * n
         t["tokens"][rows] = np.repeat([each[-1] for each in given], starts)
         t["totals"][rows] = t["positions"][rows] = 0
-        for b, logprobs in enumerate(begun):
+        for b, logprobs in enumerate(begun if read > 1 else ()):
             if k := len(logprobs):
                 rows = slice(first + b * starts, first + (b + 1) * starts)
                 t["words"][rows, :k], sums = prefixes[b][:k], logprobs.double().cumsum(0)
