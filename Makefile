@@ -39,8 +39,8 @@ demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)  ## Train a small mod
 
 bench: .venv/ready  ## Run all benchmarks and write their tables into docs (an hour on a quiet machine)
 	$(BIN)/python -m benchmarks.ops --write docs
-	$(BIN)/python -m benchmarks.shapes --write docs/performance.md
-	$(BIN)/python -m benchmarks.shapes --sweep 300 --write docs/performance.md
+	$(BIN)/python -m benchmarks.shapes --write docs
+	$(BIN)/python -m benchmarks.shapes --sweep 300 --write docs
 	$(BIN)/python -m benchmarks.train --write docs
 	$(BIN)/python -m benchmarks.overhead --write docs
 	$(BIN)/python -m benchmarks.data --write docs

@@ -4,7 +4,7 @@
     python -m benchmarks.generate --quick             two models, beam 4, few turns: 2 minutes
     python -m benchmarks.generate --only speed long --batch 32 --beam 4
     python -m benchmarks.generate --only paper        the set-ups of the paper's Sent/sec, Tok/sec
-    python -m benchmarks.generate --write docs        also the tables in docs/performance.md
+    python -m benchmarks.generate --write docs        also the tables in docs
 
 The models are the paper's for IWSLT De-En with random weights (--only paper: those for WMT En-De).
 Sources and outputs have a fixed number of tokens, so every side runs the same number of steps.
@@ -21,7 +21,7 @@ from benchmarks import bounds, decoders, footprint, peer, protocol, spent
 from benchmarks.bounds import Measured
 from benchmarks.decoders import NAMES, PEER, PRECISIONS, Shape, Side
 from benchmarks.measure import interleave
-from benchmarks.pages import measured, replace, table
+from benchmarks.pages import excerpt, measured, replace, table
 
 LONG = 200
 # Seconds; slower calls have three turns.
@@ -84,6 +84,14 @@ def _speeds(
             ]
         )
     return rows
+
+
+def summary(speeds: str) -> str:
+    """The rows of the table of speeds that most readers ask for: beam 4, no torch."""
+    columns = ["side", "batch", "sentences/s", "against CTranslate2", "against self-attention"]
+    names = (NAMES["dynamicconv"], NAMES["lightconv"], NAMES["selfattention"], PEER)
+    asked = [f"{name}, {kind}" for name in names for kind in PRECISIONS]
+    return excerpt(speeds, columns, lambda row: row["beam"] == "4" and row["side"] in asked)
 
 
 def turns(compared: Sequence[Side], rounds: int) -> dict[str, float]:
@@ -171,14 +179,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = SECTIONS[name](options, found)
         print(f"\n{name}\n\n{text}", flush=True)
         if options.write:
-            page = options.write / "performance.md"
-            replace(page, f"benchmarks.generate {name}", f"{head}\n\n{text}")
+            replace(options.write, f"benchmarks.generate {name}", f"{head}\n\n{text}")
+            if name == "speed":
+                replace(options.write, "benchmarks.generate summary", f"{head}\n\n{summary(text)}")
     judged = bounds.judge(found, length=options.length, long=options.long)
     if judged:
         print(f"\n{bounds.render(judged)}")
     if options.write and set(options.only) >= {"speed", "long", "shares", "memory"}:
         text = f"{head}\n\n{bounds.render(judged)}"
-        replace(options.write / "performance.md", "benchmarks.generate", text)
+        replace(options.write, "benchmarks.generate", text)
     return 0
 
 
@@ -205,7 +214,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-torch", dest="torch", action="store_false", help="no torch beside")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="no CTranslate2")
     parser.add_argument("--small", action="store_true", help="small models, to try this file")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="write the tables there")
     options = parser.parse_args(argv)
     if options.quick:
         options.models, options.beam, options.torch = ["dynamicconv", "selfattention"], [4], False

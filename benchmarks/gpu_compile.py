@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_compile.py                        # everything, many minutes
     python benchmarks/gpu_compile.py --quick                # the main configuration
-    python benchmarks/gpu_compile.py --write docs/gpu.md    # also write the tables into that file
+    python benchmarks/gpu_compile.py --write docs/performance/gpu.md    # and write the tables
 
 The operators of lightconv.ops.gpu are called with tensors on the meta device (shapes without
 memory) and their launches are compiled instead of run, so exactly the launched kernels are

@@ -2,7 +2,7 @@
 
     python -m benchmarks.ops               every table, about ten minutes on two cores
     python -m benchmarks.ops --quick       one table in about a minute
-    python -m benchmarks.ops --write docs  also docs/performance.md and its plot
+    python -m benchmarks.ops --write docs  also the tables in docs and the plot
     python -m benchmarks.ops --seconds 200 --rows FILE   as much as fits; then again, the rest
 
 All sides run in one process in turns, forward + backward, softmax included; figures are medians.

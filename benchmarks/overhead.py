@@ -1,7 +1,7 @@
 """Overhead of a run beyond its updates: loading, logging, and a checkpoint every 500 updates.
 
     python -m benchmarks.overhead                   IWSLT's DynamicConv: 21 updates, 3 checkpoints
-    python -m benchmarks.overhead --write docs      also the table in docs/performance.md
+    python -m benchmarks.overhead --write docs      also the table in docs
     python -m benchmarks.overhead --recipe iwslt-de-en-dynamicconv-small --updates 60
 
 The loop of `lightconv train` trains on a data set of IWSLT's size, of random words, and writes full
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", default="iwslt-de-en-dynamicconv")
     parser.add_argument("--updates", type=int, default=21)
     parser.add_argument("--folder", type=Path, help="where the disk is; default: that of /tmp")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="write the table there")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = measure(RECIPES[options.recipe], Path(folder), options.updates)
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = f"{head}\n\n{render(found)}\n\nAll beside the updates: {share:.2%}."
     print(text)
     if options.write:
-        replace_table(options.write / "performance.md", "benchmarks.overhead", text)
+        replace_table(options.write, "benchmarks.overhead", text)
     print(f"overhead: {share:.2%} (under {BAR:.0%}: {share < BAR})")
     return 0 if share < BAR else 1
 

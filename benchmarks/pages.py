@@ -2,15 +2,20 @@
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.measure import machine
 
 
-def replace(page: Path, command: str, text: str) -> None:
-    """Replaces the text between `command`'s markers in `page`."""
+def replace(place: Path, command: str, text: str) -> None:
+    """Replaces the text between `command`'s markers in a page, or in the one page of a folder."""
     begin, end = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
+    pages = sorted(place.rglob("*.md")) if place.is_dir() else [place]
+    found = [page for page in pages if begin in page.read_text()]
+    if len(found) != 1:
+        raise ValueError(f"{place}: {len(found)} pages contain {begin!r}, expected one")
+    (page,) = found
     head, rest = page.read_text().split(begin, 1)
     page.write_text(f"{head}{begin}\n{text.strip()}\n{end}{rest.split(end, 1)[1]}")
 
@@ -19,6 +24,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def excerpt(text: str, columns: Sequence[str], keep: Callable[[Mapping[str, str]], bool]) -> str:
+    """Some columns and rows of a table."""
+    head, _, *lines = (line.removeprefix("| ").removesuffix(" |") for line in text.splitlines())
+    names = head.split(" | ")
+    rows = [dict(zip(names, line.split(" | "), strict=True)) for line in lines]
+    return table(columns, [[row[name] for name in columns] for row in rows if keep(row)])
 
 
 def commit() -> str:

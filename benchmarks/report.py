@@ -36,7 +36,7 @@ def _speed(operator: str, rows: Sequence[Row]) -> str:
     return table(["T", "K", *(NAMES[n] for n in names), "fastest other / ours"], lines)
 
 
-def _first_screen(rows: Sequence[Row]) -> str:
+def first_screen(rows: Sequence[Row]) -> str:
     """The README's table: K = 31, the operator's time and the slowdown of the others."""
     lines = []
     for r in rows:
@@ -75,7 +75,7 @@ def write(
     step: Row,
     checked: list[Bound],
 ) -> None:
-    """Writes performance.md (between its markers), performance-ops.json and performance-ops.png."""
+    """Writes the tables (between their markers), performance-ops.json and performance-ops.png."""
     facts = {
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
@@ -130,11 +130,10 @@ of which {step["arithmetic_us"]:.1f} us are arithmetic.
 
 {_memory(rows)}
 """
-    for page, new in (
-        (folder / "performance.md", text),
-        (folder.parent / "README.md", _first_screen(rows)),
-    ):
-        replace(page, "benchmarks.ops", new)
+    screen = first_screen(rows)
+    replace(folder, "benchmarks.ops", text)
+    replace(folder, "benchmarks.ops summary", f"{measured()}.\n\n{screen}")
+    replace(folder.parent / "README.md", "benchmarks.ops", screen)
     _plot(folder / "performance-ops.png", rows)
 
 

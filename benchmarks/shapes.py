@@ -297,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append shapes, skip its own")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop when so many have passed")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side (default 7)")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table there")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="write the table there")
     options = parser.parse_args(argv)
     print(machine(), flush=True)
     if options.sweep:

@@ -3,7 +3,7 @@
     python -m benchmarks.train                      the IWSLT models, 4,096 tokens, T = 32 and 512
     python -m benchmarks.train --rounds 3 --lengths 32 --no-plain
     python -m benchmarks.train --old TREE           also DynamicConv in another version's tree
-    python -m benchmarks.train --write docs         also the tables in docs/performance.md
+    python -m benchmarks.train --write docs         also the tables in docs
 
 A step is an update as in a run: forward and backward with every dropout of the recipe and the
 label-smoothed loss, the gradient's norm, Adam; in fp32 with the faster library of products, and in
@@ -28,7 +28,7 @@ import torch
 from benchmarks.breakdown import breakdown
 from benchmarks.limits import Probe
 from benchmarks.measure import interleave, peak_bytes
-from benchmarks.pages import measured, replace, table
+from benchmarks.pages import excerpt, measured, replace, table
 from benchmarks.plain import FORMULATIONS, plain_pytorch
 from benchmarks.remote import OtherTree, Remote
 from lightconv.data import Batch
@@ -208,6 +208,12 @@ def render(rows: Sequence[Row]) -> str:
     return table([*header, *more], cells)
 
 
+def summary(steps: str) -> str:
+    """The whole steps of this version in the table of steps."""
+    columns = ["step", "precision", "T", "tokens/s", "speed against self-attention"]
+    return excerpt(steps, [*columns, "peak memory, MB"], lambda row: row["peak memory, MB"] != "")
+
+
 def render_parts(rows: Sequence[Row]) -> str:
     """The table of DynamicConv's time by part, in Markdown."""
     columns = {
@@ -260,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--old", type=Path, metavar="TREE", help="source tree of another version")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="add lengths measured before")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="folder of performance.md")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="write the tables there")
     options = parser.parse_args(argv)
     Allocator().__enter__()  # as a run does
     sides: dict[str, Any] = {
@@ -285,7 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = f"{head}\n\n{judged}\n\n{render(rows)}\n\n{render_parts(rows)}"
     print(found)
     if options.write:
-        replace(options.write / "performance.md", "benchmarks.train", found)
+        replace(options.write, "benchmarks.train", found)
+        replace(options.write, "benchmarks.train summary", f"{head}\n\n{summary(render(rows))}")
     return 0 if all(value >= bar for _, value, bar in verdicts) else 1
 
 

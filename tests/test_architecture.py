@@ -6,6 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lightconv.mixers import MIXERS
+from lightconv.ops.schema import SCHEMAS
 from tests.test_levels import LEVELS
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +38,8 @@ def test_the_reading_path_exists_and_fits_an_afternoon() -> None:
     assert 25 <= len(paths) <= 40
     lines = sum(len((SOURCE / path).read_text().splitlines()) for path in paths)
     assert lines <= 7350
+    said = re.search(r"^About ([\d,]+) lines", SECTIONS["Read these, in this order"].strip())
+    assert said and abs(int(said[1].replace(",", "")) - lines) < 100
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -61,5 +65,16 @@ def test_a_section_names_the_files_of_its_package(package: str) -> None:
 
 
 def test_the_figure_is_well_formed_and_shown() -> None:
-    ElementTree.parse(ROOT / "docs" / "architecture.svg")
+    """It names every mixer."""
+    figure = ElementTree.parse(ROOT / "docs" / "architecture.svg")
+    words = " ".join(text for each in figure.iter() for text in each.itertext())
+    assert all(re.search(rf"\b{mixer.__name__}\b", words) for mixer in MIXERS.values())
     assert "](docs/architecture.svg)" in PAGE
+
+
+def test_the_operators_are_counted() -> None:
+    (names,) = re.findall(r"^Eleven operators: (.*?)\. ", SECTIONS["ops"], re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`(\w+)`", names))
+    assert len(SCHEMAS) == 11
+    stems = {re.sub(r"_(backward|step)$", "", name) for name in SCHEMAS}
+    assert named == stems

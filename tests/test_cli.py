@@ -32,7 +32,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, code in ((["--help"], 0), ([], 2)):
         assert cli.main(arguments) == code
         out = capsys.readouterr().out
-        assert "usage: lightconv" in out
+        assert "usage: lightconv" in out and max(map(len, out.splitlines())) <= 80
         assert all(name in out for name in cli.COMMANDS)
     assert cli.main(["docter"]) == 2
     err = capsys.readouterr().err
@@ -84,10 +84,14 @@ def test_import_costs_little_beyond_torch() -> None:
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_and_an_unknown_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_an_unknown_option(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main([command, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: lightconv {command}")
+    assert max(map(len, out.splitlines())) <= 80
     assert f"\nexamples:\n  lightconv {command}" in out
     assert cli.main(["help", command]) == 0
     assert capsys.readouterr().out == out

@@ -1,9 +1,11 @@
 """What the documents name exists: links, files, commands, options, settings, Python names.
 
-The pages about text are run, on models that were trained here; the README has tests of its own.
+Every block of Python is run, here or in the test that RUN_BY names for its page, and so are the
+commands of the pages about text, on models that were trained here.
 """
 
 import argparse
+import ast
 import io
 import re
 import shlex
@@ -14,12 +16,15 @@ import tomllib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import lightconv
 from lightconv import cli
 from lightconv.commands.parser import Parser
+from lightconv.ops.library import native
 from lightconv.paper import RECIPES
 from lightconv.paper.tables import TABLES
 from tests.trained import Trained
@@ -28,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "lightconv"
 OTHERS = {"--max-restarts"}  # torchrun's
 FAIRSEQ = ROOT / "docs" / "fairseq.md"
-PATTERNS = ("*.md", "docs/*.md", "docs/results/README.md", "examples/*.md")
+PATTERNS = ("*.md", "docs/*.md", "docs/performance/*.md", "docs/results/README.md", "examples/*.md")
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
@@ -39,13 +44,17 @@ SHELL = r"(lightconv [a-z-]|python (-m|[a-z])|make [a-z]|torchrun )"
 
 
 def lines(text: str) -> list[str]:
-    """Indented lines that a shell would run, without comments and redirections."""
+    """Indented or fenced lines that a shell would run, without comments and redirections."""
+    text = re.sub(r"^    srun .* bash -c '(.*)'$", r"    \1", text, flags=re.MULTILINE)
     found = re.findall(r"^    (?:echo .* \| )?(\S.*)$", text, re.MULTILINE)
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        found += [line.rpartition(" | ")[2] for line in block.splitlines() if line]
     return [re.split(r"  #| > ", line)[0].strip() for line in found]
 
 
 def mentions(text: str) -> list[str]:
     """The same in `...`, where a command may stand without all of its arguments."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     return [" ".join(name.split()).split(" > ")[0] for name in re.findall(r"`([^`]+)`", text)]
 
 
@@ -55,7 +64,7 @@ def each(*commands: str, among: Sequence[Callable[[str], list[str]]]) -> pytest.
         pytest.param(command, id=f"{page}: {command}")
         for find in among
         for page, text in PAGES.items()
-        for command in find(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        for command in find(re.sub(r"```(?!sh).*?```", "", text, flags=re.DOTALL))
         if re.match(SHELL, command) and command.startswith(commands)
     ]
     assert found
@@ -260,8 +269,63 @@ def test_commands_run(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert out
 
 
+# --- Python
+
+PYTHON = {
+    page: found
+    for page, text in PAGES.items()
+    if (found := re.findall(r"```python\n(.*?)```", text, re.S))
+}
+RUN_BY = {
+    "README.md": "tests/test_readme.py",
+    "docs/data.md": "tests/commands/test_prepare.py",
+    "docs/decoding.md": "tests/decode/test_models.py",
+    "docs/evaluation.md": "tests/commands/test_evaluate.py",
+    "docs/training.md": "tests/train/test_training_docs.py",
+}
+# Pages whose blocks are run below, one after the other, and the extras that they need.
+RUN_HERE = {
+    "docs/engine.md": (),
+    "docs/model-folder.md": ("transformers",),
+    "docs/operators.md": ("onnx", "onnxscript"),
+    "docs/translate.md": (),
+    "docs/tutorial-layer.md": (),
+    "docs/tutorial-model.md": (),
+}
+
+
+def test_every_block_of_python_is_run() -> None:
+    assert set(PYTHON) == {*RUN_BY, *RUN_HERE, "docs/serve.md"}
+    for page, test in RUN_BY.items():
+        assert Path(page).name in (ROOT / test).read_text()
+
+
 @pytest.mark.usefixtures("folder")
-def test_blocks_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGES["docs/translate.md"], re.DOTALL)
-    (block,) = (block for block in blocks if ".translate(" in block)
-    exec(block, {"lightconv": lightconv})
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of its exporter
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_blocks_run(page: str, copies: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra in RUN_HERE[page]:
+        pytest.importorskip(extra, reason="an extra")
+    if page == "docs/engine.md" and native().library is None:
+        pytest.skip("no C++ kernels")
+    Path("my-model").symlink_to(copies.model)
+    monkeypatch.delitem(sys.modules, "causal_conv1d", raising=False)  # and what compat adds
+    names: dict[str, Any] = {"lightconv": lightconv, "torch": torch, "max_len": 9}
+    names["model"] = model = lightconv.load(copies.model)
+    names |= {"source": torch.tensor([[5, 6, 2]]), "first": torch.tensor([2])}
+    if page == "docs/engine.md":
+        exec(PYTHON[page][0], names | {"model": model.model})
+    for block in PYTHON[page][page == "docs/engine.md" :]:
+        exec(block, names)
+
+
+def test_the_names_of_bulk_translation() -> None:
+    """Those that tests/serve/test_ray.py runs with Ray, which is an extra."""
+    (block,) = PYTHON["docs/serve.md"]
+    job = "".join((ROOT / "tests" / "serve" / n).read_text() for n in ("ray_job.py", "test_ray.py"))
+    source = (SOURCE / "ray.py").read_text()
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module == "lightconv.ray":
+            assert all(f"\ndef {name.name}(" in source for name in node.names)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id in job

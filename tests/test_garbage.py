@@ -15,8 +15,7 @@ from lightconv.data.prepare import prepare as prepare_corpus
 from lightconv.data.text import read_lines
 from lightconv.files import write_manifest
 from lightconv.recipe import Recipe
-from lightconv.train.checkpoint import read_checkpoint
-from lightconv.train.checkpoints import Checkpoints
+from lightconv.train.checkpoints import Checkpoints, read_checkpoint
 from tests.harness.examples import prepare, recipe
 
 Reader = Callable[[Path], object]

@@ -286,9 +286,9 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from lightconv import __main__, cli
-cli.COMMANDS["list"] = (f"recipes:{sys.argv[2]}", "")
+cli.COMMANDS["list"] = (f"paper:{sys.argv[2]}", "")
 sys.argv[1:] = ["list"]
-import lightconv.commands.recipes as recipes
+import lightconv.commands.paper as paper
 def imports(argv):
     import interrupted
     print("went on")
@@ -302,7 +302,7 @@ def ignores(argv):
 def plain(argv):
     os.kill(os.getpid(), signal.SIGINT)
     print("went on")
-recipes.imports, recipes.ignores, recipes.plain = imports, ignores, plain
+paper.imports, paper.ignores, paper.plain = imports, ignores, plain
 sys.exit(__main__.main())
 """
 
@@ -321,3 +321,31 @@ def test_ctrl_c_is_quiet_where_python_is_not(where: str, tmp_path: Path) -> None
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+LEAVING = """
+import atexit, sys, threading, time
+from lightconv import __main__, cli
+import lightconv.commands.recipes as recipes
+class Kept:
+    def __del__(self):
+        print("cleaned up")
+kept = Kept()
+def leave(argv):
+    atexit.register(print, "hook")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("command")
+    return 3
+recipes.leave = leave
+cli.COMMANDS["list"] = ("recipes:leave", "")
+sys.argv[1:] = ["list"]
+sys.exit(__main__.main())
+"""
+
+
+def test_a_command_ends_without_the_clean_up_of_python() -> None:
+    """R19: of torch it takes a second; threads, exit functions, output and code are kept."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "command\nthread\nhook\n", "")

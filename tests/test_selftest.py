@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightconv import selftest
 from lightconv.selftest import PROMISES, BrokenError
-from lightconv.train import checkpoint
+from lightconv.train import checkpoints
 
 CHECKS = {promise.name: promise.check for promise in PROMISES}
 
@@ -78,7 +78,7 @@ def test_a_run_that_fails_or_hangs_is_noticed(
 
 
 def no_digest(patch: pytest.MonkeyPatch) -> None:
-    files = checkpoint.CheckpointFiles
+    files = checkpoints.CheckpointFiles
     patch.setattr(files, "_verified", lambda self, name: self.folder / name)
 
 

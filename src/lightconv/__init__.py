@@ -7,8 +7,9 @@
 Names are loaded on first use, so that `lightconv --help` does not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.decode.text import load
@@ -29,23 +30,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Attention": "lightconv.mixers",
-    "Average": "lightconv.mixers",
-    "Conv": "lightconv.mixers",
-    "DynamicConv": "lightconv.mixers",
-    "Hyena": "lightconv.mixers",
-    "LightConv": "lightconv.mixers",
-    "LowRankConv": "lightconv.mixers",
-    "ShortConv": "lightconv.mixers",
-    "from_attention": "lightconv.mixers",
-    "reorder": "lightconv.mixers",
-    "fit": "lightconv.fitting.run",
-    "load": "lightconv.decode.text",
-    "explain": "lightconv.ops.functional",
-}
-_MODULES = ("mixers", "models", "ops")
-
 __all__ = [
     "Attention",
     "Average",
@@ -64,13 +48,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    if name in _MODULES:
-        return import_module(f"lightconv.{name}")
-    raise AttributeError(f"module 'lightconv' has no attribute {name!r}")
+__getattr__ = lazy(
+    __name__,
+    {
+        "mixers": __all__,  # but for those below
+        "fitting.run": ["fit"],
+        "decode.text": ["load"],
+        "ops.functional": ["explain"],
+    },
+    packages=("mixers", "models", "ops"),
+)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})
+    return sorted({*__all__, "mixers", "models", "ops"})

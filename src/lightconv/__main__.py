@@ -1,29 +1,42 @@
 """The command `lightconv`, and `python -m lightconv`: quiet about Ctrl-C, also during imports."""
 
+import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 EXIT_INTERRUPT = 130
-_SHOW_CURSOR = b"\x1b[?25h"
 
 
 def main() -> int:
     """Runs one sub-command of the program's arguments and returns the exit code."""
     sys.unraisablehook = _report
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # the first to be registered is the last to be called
     try:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else as by nohup
             signal.signal(signal.SIGINT, _interrupt)
         from lightconv.cli import main
 
-        return main()
+        codes.append(main())
     except KeyboardInterrupt:
-        return EXIT_INTERRUPT
+        codes.append(EXIT_INTERRUPT)
     finally:
         if signal.getsignal(signal.SIGINT) is _interrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own end is not quiet
+    return codes[0]
+
+
+def _leave(codes: list[int]) -> None:
+    """Ends without Python's clean-up of every object, which takes a second after `import torch`."""
+    if codes:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(codes[0])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -44,7 +57,7 @@ def _report(error: Any) -> None:
 
 def _quit() -> None:
     if os.isatty(2):
-        os.write(2, _SHOW_CURSOR)  # a live line may have hidden it
+        os.write(2, b"\x1b[?25h")  # a live line may have hidden it
     os._exit(EXIT_INTERRUPT)
 
 

@@ -16,13 +16,13 @@ from lightconv.processes import EXIT_INPUT, EXIT_INTERRUPT, PARENT, exit_code, w
 
 # name -> (module of lightconv.commands:function, purpose)
 COMMANDS = {
-    "fit": ("fit:main", "make a model of your own text in the time you give it"),
-    "list": ("recipes:list_recipes", "list the paper's models by name"),
-    "show": ("recipes:show_recipe", "print a recipe, or its parameters"),
-    "prepare": ("prepare:main", "prepare a corpus or your own text for training"),
+    "fit": ("fit:fit", "make a model of your own text in the time you give it"),
+    "list": ("paper:list_recipes", "list the paper's models by name"),
+    "show": ("paper:show_recipe", "print a recipe, or its parameters"),
+    "prepare": ("prepare:prepare", "prepare a corpus or your own text for training"),
     "verify-data": ("prepare:verify_data", "compare prepared data with the published figures"),
-    "train": ("train:main", "train a recipe, or resume a run"),
-    "distill": ("distill:main", "train a small model on the outputs of a large one"),
+    "train": ("train:train", "train a recipe, or resume a run"),
+    "distill": ("train:distill", "train a small model on the outputs of a large one"),
     "average": ("models:average", "average checkpoints of a run into a model"),
     "plot": ("models:plot", "draw the curves of runs"),
     "translate": ("translate:translate", "translate text, line by line"),
@@ -36,8 +36,8 @@ COMMANDS = {
     "speed": ("evaluate:speed", "compare the decoding speed of models"),
     "tune": ("evaluate:tune", "choose length penalty and checkpoints"),
     "shortlist": ("evaluate:shortlist", "choose the words of outputs by those of sources"),
-    "table": ("table:main", "show, print or run the paper's tables"),
-    "demo": ("demo:main", "train a small model and show what it can do"),
+    "table": ("paper:paper_table", "show, print or run the paper's tables"),
+    "demo": ("fit:demo", "train a small model and show what it can do"),
     "import": ("models:import_checkpoint", "convert a fairseq checkpoint into a model folder"),
     "export": ("models:export", "write a model as ONNX files"),
     "push": ("models:push", "publish a model folder on a hub"),
@@ -46,7 +46,23 @@ COMMANDS = {
     "doctor": ("machine:doctor", "show which kernels run on this machine, and why"),
 }
 # Commands that `lightconv table` starts; not listed.
-INTERNAL = {"measure": "table:measure"}
+INTERNAL = {"measure": "paper:measure"}
+HELP = """usage: lightconv COMMAND [ARGUMENTS]
+
+Lightweight and dynamic convolutions: layers, models and the paper's tables.
+
+commands:
+@COMMANDS@
+
+`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the
+traceback to an error. For example, from files of your own to a translation:
+  lightconv fit train.en train.fr --out my-model --time 10m
+  echo 'A fast text editor.' | lightconv translate my-model
+  lightconv serve my-model
+and the paper:
+  lightconv list iwslt
+  lightconv show iwslt-de-en-dynamicconv --params
+  lightconv table ablation"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,22 +112,25 @@ def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
+        width = max(map(len, COMMANDS))
+        lines = (f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+        print(HELP.replace("@COMMANDS@", "\n".join(lines)))
         return 0 if arguments else EXIT_INPUT
     if arguments[0] in ("-V", "--version"):
         print(f"lightconv {__version__}")
         return 0
     try:
-        return _find(arguments[0])(arguments[1:])
+        return _find(arguments[0])(arguments[1:]) or 0
     except SystemExit as stop:  # argparse, after it has printed its help
         return stop.code if isinstance(stop.code, int) else 0
 
 
-def _find(name: str) -> Callable[[Sequence[str]], int]:
+def _find(name: str) -> Callable[[Sequence[str]], int | None]:
     if name not in COMMANDS and name not in INTERNAL:
         raise ValueError(f"unknown command '{name}'{suggest(name, COMMANDS)}")
-    module, function = (INTERNAL.get(name) or COMMANDS[name][0]).split(":")
-    found: Callable[..., int] = getattr(import_module(f"lightconv.commands.{module}"), function)
+    file, function = (INTERNAL.get(name) or COMMANDS[name][0]).split(":")
+    module = import_module(f"lightconv.commands.{file}")
+    found: Callable[..., int | None] = getattr(module, function)
     if name == "completion":
         return partial(found, commands={each: _find(each) for each in COMMANDS if each != name})
     return found
@@ -127,28 +146,3 @@ def _describe(error: Exception) -> str:
         text = f"{type(error).__name__}: {error}. `--debug` shows where"
     # Names in files of others may hold commands for the terminal.
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
-
-
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: lightconv COMMAND [ARGUMENTS]",
-            "",
-            "Lightweight and dynamic convolutions: layers, models and the paper's tables.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`lightconv COMMAND --help` explains a command; --debug, anywhere, adds the",
-            "traceback to an error. For example, from files of your own to a translation:",
-            "  lightconv fit train.en train.fr --out my-model --time 10m",
-            "  echo 'A fast text editor.' | lightconv translate my-model",
-            "  lightconv serve my-model",
-            "and the paper:",
-            "  lightconv list iwslt",
-            "  lightconv show iwslt-de-en-dynamicconv --params",
-            "  lightconv table ablation",
-        ]
-    )

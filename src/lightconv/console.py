@@ -51,7 +51,7 @@ def read_duration(text: str) -> float:
     """`90s`, `30m`, `8h`, `1.5d`, or a number of seconds."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", text.strip())
     if found is None or float(found[1]) == 0.0:
-        raise ValueError(f"--max-time {text[:60]!r}, expected a time such as 90s, 30m, 8h or 2d")
+        raise ValueError(f"{text[:60]!r} is not a time, expected one such as 90s, 30m, 8h or 2d")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
@@ -106,9 +106,9 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def print_rows(rows: Rows) -> None:
-    """Prints names and values without a header."""
-    print_groups({"": rows}, ("", ""), ())
+def print_rows(rows: Rows, header: Sequence[str] = ("", ""), right: Sequence[str] = ()) -> None:
+    """Prints a table; without a header, of names and values."""
+    print_groups({"": rows}, header, right)
 
 
 def aligned(

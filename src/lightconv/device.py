@@ -50,6 +50,16 @@ def machine_bytes() -> int:
         return 8 << 30
 
 
+def read_megabytes(variable: str, usual: int) -> int:
+    """Bytes that a variable of the environment gives in megabytes; `usual` if it is not set."""
+    setting = os.environ.get(variable)
+    if setting is None:
+        return usual
+    if not (setting.isascii() and setting.isdecimal()):
+        raise ValueError(f"{variable}={setting!r} must be a whole number of megabytes, 0 for none")
+    return int(setting) << 20
+
+
 def processor_name() -> str:
     """Model name of the processor."""
     with suppress(OSError):

@@ -48,6 +48,15 @@ def _is_blob(path: Path, folder: Path) -> bool:
 
 
 @contextmanager
+def named(place: object) -> Iterator[None]:
+    """A ValueError in the block begins with the name of what is wrong: `PLACE: ...`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+@contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     handle = os.open(path, flags, 0o666)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.commands.recipes import BEGIN, END
+from lightconv.commands.paper import BEGIN, END
 from lightconv.config import from_dict
 from lightconv.paper.recipes import RECIPES, TITLES
 from lightconv.paper.tables import TABLES, Row

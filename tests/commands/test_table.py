@@ -344,7 +344,7 @@ def test_full_size_rows_are_run_where_their_data_is(run: Run, folder: Path) -> N
         (["ablation", "--scale", "cpu", "--data", "x", "--name", "../x"], "--name '../x'"),
         (["ablation", "--results", "nowhere"], "--results nowhere"),
         (["ablation", "--write"], "nothing of the table ablation was run"),
-        ([*RUN[1:], "--max-time", "soon"], "--max-time 'soon'"),
+        ([*RUN[1:], "--max-time", "soon"], "--max-time: 'soon' is not a time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -164,7 +164,7 @@ def test_mistakes_are_one_line(server: Server, data: Path, tmp_path: Path) -> No
         ((path, "--data", "x"), "--data DIR and --out RUN are needed"),
         ((path, "--out", "x"), "--data DIR and --out RUN are needed"),
         ((path, *ends, "--set", "train.max_step=1"), "max_steps"),
-        ((path, *ends, "--max-time", "soon"), "--max-time 'soon'"),
+        ((path, *ends, "--max-time", "soon"), "--max-time: 'soon' is not a time"),
         ((path, "--data", tmp_path / "x", "--out", run), "no folder"),
         ((path, *ends, *other), "12 and 12 ids, expected 9 and 12", "--set model.source_vocab=12"),
         ((path, *ends, "--set", "model.adaptive.cutoffs=[6]"), "label_smoothing=0.1 must be 0"),

@@ -1,4 +1,4 @@
-"""On a terminal of 80 columns no line of a command is longer."""
+"""On a terminal of 80 columns no line of a result is longer; tests/test_cli.py has the help."""
 
 import json
 import sys
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lightconv.cli import COMMANDS
 from tests.commands.conftest import Run
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -36,12 +35,6 @@ def too_long(text: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_fits(run: Run, command: str) -> None:
-    done = run(*filter(None, [command, "--help"]))
-    assert done.code == 0 and done.out and not too_long(done.out)
 
 
 @pytest.mark.parametrize("name", RESULTS)

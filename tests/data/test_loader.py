@@ -1,6 +1,4 @@
-"""Batches made ahead: the order for any number of ranks, positions to resume at, and the end;
-and synthetic tasks.
-"""
+"""Batches made ahead: the order for any number of ranks, positions to resume at, and the end."""
 
 import os
 import signal
@@ -21,13 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lightconv.data import (
-    EOS,
-    PAD,
-    SPECIALS,
-    TASKS,
     Batch,
     Batches,
     Loader,
@@ -35,7 +28,6 @@ from lightconv.data import (
     Position,
     Store,
     StoreWriter,
-    Synthetic,
 )
 from tests.data.stores import VOCAB, write_pairs
 from tests.data.test_batches import SOURCE, TARGET, check_pairs, ted_like
@@ -283,48 +275,3 @@ def test_a_million_tokens_a_second(tmp_path: Path) -> None:
             rates.append(tokens / (time.perf_counter() - began))
     # The best of them: the machine may have other things to do.
     assert max(rates) > 1e6
-
-
-# --- Synthetic tasks
-
-
-def unpadded(batch: Tensor) -> list[list[int]]:
-    return [[token for token in row if token != PAD] for row in batch.tolist()]
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_a_batch_is_the_task(task: str) -> None:
-    data = Synthetic(task=task, symbols=5, min_len=1, max_len=6, sentences=50)
-    batch = data.batch(3)
-    lengths = set()
-    for source, target_in, target in zip(
-        *map(unpadded, (*batch.inputs, batch.target)), strict=True
-    ):
-        *symbols, end = source
-        assert end == EOS
-        assert all(SPECIALS <= symbol < data.vocab for symbol in symbols)
-        assert target == [*(symbols[::-1] if task == "reverse" else symbols), EOS]
-        assert target_in == [EOS, *target[:-1]]
-        lengths.add(len(symbols))
-    assert lengths == set(range(1, 7))
-    assert batch.target.dtype == torch.int64
-    assert batch.rows is None
-
-
-def test_synthetic_batches_depend_on_seed_and_number_only() -> None:
-    data = Synthetic(task="copy", seed=7)
-    for index, batch in enumerate(islice(data, 3)):
-        again = data.batch(index)
-        assert torch.equal(batch.target, again.target)
-        assert all(map(torch.equal, batch.inputs, again.inputs))
-    first = unpadded(data.batch(0).target)
-    assert first != unpadded(data.batch(1).target)
-    assert first != unpadded(Synthetic(task="copy", seed=8).batch(0).target)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"task": "sort"}, {"min_len": 0}, {"min_len": 9, "max_len": 8}, {"sentences": 0}]
-)
-def test_no_synthetic_task(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        Synthetic(**{"task": "copy", **changes})

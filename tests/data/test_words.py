@@ -277,7 +277,7 @@ def test_a_missing_package_is_named_with_its_extra(
     check_packages(config)
     monkeypatch.setitem(sys.modules, package, None)
     words._jieba.cache_clear()
-    message = rf"needs the package {package}, .*pip install 'lightconv\[{extra}\]'"
+    message = rf"needs the package {package}. .*pip install 'lightconv\[{extra}\]'"
     with pytest.raises(ValueError, match=message):
         check_packages(config)
     with pytest.raises(ValueError, match=message):

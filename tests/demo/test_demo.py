@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightconv import cli
-from lightconv.commands import demo
+from lightconv.commands import fit
 from lightconv.console import Display
 from lightconv.corpora import Progress, open_corpus
 from lightconv.corpora.synthetic import Settings, make
@@ -205,7 +205,7 @@ def test_a_missing_package_is_named_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == missing else True)
+    monkeypatch.setattr(fit, "find_spec", lambda name: None if name == missing else True)
     assert run(tmp_path / "x", "summary") == 2
     assert f"pip install 'lightconv[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

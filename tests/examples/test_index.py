@@ -18,7 +18,7 @@ REFUSED = {
 def test_the_index_names_every_example() -> None:
     index = (FOLDER / "README.md").read_text()
     for path in FOLDER.iterdir():
-        if path.suffix in (".py", ".toml"):
+        if path.suffix in (".py", ".toml", ".ipynb"):
             assert f"examples/{path.name}`" in index
 
 

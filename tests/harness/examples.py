@@ -1,15 +1,20 @@
 """Small runs to train: a prepared folder of a synthetic task, a recipe, and what a run leaves."""
 
 import hashlib
-from dataclasses import replace
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lightconv.config import to_json
-from lightconv.data import PAD, StoreWriter, Synthetic, TaskConfig, Vocabulary
+from lightconv.data import EOS, PAD, SPECIALS, Batch, StoreWriter, TaskConfig, Vocabulary
 from lightconv.models import (
     DynamicConvConfig,
     LanguageModelConfig,
@@ -23,7 +28,39 @@ from lightconv.train import InverseSqrtConfig, TrainConfig
 from lightconv.train.checkpoints import Checkpoints
 from lightconv.train.log import read_log
 
-DATA = Synthetic(task="reverse", symbols=8, min_len=2, max_len=6, sentences=16, seed=5)
+
+@dataclass(frozen=True)
+class Symbols:
+    """Endless batches of random symbols and the same reversed; batch i depends on (seed, i)."""
+
+    symbols: int = 16
+    min_len: int = 5
+    max_len: int = 12
+    sentences: int = 64
+    seed: int = 0
+    step: int = -1  # 1 copies
+
+    @property
+    def vocab(self) -> int:
+        return SPECIALS + self.symbols
+
+    def batch(self, index: int) -> Batch:
+        random = np.random.default_rng([self.seed, index])
+        lengths = random.integers(self.min_len, self.max_len, size=self.sentences, endpoint=True)
+        sources = [random.integers(SPECIALS, self.vocab, size=n).tolist() for n in lengths]
+        targets = [source[:: self.step] for source in sources]
+        source, target = (pad([*row, EOS] for row in rows) for rows in (sources, targets))
+        return Batch((source, pad([EOS, *row] for row in targets)), target)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.batch, itertools.count())
+
+
+def pad(rows: Iterable[list[int]]) -> Tensor:
+    return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=PAD)
+
+
+DATA = Symbols(symbols=8, min_len=2, max_len=6, sentences=16, seed=5)
 # One layer of each convolution, everything random in it switched on.
 MIXERS: tuple[MixerConfig, ...] = (
     LightConvConfig(kernel=3, heads=2, dropconnect=0.1),
@@ -88,7 +125,7 @@ def write_recipe(path: Path, model: ModelConfig | None = None, **changes: Any) -
     return path
 
 
-def prepare(folder: Path, data: Synthetic = DATA, *, batches: int = 5, text: bool = False) -> Path:
+def prepare(folder: Path, data: Symbols = DATA, *, batches: int = 5, text: bool = False) -> Path:
     """What `lightconv prepare` leaves: splits and a vocabulary.
 
     text  one side only, the targets

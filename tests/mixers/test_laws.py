@@ -6,6 +6,7 @@
 """
 
 import random
+from inspect import signature
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_gradients_through_a_stream_equal_those_of_forward(example: Example) -> 
 def test_training_and_inference_mode_change_nothing_in_a_step(example: Example) -> None:
     options = dict(example.options)
     for name in ("dropout", "dropconnect"):
-        if name in MIXERS[example.name].settings:
+        if name in signature(MIXERS[example.name]).parameters:
             options[name] = 0.5
     mixer = Example(example.name, options).build(causal=True)
     x = noise(BATCH, 9, DIM)

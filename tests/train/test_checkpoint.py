@@ -16,18 +16,20 @@ from torch import Tensor, nn
 
 from lightconv.data import Position
 from lightconv.models.tensors import parameters
-from lightconv.train.checkpoint import (
+from lightconv.train.checkpoints import (
     CheckpointFiles,
+    Checkpoints,
     DamagedError,
-    flatten_optimizer,
     read_checkpoint,
+)
+from lightconv.train.config import AdamConfig, NesterovConfig
+from lightconv.train.distributed import gather
+from lightconv.train.optim import (
+    build_optimizer,
+    flatten_optimizer,
     restore_optimizer,
     restore_tensors,
 )
-from lightconv.train.checkpoints import Checkpoints
-from lightconv.train.config import AdamConfig, NesterovConfig
-from lightconv.train.distributed import gather
-from lightconv.train.optim import build_optimizer
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "state.json")
 VALUES: dict[str, Any] = {
@@ -346,7 +348,7 @@ def test_a_model_takes_only_what_fits() -> None:
         (lacking, "the checkpoint lacks scale, expected by the model"),
         (good | {"more": torch.ones(1)}, "the checkpoint has more, unknown to the model"),
         (good | {"scale": torch.ones(1)}, "scale has shape [1], expected []"),
-        (good | {"scale": torch.ones((), dtype=torch.float64)}, "has scale as torch.float64, the"),
+        (good | {"scale": torch.ones((), dtype=torch.float64)}, "scale is torch.float64, expec"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             restore_tensors(own, given)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.train.checkpoint import DamagedError
-from lightconv.train.checkpoints import Checkpoints, SaveError, average
+from lightconv.train.checkpoints import Checkpoints, DamagedError, SaveError, average
 
 
 def tensors(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -243,7 +242,7 @@ def test_checkpoints_of_different_models(tmp_path: Path) -> None:
             ({"a": torch.ones(3)}, "00000001 lacks b, expected by .*00000000"),
             (first | {"c": torch.ones(1)}, "00000001 has c, unknown to .*00000000"),
             (first | {"b": torch.ones(1, 2)}, r"b has shape \[1, 2\], expected \[2\]"),
-            (first | {"b": torch.ones(2).half()}, "b is torch.float16, but torch.float32 in"),
+            (first | {"b": torch.ones(2).half()}, "b is torch.float16, expected torch.float32 by"),
         )
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,6 +1,11 @@
-"""R20: two machines that train together by torchrun, as network namespaces on this one."""
+"""R20: two machines that train together by torchrun, as network namespaces on this one.
+
+The 20 runs of the slow test take a minute each; some of them:
+`python -m pytest -m slow tests/train/test_hosts.py -k "run0 or run1"`.
+"""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -9,14 +14,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.harness.examples import fingerprint, model_config, prepare, write_recipe
 from tests.train.test_launch import ENV
 
-STEPS, EACH = 1200, 100
+STEPS, RUNS = 600, 20
+KINDS = ("cut", "first", "second", "both")
 # Seconds for a start, a fault and what is left of a run, on a busy machine.
 LONGEST = 900.0
 ADDRESSES = ("10.177.20.1", "10.177.20.2")
@@ -66,15 +72,33 @@ class Host:
         ip("-n", self.name, "link", "set", self.link, "up" if up else "down")
 
 
+class Task(NamedTuple):
+    """Arguments of the run, and the fingerprint of one without any fault."""
+
+    arguments: list[str]
+    expected: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("whole")
+    changes: dict[str, Any] = {"max_steps": STEPS, "save_every": 20, "log_every": 10}
+    recipe = write_recipe(folder / "recipe.json", model_config(), **changes)
+    words = ["train", str(recipe), "--data", str(prepare(folder / "data"))]
+    whole = [*words, "--out", str(folder / "run"), "--processes", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lightconv", *whole], env=ENV, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Task(words, fingerprint(folder / "run"))
+
+
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def hosts(task: Task, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     if shutil.which("ip") is None:
         pytest.skip("there is no program ip (package iproute2), so there are no two machines")
-    changes: dict[str, Any] = {"max_steps": STEPS, "save_every": 20, "log_every": 10}
-    recipe = write_recipe(tmp_path / "recipe.json", model_config(), **changes)
-    words = ["train", str(recipe), "--data", str(prepare(tmp_path / "data"))]
-    whole = [*words, "--out", str(tmp_path / "whole"), "--processes", "2"]
-    found = tuple(Host(n, tmp_path, [*words, "--out", str(tmp_path / "run")]) for n in (0, 1))
+    words = [*task.arguments, "--out", str(tmp_path / "run")]
+    found = tuple(Host(number, tmp_path, words) for number in (0, 1))
     try:
         try:
             for host in found:
@@ -88,10 +112,6 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
                 host.connect(True)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"this machine cannot have network namespaces: {error.stderr.strip()}")
-        done = subprocess.run(
-            [sys.executable, "-m", "lightconv", *whole], env=ENV, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
         yield found[0], found[1]
     finally:
         for host in found:
@@ -102,25 +122,31 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
 
 def last_step(run: Path) -> int:
     path = run / "log.jsonl"
-    return path.read_bytes().count(b"\n") * 10 if path.exists() else 0
+    return path.read_bytes().count(b'"train"') * 10 if path.exists() else 0
 
 
 @pytest.mark.parametrize(
-    "faults, seconds",
+    "number, seconds",
     [
-        (["cut", "second"], 5.0),
-        pytest.param(["cut", "first", "second", "both"] * 5, 30.0, marks=pytest.mark.slow),
+        pytest.param(2, 5.0, id="quick"),
+        *(pytest.param(n, 30.0, id=f"run{n}", marks=pytest.mark.slow) for n in range(RUNS)),
     ],
 )
 def test_two_machines_with_faults(
-    faults: list[str], seconds: float, hosts: tuple[Host, Host], tmp_path: Path
+    number: int, seconds: float, task: Task, hosts: tuple[Host, Host], tmp_path: Path
 ) -> None:
-    """R20: the link is cut, one machine or both die; the run ends as one without any fault."""
-    run, begun = tmp_path / "run", time.monotonic()
+    """R20: the link is cut, one machine or both die; the run ends as one without any fault.
+
+    Each run has two faults, and all pairs have their turn.
+    """
+    run, began = tmp_path / "run", time.monotonic()
+    faults = KINDS[number % 4], KINDS[number // 4 % 4]
+    chance = random.Random(number)
     for place, fault in enumerate([*faults, ""]):
         step, deadline = last_step(run), time.monotonic() + LONGEST
         # The fault comes in the middle of training; torchrun may be starting, too.
-        while last_step(run) < step + STEPS // (2 + len(faults)) or not fault:
+        later = chance.randrange(STEPS // 10, STEPS // 3)
+        while last_step(run) < step + later or not fault:
             codes = [host.run() for host in hosts]
             if codes == [0, 0]:
                 break
@@ -128,12 +154,11 @@ def test_two_machines_with_faults(
             assert time.monotonic() < deadline, f"fault {place}, step {last_step(run)}: {said}"
             time.sleep(0.02)
         assert not fault or codes != [0, 0], "the run has ended before its faults"
-        print(f"{time.monotonic() - begun:.0f} s, step {last_step(run)}: {fault}", flush=True)
+        print(f"{time.monotonic() - began:.0f} s, step {last_step(run)}: {fault}", flush=True)
         if fault == "cut":
             hosts[place % 2].connect(False)
             time.sleep(seconds)
             hosts[place % 2].connect(True)
         for host in {"first": hosts[:1], "second": hosts[1:], "both": hosts}.get(fault, ()):
             host.kill()
-    print(f"{len(faults)} faults in {time.monotonic() - begun:.0f} s")
-    assert fingerprint(run) == fingerprint(tmp_path / "whole")
+    assert fingerprint(run) == task.expected

@@ -331,7 +331,7 @@ def test_a_killed_launcher_leaves_nothing(launched: Callable[..., Any], tmp_path
 def test_a_signal_before_they_have_met_ends_all_at_once() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-        with Ranks(2, scripts(deaf, deaf), lambda: False) as ranks:
+        with Ranks(2, scripts(deaf, deaf), lambda number: False) as ranks:
             threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
             began = time.monotonic()
             assert ranks.wait() == 128 + number
@@ -378,6 +378,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Another program that wants a core."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
+        yield
+        process.kill()
+
+
 def seconds_until(done: Callable[[], bool], most: float) -> float:
     """Time until then, without times at which this process itself was stopped."""
     spent, last = 0.0, time.monotonic()
@@ -393,12 +401,14 @@ def seconds_until(done: Callable[[], bool], most: float) -> float:
     "number, tries",
     [
         (signal.SIGKILL, 3),
+        (signal.SIGINT, 4),
         pytest.param(signal.SIGKILL, 200, marks=pytest.mark.slow),
-        # Ctrl-C lets an import or an update end, which takes longer beside other tests.
         pytest.param(signal.SIGINT, 100, marks=pytest.mark.slow),
     ],
 )
-def test_a_launcher_ends_at_any_moment(number: signal.Signals, tries: int, tmp_path: Path) -> None:
+def test_a_launcher_ends_at_any_moment(
+    number: signal.Signals, tries: int, busy: None, tmp_path: Path
+) -> None:
     """R19: after 2 s no process is left, nobody waits for the dead, and there is no traceback."""
     mark = f"lightconv-test-{os.getpid()}-{tmp_path}"
     env, said, rng = {**ENV, "MARK": mark}, tmp_path / "stderr", random.Random(number + tries)

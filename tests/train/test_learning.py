@@ -10,7 +10,7 @@ import torch
 
 import lightconv
 from lightconv.corpora.synthetic import Settings, make
-from lightconv.data import EOS, Batch, Synthetic
+from lightconv.data import EOS, Batch
 from lightconv.data.prepare import prepare as prepare_text
 from lightconv.mixers import MIXERS
 from lightconv.models import (
@@ -29,7 +29,7 @@ from lightconv.models import (
     ShortConvConfig,
 )
 from lightconv.train import CosineConfig, Outcome, PreparedData, TrainConfig, Trainer, run
-from tests.harness.examples import prepare
+from tests.harness.examples import Symbols, prepare
 from tests.train.formula import fit
 
 SYMBOLS, LENGTH = 8, 12
@@ -116,7 +116,7 @@ def whole_run(folder: Path, data: PreparedData, model: ModelConfig, steps: int) 
 
 def test_a_whole_run_learns_to_copy(tmp_path: Path) -> None:
     """Perplexity below 1.5 where chance is 9; the others take longer, below."""
-    task = Synthetic(task="copy", symbols=8, min_len=3, max_len=6, sentences=400, seed=3)
+    task = Symbols(symbols=8, min_len=3, max_len=6, sentences=400, seed=3, step=1)
     data = PreparedData(prepare(tmp_path / "data", task, batches=10))
     outcome = whole_run(tmp_path / "run", data, model_of("dynamicconv", data, dim=32), steps=150)
     assert outcome.entries[-1]["perplexity"] < 1.5
@@ -126,7 +126,7 @@ def test_a_whole_run_learns_to_copy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_whole_run_learns_to_reverse(name: str, tmp_path: Path) -> None:
     """Perplexity below 1.2, where chance is about 14."""
-    task = Synthetic(task="reverse", sentences=400, seed=3)
+    task = Symbols(sentences=400, seed=3)
     data = PreparedData(prepare(tmp_path / "data", task, batches=20))
     outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=500)
     last = outcome.entries[-1]
@@ -170,5 +170,5 @@ def test_a_whole_run_learns(corpus: str, name: str, tmp_path: Path) -> None:
     data = PreparedData(tmp_path / "data")
     outcome = whole_run(tmp_path / "run", data, model_of(name, data), steps=task.steps)
     perplexity = outcome.entries[-1]["perplexity"]
-    print(f"{corpus}, {name}: perplexity {perplexity:.3f}")  # for the table of docs/training.md
+    print(f"{corpus}, {name}: perplexity {perplexity:.3f}")
     assert perplexity < task.below

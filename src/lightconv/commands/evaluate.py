@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import PREPARED, Parser
 from lightconv.config import to_json
-from lightconv.console import Display, print_groups, print_rows, print_text, tell
+from lightconv.console import Display, print_rows, print_text, tell
 from lightconv.data.prepared import Prepared
 from lightconv.data.text import Notes, read_lines, side_by_side
-from lightconv.decode.options import find_model
-from lightconv.decode.speed import ROUNDS
+from lightconv.decode.options import TextOptions, find_model
+from lightconv.decode.speed import ROUNDS, measure_speed
+from lightconv.device import choose_device
 from lightconv.evaluate.bootstrap import SAMPLES, SEED, Comparison, paired_bootstrap
 from lightconv.evaluate.metrics import (
     METRICS,
@@ -41,23 +42,23 @@ DEFAULT = ("sacrebleu", "chrf")
 SEARCH_OPTIONS = ("compare", "ensemble", "quantize", "engine", "out", "batch_size")
 OUTPUT_OPTIONS = ("metric", "against", *SEARCH_OPTIONS)
 MODEL_OPTIONS = ("data", "split", "beam", "set", "floor", "limit", "overwrite", *SEARCH_OPTIONS)
-UNSET: tuple[object, ...] = (None, False, [])
 
 
-def evaluate(argv: Sequence[str]) -> int:
-    options = _parser().parse(argv)
+def evaluate(argv: Sequence[str]) -> None:
+    parser = _parser()
+    options = parser.parse(argv)
     if not 0 <= options.seed < 1 << 32:
         raise ValueError(f"--seed {options.seed}, expected 0 to {(1 << 32) - 1}")
     if options.model is not None:
-        return _evaluate_model(options)
+        _evaluate_model(parser, options)
+        return
     if not options.hypotheses or not options.references:
         raise ValueError(
             "nothing to evaluate, expected MODEL --data DIR, or --hypotheses FILE and "
             "--references FILE. `lightconv evaluate --help` explains"
         )
-    for name in MODEL_OPTIONS:
-        if getattr(options, name) not in UNSET:
-            raise ValueError(f"--{name.replace('_', '-')} is for a model, expected MODEL before it")
+    for name in parser.given(options, *MODEL_OPTIONS):
+        raise ValueError(f"{name} is for a model, expected MODEL before it")
     metrics = [find_metric(name, options.target_lang) for name in options.metric or DEFAULT]
     for metric in metrics if options.against and options.metric else ():
         if not isinstance(metric, Summed):
@@ -67,15 +68,11 @@ def evaluate(argv: Sequence[str]) -> int:
         metrics = [metric for metric in metrics if isinstance(metric, Summed)]
     for result in _results(metrics, options):
         print(json.dumps(result.plain()) if options.format == "jsonl" else result, flush=True)
-    return 0
 
 
-def _evaluate_model(options: Namespace) -> int:
-    _check_model(options)
+def _evaluate_model(parser: Parser, options: Namespace) -> None:
+    _check_model(parser, options)
 
-    # These load torch: mistakes above are answered at once.
-    from lightconv.decode.options import TextOptions
-    from lightconv.device import choose_device
     from lightconv.evaluate.comparison import Evaluation
 
     text = TextOptions(engine=options.engine or "auto", quantize=options.quantize or "none")
@@ -100,16 +97,15 @@ def _evaluate_model(options: Namespace) -> int:
                 print(json.dumps(score.plain() | {"system": system} | about))
         for comparison in report.comparisons:
             print(json.dumps(comparison.plain() | about))
-        return 0
+        return
     print_rows(list(_describe(evaluation, report).items()))
     print()
     header = ("metric", *report.scores)
-    print_groups({"": list(_table(report))}, header, header[1:])
+    print_rows(list(_table(report)), header, header[1:])
     if options.details or report.comparisons or not sys.stdout.isatty():
         print()
         for line in (*next(iter(report.scores.values())), *report.comparisons):
             print_text(str(line))
-    return 0
 
 
 def _find_split(data: Path) -> str:
@@ -120,7 +116,7 @@ def _find_split(data: Path) -> str:
     return "valid"
 
 
-def _check_model(options: Namespace) -> None:
+def _check_model(parser: Parser, options: Namespace) -> None:
     if options.data is None:
         raise ValueError("--data DIR is needed with a model, the folder that `prepare` wrote")
     if options.hypotheses or options.references:
@@ -128,10 +124,8 @@ def _check_model(options: Namespace) -> None:
     if options.compare and options.quantize in (None, "none"):
         raise ValueError("--compare without --quantize int8, expected both")
     folder = find_model(options.model)
-    for name in () if folder.pairs else OUTPUT_OPTIONS:
-        if getattr(options, name) not in UNSET:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} is for outputs, but {folder.path} is a language model")
+    for name in parser.given(options, *(() if folder.pairs else OUTPUT_OPTIONS)):
+        raise ValueError(f"{name} is for outputs, but {folder.path} is a language model")
     if options.out is not None and options.out.exists():
         if not options.overwrite:
             raise ValueError(f"{options.out} exists. Choose another name, or use --overwrite")
@@ -227,11 +221,11 @@ def _parser() -> Parser:
     )
     add = parser.add
     parser.add_search("[MODEL]")
-    parser.add_data()
+    add("--data DIR", PREPARED)
     add("--split NAME", "default: test, or valid where there is no test")
     add("--batch-size N", "sentences of a batch (default: at most 64, and 4,096 tokens)")
     add("--floor", "also score baselines: a copy of the source, the target of the nearest source")
-    add("--limit N", "only the first N lines")
+    parser.share("--limit")
     add("--out FILE", "write the outputs there")
     add("--overwrite", "replace an older FILE")
     add("--compare", "with --quantize int8: decode in float32 too, and compare scores and speeds")
@@ -248,7 +242,7 @@ def _parser() -> Parser:
     return parser
 
 
-def tune(argv: Sequence[str]) -> int:
+def tune(argv: Sequence[str]) -> None:
     parser = Parser(
         "tune",
         "Chooses length penalty and, for a run, the number of averaged checkpoints on validation "
@@ -257,20 +251,13 @@ def tune(argv: Sequence[str]) -> int:
         "lightconv tune my-model --data data/debian --alphas 0.4,0.6,0.8,1.0 --limit 500",
         "lightconv tune my-model --data data/cnn --grid max_len_plus=100,120,140 --dry-run",
     )
-    parser.add("MODEL", "a model folder, or a run")
-    parser.add_data(required=True)
-    parser.add("--split NAME", "default: valid", default="valid")
+    parser.share("MODEL", "--data", "--split", "--limit", "--dry-run", "--device", "--format")
     parser.add("--alphas A,B,C", "length penalties (default: 0 to 2)", type=_numbers, default=())
     parser.add("--counts A,B,C", "numbers of checkpoints (default: 1 to 20)", default=())
     parser.add("--grid NAME=A,B,C ...", "of the search, such as max_len_plus=100,140", type=_values)
     parser.add("--metric NAME", "default: the one of the task")
-    parser.add("--limit N", "only the first N lines")
-    parser.add("--dry-run", "print, and write nothing")
-    parser.add_format()
-    parser.add_device()
     options = parser.parse(argv)
 
-    from lightconv.device import choose_device
     from lightconv.evaluate.tune import Tuner
 
     grid = dict(options.grid)
@@ -290,13 +277,12 @@ def tune(argv: Sequence[str]) -> int:
         ]
         for trial in trials
     ]
-    print_groups({"": rows}, header, header[1:])
+    print_rows(rows, header, header[1:])
     if not options.dry_run:
         tuner.write(best)
-    return 0
 
 
-def shortlist(argv: Sequence[str]) -> int:
+def shortlist(argv: Sequence[str]) -> None:
     parser = Parser(
         "shortlist",
         "Makes a lexical shortlist from the training data: the words that a source may be "
@@ -305,19 +291,14 @@ def shortlist(argv: Sequence[str]) -> int:
         "lightconv shortlist my-model --data data/debian",
         "lightconv shortlist my-model --data data/debian --best 100 --limit 500 --dry-run",
     )
-    parser.add("MODEL", "a model folder, or a run")
-    parser.add_data(required=True)
+    parser.share("MODEL", "--data", "--split", "--limit", "--dry-run")
     parser.add("--best N", "words of each source token (default: 50)", default=50)
     parser.add("--always N", "most frequent words, for every source (default: 100)", default=100)
-    parser.add("--split NAME", "default: valid", default="valid")
-    parser.add("--limit N", "only the first N lines")
     parser.add("--quantize none|int8|bf16", "linear layers in 8 or 16 bits", default="none")
-    parser.add("--dry-run", "print, and write nothing")
     options = parser.parse(argv)
 
     from safetensors.torch import save
 
-    from lightconv.decode.options import TextOptions
     from lightconv.decode.shortlist import SHORTLIST_FILE, make_shortlist
     from lightconv.evaluate.system import Examples, open_model
     from lightconv.evaluate.tune import choose_metric
@@ -340,14 +321,13 @@ def shortlist(argv: Sequence[str]) -> int:
         size = folder.config.vocab_sizes[1] if own is None else sum(words) / max(1, len(words))
         rate = f"{examples.count / outputs.seconds:,.1f}"
         rows.append([title, f"{size:,.0f}", f"{score.value:.2f}", rate])
-    print_groups({"": rows}, ["", "words", metric.name, "sentences/s"], ["words"])
+    print_rows(rows, ["", "words", metric.name, "sentences/s"], ["words"])
     print(f"\nloss: {float(rows[0][2]) - float(rows[1][2]):.2f} {metric.name}")
     if not options.dry_run:
         folder.set_file(SHORTLIST_FILE, save(made._asdict()))
-    return 0
 
 
-def speed(argv: Sequence[str]) -> int:
+def speed(argv: Sequence[str]) -> None:
     parser = Parser(
         "speed",
         "Measures the decoding speed of models of one vocabulary: the same sentences, engine and "
@@ -357,19 +337,14 @@ def speed(argv: Sequence[str]) -> int:
     )
     add = parser.add
     add("MODEL ...", "model folders, or runs")
-    parser.add_data(required=True)
+    parser.share("--data", "--limit", "--device", "--format")
     add("--split NAME", "default: test", default="test")
     add("--beam N", "default: 4", default=4)
     add("--batch-size N", "sentences of a batch (default: 256)", default=256)
     add("--rounds N", f"default: {ROUNDS}", default=ROUNDS)
-    add("--limit N", "only the first N lines")
-    parser.add_device()
     add("--out FILE", "also write the seconds of all rounds there, as JSON")
-    parser.add_format()
     options = parser.parse(argv)
 
-    from lightconv.decode.speed import measure_speed
-    from lightconv.device import choose_device
     from lightconv.evaluate.system import Examples, open_model
 
     prepared, device = Prepared.open(options.data), choose_device(options.device)
@@ -387,10 +362,9 @@ def speed(argv: Sequence[str]) -> int:
         ratio = f"{found.speeds[0].seconds / each.seconds:.3f}"
         rates = each.show("sentences/s", 1), f"{each.rates('tokens/s')[0]:,.1f}"
         rows.append([str(path), *rates, ratio])
-    print_groups({"": rows}, header, header[1:])
+    print_rows(rows, header, header[1:])
     if options.out is not None:
         write_file(options.out, to_json(found).encode())
-    return 0
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightconv.commands.fit import show_growth
 from lightconv.commands.parser import Parser
-from lightconv.console import Display, print_groups, print_rows, tell
+from lightconv.console import Display, print_rows, tell
 from lightconv.decode.options import find_model
+from lightconv.decode.speed import measure_speed
+from lightconv.device import choose_device, count_cores, processor_name
 from lightconv.processes import EXIT_FAILURE
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 # Lengths for the operator, and tokens of a sentence, of `bench`.
 LENGTHS, WORDS = (32, 128, 512, 2048), 20
+PRODUCTS = (
+    "{library} (default {default:.0f}, onednn {onednn:.0f}, bf16 {bf16:.0f} GFLOP/s on one thread; "
+    "error of onednn {error:.0e})"
+)
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -32,7 +39,7 @@ def doctor(argv: Sequence[str]) -> int:
         "LIGHTCONV_ISA=avx2 lightconv doctor",
     )
     parser.add("--json", "print one JSON object")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
 
     from lightconv.selftest import examine
@@ -51,8 +58,9 @@ def doctor(argv: Sequence[str]) -> int:
 
 def _show(found: dict[str, Any]) -> None:
     facts = []
-    for name, value in found.items():
-        if name == "operators" or not value:
+    shown = {**found, "operators": None, "products": PRODUCTS.format(**found["products"])}
+    for name, value in shown.items():
+        if not value:
             continue
         text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
         text = ", ".join(text) if isinstance(text, list) else text
@@ -60,10 +68,10 @@ def _show(found: dict[str, Any]) -> None:
     print_rows(facts)
     print()
     header = ("operator", "device", "kernel", "why")
-    print_groups({"": [[row[name] for name in header] for row in found["operators"]]}, header, ())
+    print_rows([[row[name] for name in header] for row in found["operators"]], header)
 
 
-def bench(argv: Sequence[str]) -> int:
+def bench(argv: Sequence[str]) -> None:
     parser = Parser(
         "bench",
         "Measures this machine: products, the operator against attention, and with models the "
@@ -74,14 +82,11 @@ def bench(argv: Sequence[str]) -> int:
     )
     parser.add("MODEL", "model folders, or runs", nargs="*")
     parser.add("--seconds N", "about so long for each figure (default: 1)", default=1)
-    parser.add_device()
-    parser.add_format()
+    parser.share("--device", "--format")
     options = parser.parse(argv)
     folders = [find_model(path) for path in options.model]
 
-    # These load torch: mistakes above are answered at once.
     from lightconv.demo.page import measure_growth
-    from lightconv.device import choose_device, count_cores, processor_name
     from lightconv.ops.products import probe
 
     device = choose_device(options.device)
@@ -90,31 +95,23 @@ def bench(argv: Sequence[str]) -> int:
     if not folders:
         rates = probe()
         rows = [[name, f"{getattr(rates, name):,.0f}"] for name in ("default", "onednn", "bf16")]
-        print_groups({"": rows}, ("matrix products", "GFLOP/s"), ("GFLOP/s",))
+        print_rows(rows, ("matrix products", "GFLOP/s"), ("GFLOP/s",))
         print()
-        growth = [measure_growth(length, 4096) for length in LENGTHS]
-        names = list(growth[0]["microseconds"])
-        rows = [
-            [f"{each['length']:,} tokens", *(f"{each['microseconds'][n]:,.2f}" for n in names)]
-            for each in growth
-        ]
-        print_groups({"": rows}, ("us per token, of", *names), names)
-        return 0
+        show_growth([measure_growth(length, 4096) for length in LENGTHS])
+        return
     units = ("training, tokens/s", "in bf16", "decoding, sentences/s", "one sentence, ms")
     rows = []
     for folder in folders:
         with Display(idle=f"measuring {folder.path}"):
             figures = _measure_model(folder, device, options.seconds)
         rows.append([str(folder.path), *figures])
-    print_groups({"": rows}, ("model", *units), units)
-    return 0
+    print_rows(rows, ("model", *units), units)
 
 
 def _measure_model(folder: "ModelFolder", device: "torch.device", least: float) -> list[str]:
     """Training in fp32 and bf16 on invented batches; decoding of invented sentences."""
     import torch
 
-    from lightconv.decode.speed import measure_speed
     from lightconv.fitting.plan import make_training
     from lightconv.train.memory import measure_pace
 
@@ -152,7 +149,6 @@ def selftest(argv: Sequence[str]) -> int:
     parser.add("--list", "print the promises and check nothing")
     options = parser.parse(argv)
 
-    # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.selftest import PROMISES, BrokenError
 
     known = [promise.name for promise in PROMISES]

@@ -14,7 +14,7 @@ from lightconv.models.folder import ModelFolder, check_free, describe_layers
 from lightconv.train.run import LAST, Run
 
 
-def average(argv: Sequence[str]) -> int:
+def average(argv: Sequence[str]) -> None:
     parser = Parser(
         "average",
         "Makes a model folder whose parameters are the mean of those of checkpoints of a run.",
@@ -30,7 +30,7 @@ def average(argv: Sequence[str]) -> int:
     parser.add("--ema", "their moving averages, if training kept such")
     parser.add("--out MODEL", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     run = Run.open(options.run)
     check_free(options.out, overwrite=options.overwrite)
@@ -45,10 +45,9 @@ def average(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
-    return 0
 
 
-def export(argv: Sequence[str]) -> int:
+def export(argv: Sequence[str]) -> None:
     parser = Parser(
         "export",
         "Writes a model as ONNX: step.onnx, encoder.onnx if it translates, and its text pipeline. "
@@ -56,24 +55,23 @@ def export(argv: Sequence[str]) -> int:
         "lightconv export runs/first --onnx first-onnx",
         "echo 'A fast text editor.' | python examples/onnx_decode.py first-onnx",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL")
     parser.add("--onnx FOLDER", "the folder to write", required=True)
     options = parser.parse(argv)
     check_free(options.onnx, overwrite=False)
     from lightconv.interop.onnx import export as write
 
     print(*write(ModelFolder(options.model), options.onnx), sep="\n")
-    return 0
 
 
-def push(argv: Sequence[str]) -> int:
+def push(argv: Sequence[str]) -> None:
     parser = Parser(
         "push",
         "Publishes a model folder on the Hugging Face hub, where lightconv.load('user/name') finds "
         "it. Its digests are checked first. `hf auth login` or HF_TOKEN says who you are.",
         "lightconv push runs/first/model user/first --licence cc-by-4.0",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL")
     parser.add("NAME", "user/name")
     parser.add("--licence ID", "of the model, such as mit or cc-by-4.0, for its card")
     parser.add("--private", "only for you")
@@ -82,10 +80,9 @@ def push(argv: Sequence[str]) -> int:
 
     how = {"licence": options.licence, "private": options.private}
     print(push_model(options.model, options.name, **how))
-    return 0
 
 
-def plot(argv: Sequence[str]) -> int:
+def plot(argv: Sequence[str]) -> None:
     parser = Parser(
         "plot",
         "Draws loss, metric and learning rate of runs, finished or not: as text, and with "
@@ -106,10 +103,9 @@ def plot(argv: Sequence[str]) -> int:
     print(draw_text(options.run))
     if picture:
         print(out)
-    return 0
 
 
-def import_checkpoint(argv: Sequence[str]) -> int:
+def import_checkpoint(argv: Sequence[str]) -> None:
     parser = Parser(
         "import",
         "Turns a checkpoint of fairseq (LightConv, DynamicConv, Transformer; any version since "
@@ -124,7 +120,7 @@ def import_checkpoint(argv: Sequence[str]) -> int:
     parser.add("--codes FILE ...", "BPE codes to keep with it; twice for source and target")
     parser.add("--out FOLDER", "the model folder to write", required=True)
     parser.add("--overwrite", "replace an older model folder")
-    parser.add_format()
+    parser.share("--format")
     options = parser.parse(argv)
     for name in ("dict", "codes"):
         if (given := len(getattr(options, name))) > 2:
@@ -133,7 +129,6 @@ def import_checkpoint(argv: Sequence[str]) -> int:
         dictionaries = list(map(Vocabulary.from_fairseq, options.dict))
     codes = _read_codes(options.codes)
 
-    # Imports torch, which is slow: mistakes above are answered at once.
     from lightconv.interop.fairseq import read_model
     from lightconv.models.tensors import parameters
 
@@ -161,7 +156,6 @@ def import_checkpoint(argv: Sequence[str]) -> int:
         ("files", ", ".join(sorted(path.name for path in options.out.iterdir()))),
     ]
     print_rows(rows)
-    return 0
 
 
 def choose_vocabulary(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightconv.console import set_json, suggest
+from lightconv.console import read_duration, set_json, suggest
 
 # The only argument of a command whose parser is asked for.
 DESCRIBE = "--describe-parser"
@@ -57,24 +57,20 @@ class Parser(argparse.ArgumentParser):
             more["nargs"] = "+" if is_many else "?"
         (group or self).add_argument(name if is_option else name.lower(), help=text, **more)
 
-    def add_data(self, **more: Any) -> None:
-        self.add("--data DIR", "a folder of `lightconv prepare`", **more)
-
-    def add_device(self) -> None:
-        self.add("--device auto|cpu|cuda", "default: auto", default="auto")
-
-    def add_format(self) -> None:
-        """The form of all tables that the command prints."""
-        self.add("--format text|json", "json: tables as objects, a line each", default="text")
+    def share(self, *names: str) -> None:
+        """Adds arguments that several commands have."""
+        for name in names:
+            usage, text, more = SHARED[name]
+            self.add(usage, text, **more)
 
     def add_search(self, model: str = "MODEL") -> None:
         """A model, and options of beam search: values, further models and the backend."""
-        self.add(model, "a model folder, or a run")
+        self.add(model, SHARED["MODEL"][1])
         self.add("--beam N", "the width of the search (default: the model's own)")
         self.add("--set NAME=VALUE ...", "another value of the search: alpha=0.6, min_len=5, ...")
         text = "another model of the same data: the mean of all is searched; may be repeated"
         self.add("--ensemble MODEL ...", text)
-        self.add_device()
+        self.share("--device")
         text = "native: the C++ engine, on processors; default: auto, which says if it cannot"
         self.add("--engine auto|native|torch", text)
         text = "linear layers in 8 bits, or 16 where the CPU can; default: none"
@@ -94,6 +90,11 @@ class Parser(argparse.ArgumentParser):
         found = self.parse_args(argv)
         set_json(on=getattr(found, "format", None) == "json")
         return found
+
+    def given(self, options: argparse.Namespace, *names: str) -> list[str]:
+        """Options that are not as by default, as they are written: `--max-time`."""
+        changed = (name for name in names if getattr(options, name) != self.get_default(name))
+        return [f"--{name.replace('_', '-')}" for name in changed]
 
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."
@@ -123,11 +124,33 @@ def counts(text: str) -> list[int]:
     return sorted({count(part) for part in text.split(",")})
 
 
+def seconds(text: str) -> float:
+    """`30m` as a number."""
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 # Types of values by their words in a usage line; others are text.
 TYPES: dict[str, Any] = {"N": count, "A,B,C": counts, "K": int, "T": float, "P": float}
+TYPES["TIME"] = seconds
 TYPES |= dict.fromkeys(
     ("CHECKPOINT", "DIR", "FILE", "FOLDER", "MODEL", "PAGE", "PATH", "RUN", "RUNS"), Path
 )
+
+PREPARED = "a folder of `lightconv prepare`"
+SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "MODEL": ("MODEL", "a model folder, or a run", {}),
+    "--data": ("--data DIR", PREPARED, {"required": True}),
+    "--device": ("--device auto|cpu|cuda", "default: auto", {"default": "auto"}),
+    "--dry-run": ("--dry-run", "print, and write nothing", {}),
+    "--format": ("--format text|json", "json: tables as objects, a line each", {"default": "text"}),
+    "--limit": ("--limit N", "only the first N lines", {}),
+    "--max-time": ("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d", {}),
+    "--set": ("--set PATH=VALUE ...", "change a value of the recipe, as often as you like", {}),
+    "--split": ("--split NAME", "default: valid", {"default": "valid"}),
+}
 
 
 @contextmanager
@@ -142,7 +165,7 @@ def warnings_told(tell: Callable[[str], None]) -> Iterator[None]:
 
 # --- Completion for shells
 
-Command = Callable[[Sequence[str]], int]
+Command = Callable[[Sequence[str]], int | None]  # an exit code, or nothing for 0
 SHELLS = ("bash", "zsh", "fish")
 # zsh runs the functions of bash.
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
@@ -159,7 +182,7 @@ BASH = """_lightconv() {
 complete -o filenames -F _lightconv lightconv"""
 
 
-def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
+def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> None:
     """Prints the script of a shell; `commands` are the other commands by name."""
     parser = Parser(
         "completion",
@@ -175,7 +198,6 @@ def completion(argv: Sequence[str], commands: Mapping[str, Command]) -> int:
         print("\n".join(_fish(found)))
     else:
         print(ZSH * (shell == "zsh") + _bash(found))
-    return 0
 
 
 def _options(command: Command) -> dict[str, list[str]]:

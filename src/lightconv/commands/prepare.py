@@ -31,19 +31,18 @@ WIDTH = 74
 WIDEST = 24
 
 
-def main(argv: Sequence[str]) -> int:
+def prepare(argv: Sequence[str]) -> None:
     parser = _parser()
-    parser.add_format()
     options = parser.parse(argv)
     if options.list:
         list_corpora()
-        return 0
+        return
     if options.out is None:
         parser.error("--out DIR is needed")
     training = _find_training(parser, options)
 
-    # These load numpy and more: mistakes above are answered at once.
-    from lightconv.data.prepare import check_free, prepare, work_folder
+    from lightconv.data.prepare import check_free, work_folder
+    from lightconv.data.prepare import prepare as prepare_data
 
     check_free(options.out, overwrite=options.overwrite)
     with Display() as display, warnings_told(display.note):
@@ -51,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         usual = PrepareConfig(pipeline=corpus.pipeline, filters=corpus.filters)
         how = {"overwrite": options.overwrite, "processes": options.processes, "display": display}
         try:
-            prepared = prepare(corpus, options.out, config=override(usual, options.set), **how)
+            prepared = prepare_data(corpus, options.out, config=override(usual, options.set), **how)
         except BaseException as error:
             folder = work_folder(options.out)
             if folder.exists():  # it is removed if the input is unusable
@@ -60,7 +59,6 @@ def main(argv: Sequence[str]) -> int:
                 error.filename = str(folder)  # a full disk does not say where
             raise
     report(prepared)
-    return 0
 
 
 def list_corpora() -> None:
@@ -94,7 +92,7 @@ def report(prepared: "Prepared") -> None:
         header = list(table[0])
         right = [name for name in header if name not in ("split", "side")]
         print()
-        print_groups({"": [list(row.values()) for row in table]}, header, right)
+        print_rows([list(row.values()) for row in table], header, right)
     print(f"\nlengths of train, in tokens\n\n{draw_histogram(splits['train'])}")
     if recipe := _recipe(task.corpus):
         print(f"\nnext: lightconv train {recipe} --data {prepared.folder} --out RUN")
@@ -106,7 +104,7 @@ def verify_data(argv: Sequence[str]) -> int:
     )
     parser = Parser("verify-data", about, "lightconv verify-data data/iwslt")
     parser.add("DIR", "a folder of `lightconv prepare`")
-    parser.add_format()
+    parser.share("--format")
     from lightconv.data.prepared import Prepared
 
     rows, verdict = _compare(prepared := Prepared.open(parser.parse(argv).dir))
@@ -114,7 +112,7 @@ def verify_data(argv: Sequence[str]) -> int:
         known = ", ".join(PUBLISHED)
         print_text(f"not the paper's data: corpus {corpus}, expected one of {known}")
         return EXIT_DIFFERS
-    print_groups({"": rows}, ("", "published", "here", "agree"), ("published", "here"))
+    print_rows(rows, ("", "published", "here", "agree"), ("published", "here"))
     print()
     print_text(f"{verdict} (source: {PUBLISHED[corpus][0]})")
     return EXIT_DIFFERS if "NO" in (row[3] for row in rows) else 0
@@ -196,19 +194,18 @@ def _recipe(corpus: str) -> str | None:
 
 def _find_training(parser: Parser, options: argparse.Namespace) -> tuple[str, ...]:
     """The options for training files of one's own; none if a corpus is named."""
-    names = [*(name for group in OWN for name in group), *BESIDE_OWN]
-    given = [name for name in names if getattr(options, name) not in (None, False)]
+    own = [name for group in OWN for name in group]
     if options.name is not None:
-        if given:
-            option = given[0].replace("_", "-")
-            parser.error(f"--{option} is for files of your own, not for {options.name}")
+        for option in parser.given(options, *own, *BESIDE_OWN):
+            parser.error(f"{option} is for files of your own, not for {options.name}")
         find_entry(options.name)
         return ()
     if options.source is not None:
         parser.error("--from needs the NAME of a corpus before it; --list shows them")
-    training = tuple(name for name in given if name not in BESIDE_OWN)
+    given = parser.given(options, *own)
+    training = tuple(option.removeprefix("--") for option in given)
     if training not in OWN:
-        got = " and ".join(f"--{name}" for name in training) or "nothing to prepare"
+        got = " and ".join(given) or "nothing to prepare"
         parser.error(
             f"{got}, expected the NAME of a corpus (--list shows them), or files of your own: "
             "--train, --text, --jsonl, or --articles with --summaries"
@@ -282,4 +279,5 @@ def _parser() -> Parser:
     add("--set PATH=VALUE ...", "change steps, subwords or filters, such as filters.max_len=100")
     add("--processes N", "default: one per core")
     add("--overwrite", "replace a prepared folder")
+    parser.share("--format")
     return parser

@@ -11,7 +11,7 @@ from lightconv.device import count_cores
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> None:
     parser = Parser(
         "serve",
         "Serves models on a page, through LibreTranslate's API, and through OpenAI's completions.",
@@ -87,4 +87,3 @@ def main(argv: Sequence[str]) -> int:
             team.close()
 
     asyncio.run(serve())
-    return 0

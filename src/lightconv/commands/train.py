@@ -1,4 +1,4 @@
-"""`lightconv train`."""
+"""`lightconv train` and `distill`: a run, and its tables before and after."""
 
 import os
 from argparse import Namespace
@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightconv.commands.parser import Parser
+from lightconv.commands.parser import PREPARED, Parser
 from lightconv.config import differences
-from lightconv.console import Rows, print_rows, read_duration, show_duration, tell
+from lightconv.console import Display, Rows, print_rows, show_duration, tell
 from lightconv.device import choose_device
 from lightconv.fitting.plan import OWN
 from lightconv.models.config import ModelConfig
@@ -17,8 +17,15 @@ from lightconv.paper.recipes import RECIPES
 from lightconv.processes import exit_code
 from lightconv.recipe import Recipe, count_parameters, find_recipe, fit_recipe
 from lightconv.train.config import TrainConfig
-from lightconv.train.launch import RankPlace, check_processes, find_place, is_restarted, launch
-from lightconv.train.memory import SETTING, estimate, most_kept
+from lightconv.train.launch import (
+    RankPlace,
+    Stop,
+    check_processes,
+    find_place,
+    is_restarted,
+    launch,
+)
+from lightconv.train.memory import SETTING, estimate, measure_pace, most_kept
 from lightconv.train.run import Outcome, Run
 
 if TYPE_CHECKING:
@@ -28,14 +35,13 @@ if TYPE_CHECKING:
 OVERHEAD = ("loading", "logging", "checkpoints")
 
 
-def main(argv: Sequence[str]) -> int:
+def train(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse(argv)
     settings = [*options.set, *(["train.compile=true"] if options.compile else [])]
     known = {**RECIPES, **OWN}
     recipe = find_recipe(options.recipe, settings, known)
     options.usual = find_recipe(options.recipe, [], known).train
-    options.max_seconds = None if options.max_time is None else read_duration(options.max_time)
     if not options.dry_run and (options.data is None or options.out is None):
         parser.error("--data DIR and --out RUN are needed, unless --dry-run is given")
 
@@ -47,7 +53,6 @@ def main(argv: Sequence[str]) -> int:
     if processes > 1 and place is None and not options.dry_run:
         return launch(["train", *argv], processes)
 
-    # This loads torch, which takes its time: mistakes above are answered at once.
     local = () if place is None else (place.local_rank, place.local_size)
     device = choose_device(options.device, *local)
     if not options.dry_run:
@@ -57,7 +62,6 @@ def main(argv: Sequence[str]) -> int:
     rows = [(f"memory: {name}", f"{size / 1e6:,.0f} MB") for name, size in parts]
     if options.data is not None and Path(options.data).is_dir():
         from lightconv.train.data import PreparedData
-        from lightconv.train.memory import measure_pace
 
         data = PreparedData(options.data)
         recipe = fit_recipe(recipe, data)
@@ -74,7 +78,6 @@ def _train(
     """Trains as this rank, alone or with others; the first one prints."""
     from lightconv.train.data import PreparedData
     from lightconv.train.distributed import Replicas, join
-    from lightconv.train.launch import Stop
     from lightconv.train.loop import RunMetric
 
     env, first = os.environ, place is None or place.rank == 0
@@ -85,7 +88,7 @@ def _train(
         kind = Shards
 
     with (
-        Stop(options.max_seconds, quiet=not first, hard=True) as stop,
+        Stop(options.max_time, quiet=not first, hard=True) as stop,
         join(place, device, env, kind=kind, stop=lambda: stop.code, exit_code=exit_code) as group,
     ):
         data = PreparedData(options.data)
@@ -255,16 +258,14 @@ def _parser() -> Parser:
     )
     add = parser.add
     add("RECIPE", "a name of `lightconv list`, or a file")
-    parser.add_data()
+    add("--data DIR", PREPARED)
     add("--out RUN", "the folder of the run")
-    add("--set PATH=VALUE ...", "change a value of the recipe, as often as you like")
-    parser.add_device()
+    parser.share("--set", "--device", "--max-time", "--format")
     add("--compile", "use torch.compile; the same as train.compile=true")
     add(
         "--dry-run",
         "print parameters, memory and steps; with --data, the time of three updates too",
     )
-    add("--max-time TIME", "stop and save after that time: 90s, 30m, 8h, 2d")
     add(
         "--metric NAME", "decode validation data too, and let this choose the best: bleu, chrf, ..."
     )
@@ -272,7 +273,6 @@ def _parser() -> Parser:
     add("--processes N", "train in so many processes on this machine; torchrun is for several")
     add("--shard", "spread a model that is too large for one device over the processes (FSDP2)")
     add("--overwrite", "remove an older run first")
-    parser.add_format()
     add("--allow-changes", "resume with other values of train or decode; the model stays")
     return parser
 
@@ -291,3 +291,51 @@ def _warn(recipe: Recipe, device: "torch.device", batches: float = 1.0, processe
             f"have nothing to do; in a new run --set train.max_tokens={fitting}"
             f"{more if recipe.train.batches_per_update else ''} makes smaller batches"
         )
+
+
+def distill(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "distill",
+        "Trains a student on a teacher's outputs for the training sources, which are easier to "
+        "learn than references. Stopped or killed, the same command resumes.",
+        "lightconv distill runs/large --student own-translation-small --data data --out runs/fast",
+        "lightconv distill my-model --student my.toml --data my-model.fit/data --out runs/fast",
+    )
+    add = parser.add
+    add("TEACHER", "a model folder, or a run")
+    add("--student RECIPE", "a name of `lightconv list`, or a file", required=True)
+    parser.share("--data", "--set", "--max-time", "--device")
+    add("--out RUN", "the folder of the run; outputs are kept in RUN.data", required=True)
+    add("--beam N", "of the teacher's search (default: its own)")
+    add("--quantize MODE", "none or int8: the teacher's linear layers", default="none")
+    options = parser.parse(argv)
+    asked = find_recipe(options.student, options.set, {**RECIPES, **OWN})
+
+    from lightconv.data.prepared import Prepared
+    from lightconv.decode.options import TextOptions
+    from lightconv.fitting.distill import distill as make_outputs
+    from lightconv.train.data import PreparedData
+
+    out = Path(options.out)
+    with Display() as display:
+        found = make_outputs(
+            options.teacher,
+            Prepared.open(options.data),
+            out.with_name(f"{out.name}.data"),
+            beam=options.beam,
+            options=TextOptions(quantize=options.quantize),
+            display=display,
+        )
+    device, data = choose_device(options.device), PreparedData(found.folder)
+    recipe = fit_recipe(asked, data)
+    with Stop(options.max_time, hard=True) as stop:
+        run = Run.start(out, recipe)
+        recipe = replace(recipe, model=run.model_config, train=run.train_config)
+        rows = plan_rows(recipe, asked.train, device, 1)
+        print_rows([*describe_fit(asked.model, recipe.model, found.folder), *rows])
+        outcome = run.train(data, device=device, stop=stop)
+    if outcome.code:
+        tell(f"stopped at step {outcome.step:,}. The same command resumes")
+    else:
+        print_rows(summary_rows(outcome, run.model_path))
+    return outcome.code

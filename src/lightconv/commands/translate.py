@@ -16,6 +16,7 @@ from lightconv.console import Display, tell
 from lightconv.data.text import Notes, check_file, check_lines, read_lines, side_by_side
 from lightconv.decode.answer import Answer, Output, join_sentences
 from lightconv.decode.options import NAMES, Options, TextOptions, find_model, read_decode
+from lightconv.device import choose_device
 from lightconv.models.folder import ModelFolder
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ TAB = "\t"
 T = TypeVar("T")
 
 
-def translate(argv: Sequence[str]) -> int:
+def translate(argv: Sequence[str]) -> None:
     parser = _line_parser(
         "translate",
         "Translates text line by line, from standard input or --input to standard output.",
@@ -34,10 +35,10 @@ def translate(argv: Sequence[str]) -> int:
         "lightconv translate my-model --input in.de --format jsonl --n-best 4 > out.jsonl",
         "lightconv translate runs/1 --ensemble runs/2 --alignments --input in.de",
     )
-    return _answer_lines(parser.parse(argv), pairs=True)
+    _answer_lines(parser.parse(argv), pairs=True)
 
 
-def summarize(argv: Sequence[str]) -> int:
+def summarize(argv: Sequence[str]) -> None:
     parser = _line_parser(
         "summarize",
         "Summarises text, one article per line; of an article that is too long, the start is read.",
@@ -47,10 +48,10 @@ def summarize(argv: Sequence[str]) -> int:
     parser.add("--sentences", "keep the mark ¶ between the sentences")
     arguments = parser.parse(argv)
     finish = str if arguments.sentences else join_sentences
-    return _answer_lines(arguments, pairs=True, finish=finish, too_long="start")
+    _answer_lines(arguments, pairs=True, finish=finish, too_long="start")
 
 
-def generate(argv: Sequence[str]) -> int:
+def generate(argv: Sequence[str]) -> None:
     parser = _line_parser(
         "generate",
         "Continues each line of standard input, or each --prompt; an empty one begins a text.",
@@ -62,10 +63,10 @@ def generate(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.prompt and arguments.input is not None:
         raise ValueError("--prompt and --input, expected one of them")
-    return _answer_lines(arguments, pairs=False, answer_empty=bool(arguments.prompt))
+    _answer_lines(arguments, pairs=False, answer_empty=bool(arguments.prompt))
 
 
-def interactive(argv: Sequence[str]) -> int:
+def interactive(argv: Sequence[str]) -> None:
     parser = Parser(
         "interactive",
         "Loads a model once and answers line by line, with editing and history. A line with ? "
@@ -107,7 +108,6 @@ def interactive(argv: Sequence[str]) -> int:
             continue
         _show_outputs(answer.outputs[:shown], f"{answer.seconds:.2f} s, ")
         rest = answer.outputs[shown:]
-    return 0
 
 
 def _show_outputs(outputs: Sequence[Output], seconds: str = "") -> None:
@@ -129,7 +129,7 @@ def _greet(folder: ModelFolder) -> None:
     tell("? shows other outputs, Ctrl-C drops a line, Ctrl-D ends")
 
 
-def score(argv: Sequence[str]) -> int:
+def score(argv: Sequence[str]) -> None:
     parser = Parser(
         "score",
         "Prints the natural log-probability of each line, and on stderr the perplexity of all. A "
@@ -138,23 +138,20 @@ def score(argv: Sequence[str]) -> int:
         "lightconv score my-model --source in.de --target out.en --format jsonl",
         "lightconv score my-lm --total --input text.txt",
     )
-    parser.add("MODEL", "a model folder, or a run")
+    parser.share("MODEL", "--device")
     parser.add("--input FILE", "read this instead of standard input")
     parser.add("--source FILE", "sources, one per line")
     parser.add("--target FILE", "their targets")
     parser.add("--total", "print the perplexity only, and to standard output")
     parser.add("--format text|jsonl", "jsonl: with tokens and log-probabilities", default="text")
     parser.add("--set NAME=VALUE ...", "the length penalty of `score` in jsonl, such as alpha=0.6")
-    parser.add_device()
     arguments = parser.parse(argv)
     folder = find_model(arguments.model)
     decode = override(read_decode(folder.path, folder.tables, folder.config), arguments.set)
     _check_texts(arguments, folder)
 
-    # These load torch, which takes its time: mistakes above are answered at once.
     from lightconv.decode.score import Scorer
     from lightconv.decode.text import load_pipeline
-    from lightconv.device import choose_device
     from lightconv.evaluate.metrics import compute_perplexity
 
     notes = Notes()
@@ -176,7 +173,6 @@ def score(argv: Sequence[str]) -> int:
         found = compute_perplexity(total, lines=lines, subwords=subwords, words=words)
         file = sys.stdout if arguments.total else sys.stderr
         print(json.dumps(found.plain()) if as_json else found, file=file)
-    return 0
 
 
 def _check_texts(arguments: Namespace, folder: ModelFolder) -> None:
@@ -224,7 +220,7 @@ def _warn_dropped(notes: Notes) -> None:
 
 def _answer_lines(
     arguments: Namespace, *, pairs: bool, finish: Callable[[str], str] = str, **defaults: Any
-) -> int:
+) -> None:
     """Answers lines window by window, as they arrive."""
     options = _read_options(arguments, pairs=pairs, **defaults)
     prompts = getattr(arguments, "prompt", [])
@@ -253,7 +249,6 @@ def _answer_lines(
             sys.stdout.buffer.write("".join(f"{row}\n" for row in rows).encode())
     sys.stdout.buffer.flush()
     _warn_dropped(notes)
-    return 0
 
 
 def _split_lines(stream: Iterator[list[str]], split: Callable[[int, str], T]) -> Iterator[list[T]]:
@@ -311,7 +306,6 @@ def _read_options(arguments: Namespace, *, pairs: bool | None, **defaults: Any) 
 def _load(arguments: Namespace, options: Options) -> "Translator":
     """Loads torch, which takes its time, and the models."""
     from lightconv.decode.text import MarkedPipeline, load
-    from lightconv.device import choose_device
 
     device = choose_device(arguments.device)
     model, *others = (load(path, device) for path in (arguments.model, *arguments.ensemble))

@@ -74,33 +74,24 @@ CORPORA: dict[str, CorpusEntry] = {
     ),
     # --- Texts that a Debian or Ubuntu machine fetches with its own package client
     **{
-        f"debian-en-{code}": CorpusEntry(
-            f"package descriptions, English to {_LANGUAGES[code]}", "debian:translation", _MIRROR
+        f"{name}-en-{code}": CorpusEntry(
+            f"{about}, English to {_LANGUAGES[code]}", "documents:translation", _MIRROR
         )
-        for code in ("de", "fr", "it", "da")
+        for name, about, codes in (
+            ("debian", "package descriptions", "de fr it da"),
+            ("libreoffice", "LibreOffice's help", "de fr zh"),
+            ("debian-docs", "Debian's and GNOME's manuals", "de fr it es"),
+            ("manpages", "man pages", "de"),
+        )
+        for code in codes.split()
     },
+    "debian-all-en-de": CorpusEntry(
+        "all of the English-German texts above, as sentences", "documents:translation", _MIRROR
+    ),
     "debian-summary": CorpusEntry(
         "long package descriptions to their synopses", "debian:english", _MIRROR
     ),
     "debian-lm": CorpusEntry("sentences of package descriptions", "debian:english", _MIRROR),
-    **{
-        f"libreoffice-en-{code}": CorpusEntry(
-            f"LibreOffice's help, English to {_LANGUAGES[code]}", "debian:help_pages", _MIRROR
-        )
-        for code in ("de", "fr", "zh")
-    },
-    **{
-        f"debian-docs-en-{code}": CorpusEntry(
-            f"Debian's and GNOME's manuals, English to {_LANGUAGES[code]}",
-            "documents:books",
-            _MIRROR,
-        )
-        for code in ("de", "fr", "it", "es")
-    },
-    "manpages-en-de": CorpusEntry("man pages, English to German", "documents:manuals", _MIRROR),
-    "debian-all-en-de": CorpusEntry(
-        "all of the English-German texts above, as sentences", "documents:everything", _MIRROR
-    ),
     # --- Invented texts, the same everywhere
     **{
         f"synthetic-{name}": CorpusEntry(about, "synthetic:generated", _NOTHING)

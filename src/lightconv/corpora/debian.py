@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from lightconv.corpora import Progress, translation_task
+from lightconv.corpora import Progress
 from lightconv.corpora.apt import fetch_indices, fetch_packages, read_members
 from lightconv.corpora.splits import Item, divide, letters_and_digits, package_stem
 from lightconv.data.config import BytesConfig, FilterConfig, PipelineConfig, SideConfig, TaskConfig
@@ -22,8 +22,6 @@ from lightconv.files import digest
 
 # Pairs of texts, and the files they are read from.
 Aligned = tuple[Iterator[Item], list[Path]]
-# Share of the stems in validation and in test: one to two thousand lines each.
-_HELD_OUT = {"de": 0.05, "fr": 0.03, "it": 0.0125, "da": 0.0125}
 
 
 class Description(NamedTuple):
@@ -133,11 +131,6 @@ def fetched_corpus(
     )
 
 
-def translation(name: str, cache: Path, progress: Progress) -> Corpus:
-    items, files = descriptions(name[-2:], cache, progress)
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, _HELD_OUT[name[-2:]], files)
-
-
 def descriptions(language: str, cache: Path, progress: Progress) -> Aligned:
     files = fetch_indices(cache, ["en", language], progress)
     english = {found.digest: found for found in read_descriptions(files["en"], "en")}
@@ -224,12 +217,6 @@ _ELEMENT = re.compile(
 _CODE = re.compile(r'class="[^"]*(?:code|image|example)')
 _TAG = re.compile(r"<(/?)(\w+)([^>]*)>")
 _HAN = re.compile(r"[\u3400-\u9fff]")
-
-
-def help_pages(name: str, cache: Path, progress: Progress) -> Corpus:
-    items, files = office_help(name[-2:], cache, progress)
-    held_out = 0.08 if name.endswith("zh") else 0.06
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, files)
 
 
 def office_help(language: str, cache: Path, progress: Progress) -> Aligned:

@@ -1,4 +1,4 @@
-"""Manuals that apt fetches: man pages, and books and help pages as HTML or XML.
+"""Translations that apt fetches; manuals among them: man pages, and books as HTML or XML.
 
 A page and its translation have one structure. A page becomes a list of blocks, each a kind and its
 text; blocks of two pages are paired where their kinds agree, and pairs with numbers share one.
@@ -6,8 +6,9 @@ text; blocks of two pages are paired where their kinds agree, and pairs with num
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
@@ -27,8 +28,6 @@ from lightconv.corpora.debian import (
 from lightconv.corpora.splits import Item
 from lightconv.data.text import Corpus
 
-# Share of the pages in validation and in test: books have few.
-_HELD_OUT, _OF_BOOKS = 0.04, 0.1
 # Larger pages, unpacked, are no text.
 _MAX_PAGE = 8 << 20
 # Where two pages differ in structure, shorter runs of equal kinds may agree by chance.
@@ -42,92 +41,6 @@ class Block(NamedTuple):
     text: str
 
 
-class Source(NamedTuple):
-    """A package, and the paths of its pages; `{}` is the language in `codes`, or its own code."""
-
-    package: str
-    paths: str
-    codes: dict[str, str]
-
-    def read(self, package: Path, language: str) -> Iterator[tuple[str, bytes]]:
-        """Pages by their names, which are the same in all languages."""
-        paths = re.compile(self.paths.format(re.escape(self.codes.get(language, language))))
-        for path, data in read_members(package, lambda path: paths.fullmatch(path) is not None):
-            yield paths.sub(r"\1", path), data
-
-
-_HANDBOOK = {"en": "en-US", "de": "de-DE", "fr": "fr-FR", "it": "it-IT", "es": "es-ES"}
-_BOOKS = (
-    Source("debian-handbook", r"usr/share/doc/debian-handbook/html/{}/(.+\.html)", _HANDBOOK),
-    Source("debian-reference-{}", r"usr/share/debian-reference/(\w+)\.{}\.html", {}),
-    Source("installation-guide-amd64", r"usr/share/doc/installation-guide-amd64/{}/(.+\.html)", {}),
-    Source("gnome-user-docs", r"usr/share/help/{}/(.+\.page)", {"en": "C"}),
-)
-_ENGLISH = "manpages manpages-dev coreutils util-linux systemd libsane-common mtools"
-_MANUALS = {
-    language: [Source(name, r"usr/share/man/{}(man\d/[^/]+)\.gz", codes) for name in names.split()]
-    for language, names, codes in (
-        ("en", _ENGLISH, {"en": ""}),
-        ("de", "manpages-de manpages-de-dev", {"de": "de/"}),
-    )
-}
-
-
-def books(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Debian's handbook, reference and installation guide, GNOME's help."""
-    items, files = _books(name[-2:], cache, progress)
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, _OF_BOOKS, files)
-
-
-def manuals(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Man pages."""
-    items, files = _manuals(cache, progress)
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, _HELD_OUT, files)
-
-
-def everything(name: str, cache: Path, progress: Progress) -> Corpus:
-    """Manuals, books, package descriptions and LibreOffice's help, cut into sentences."""
-    language = name[-2:]
-    found = [
-        _manuals(cache, progress),
-        *(make(language, cache, progress) for make in (_books, office_help, descriptions)),
-    ]
-    items = chain.from_iterable(_cut(item) for each, _ in found for item in each)
-    files = [file for _, files in found for file in files]
-    return fetched_corpus(translation_task(name, "sacrebleu"), items, _HELD_OUT, files)
-
-
-def _books(language: str, cache: Path, progress: Progress) -> Aligned:
-    names = [source.package.format(code) for source in _BOOKS for code in ("en", language)]
-    files = fetch_packages(cache, list(dict.fromkeys(names)), progress)
-
-    def items() -> Iterator[Item]:
-        for source in _BOOKS:
-            english, other = (
-                source.read(files[source.package.format(code)], code) for code in ("en", language)
-            )
-            book = source.package.removesuffix("-{}")
-            yield from _align(book, dict(english), other, read_markup)
-
-    return items(), list(files.values())
-
-
-def _manuals(cache: Path, progress: Progress) -> Aligned:
-    names = [source.package for sources in _MANUALS.values() for source in sources]
-    files = fetch_packages(cache, names, progress)
-
-    def read(language: str) -> Iterator[tuple[str, bytes]]:
-        for source in _MANUALS[language]:
-            for page, data in source.read(files[source.package], language):
-                if (text := _unpack(data)) is not None:
-                    yield page, text
-
-    def items() -> Iterator[Item]:
-        yield from _align("man", dict(read("en")), read("de"), read_manual)
-
-    return items(), list(files.values())
-
-
 def _unpack(data: bytes) -> bytes | None:
     """A gzip file, or None if it is damaged or too large."""
     unpacker = zlib.decompressobj(wbits=31)
@@ -138,18 +51,50 @@ def _unpack(data: bytes) -> bytes | None:
     return page if unpacker.eof else None
 
 
-def _align(
-    book: str,
-    english: dict[str, bytes],
-    translated: Iterable[tuple[str, bytes]],
-    read: Callable[[str], list[Block]],
-) -> Iterator[Item]:
+class Shelf(NamedTuple):
+    """Pages in English and in another language.
+
+    english  packages of the English pages, and of the others if `other` is empty
+    paths    of a page in them; `{}` is the language in `codes`, or its own code
+    """
+
+    name: str
+    read: Callable[[str], list[Block]]
+    english: str
+    paths: str
+    codes: dict[str, str]
+    other: str = ""
+
+    def packages(self, language: str) -> list[str]:
+        names = self.english if language == "en" else self.other or self.english
+        return [name.format(language) for name in names.split()]
+
+    def pages(self, files: Mapping[str, Path], language: str) -> Iterator[tuple[str, str]]:
+        """Pages by names that all languages share; damaged ones are left out."""
+        paths = re.compile(self.paths.format(re.escape(self.codes.get(language, language))))
+        for package in self.packages(language):
+            for path, data in read_members(
+                files[package], lambda path: bool(paths.fullmatch(path))
+            ):
+                page = _unpack(data) if path.endswith(".gz") else data
+                if page is not None:
+                    yield paths.sub(r"\1", path), page.decode("utf-8", "replace")
+
+
+def _aligned(shelves: Sequence[Shelf], language: str, cache: Path, progress: Progress) -> Aligned:
     """Pairs of blocks; a page is one group."""
-    for page, data in translated:
-        if page in english:
-            ours, theirs = (read(text.decode("utf-8", "replace")) for text in (english[page], data))
-            for source, target in pair_blocks(ours, theirs):
-                yield Item((source, target), f"{book}/{page}")
+    names = [n for shelf in shelves for code in ("en", language) for n in shelf.packages(code)]
+    files = fetch_packages(cache, list(dict.fromkeys(names)), progress)
+
+    def items() -> Iterator[Item]:
+        for shelf in shelves:
+            english = dict(shelf.pages(files, "en"))
+            for page, text in shelf.pages(files, language):
+                if page in english:
+                    for pair in pair_blocks(shelf.read(english[page]), shelf.read(text)):
+                        yield Item(pair, f"{shelf.name}/{page}")
+
+    return items(), list(files.values())
 
 
 def pair_blocks(ours: Sequence[Block], theirs: Sequence[Block]) -> Iterator[tuple[str, str]]:
@@ -334,3 +279,59 @@ def _plain(text: str) -> str:
 
     plain = _ESCAPE.sub(replace, text)
     return "" if unknown else plain
+
+
+_HANDBOOK = {"en": "en-US", "de": "de-DE", "fr": "fr-FR", "it": "it-IT", "es": "es-ES"}
+_GUIDE = "installation-guide-amd64"
+# Debian's handbook, reference and installation guide, GNOME's help: name, package, paths, codes.
+_BOOKS = [
+    Shelf(name, read_markup, package, f"usr/share/{paths}", codes)
+    for name, package, paths, codes in (
+        (
+            "debian-handbook",
+            "debian-handbook",
+            r"doc/debian-handbook/html/{}/(.+\.html)",
+            _HANDBOOK,
+        ),
+        ("debian-reference", "debian-reference-{}", r"debian-reference/(\w+)\.{}\.html", {}),
+        (_GUIDE, _GUIDE, rf"doc/{_GUIDE}/{{}}/(.+\.html)", {}),
+        ("gnome-user-docs", "gnome-user-docs", r"help/{}/(.+\.page)", {"en": "C"}),
+    )
+]
+_MANUALS = Shelf(
+    "man",
+    read_manual,
+    "manpages manpages-dev coreutils util-linux systemd libsane-common mtools",
+    r"usr/share/man/{}(man\d/[^/]+)\.gz",
+    {"en": "", "de": "de/"},
+    other="manpages-{} manpages-{}-dev",
+)
+books, manuals = partial(_aligned, _BOOKS), partial(_aligned, [_MANUALS])
+
+
+def everything(language: str, cache: Path, progress: Progress) -> Aligned:
+    """Manuals, books, package descriptions and LibreOffice's help, cut into sentences."""
+    readers = (manuals, books, office_help, descriptions)
+    found = [read(language, cache, progress) for read in readers]
+    items = chain.from_iterable(_cut(item) for each, _ in found for item in each)
+    return items, [file for _, files in found for file in files]
+
+
+# Readers of pairs, and the share of the groups in validation and in test: one to two thousand lines
+# each, so of less text more.
+_PAIRS: dict[str, tuple[Callable[[str, Path, Progress], Aligned], float]] = {
+    "debian": (descriptions, 0.0125),
+    "libreoffice": (office_help, 0.06),
+    "debian-docs": (books, 0.1),
+    "manpages": (manuals, 0.04),
+    "debian-all": (everything, 0.04),
+}
+_LARGER = {"debian-en-de": 0.05, "debian-en-fr": 0.03, "libreoffice-en-zh": 0.08}
+
+
+def translation(name: str, cache: Path, progress: Progress) -> Corpus:
+    kind, _, language = name.rpartition("-en-")
+    read, share = _PAIRS[kind]
+    items, files = read(language, cache, progress)
+    held_out = _LARGER.get(name, share)
+    return fetched_corpus(translation_task(name, "sacrebleu"), items, held_out, files)

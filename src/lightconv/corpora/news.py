@@ -230,18 +230,22 @@ def _records(source: SourceFiles, member: Member) -> Iterator[Example]:
     return parse_records(source.lines(member), str(member))
 
 
-def parse_records(lines: Iterable[str], name: str) -> Iterator[Example]:
-    """(article, summary) of each JSON line: texts with a sentence on each line, or lists."""
+def read_json(lines: Iterable[str], name: str, hint: str = "") -> Iterator[tuple[str, Any]]:
+    """The place and the value of each JSON line that is not empty."""
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         where = f"{name}, line {number}"
         try:
-            record = json.loads(line)
+            if line.strip():
+                yield where, json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: not JSON ({error}), expected {_EXPECTED}") from None
+            raise ValueError(f"{where}: not JSON ({error}){hint}") from None
+
+
+def parse_records(lines: Iterable[str], name: str) -> Iterator[Example]:
+    """(article, summary) of each JSON line: texts with a sentence on each line, or lists."""
+    for where, record in read_json(lines, name, f", expected {_EXPECTED}"):
         if not isinstance(record, dict):
-            raise ValueError(f"{where}: {line[:60]!r}, expected {_EXPECTED}")
+            raise ValueError(f"{where}: {str(record)[:60]!r}, expected {_EXPECTED}")
         fields = next((pair for pair in FIELDS if record.keys() >= set(pair)), None)
         if fields is None:
             got = ", ".join(sorted(record)[:8]) or "(none)"

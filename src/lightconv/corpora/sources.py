@@ -129,13 +129,22 @@ class SourceFiles:
 
     def lines(self, member: Member, *, mend: bool = False) -> Iterator[str]:
         """The lines of one file, without CR; `mend` replaces bytes that are not UTF-8."""
+        mended = 0
+
+        def read(size: int) -> bytes:
+            nonlocal mended
+            raw = stream.readline(size)
+            if not mend or (raw.isascii() and b"\0" not in raw):
+                return raw
+            text = raw.decode(errors="replace").replace("\0", " ").encode()
+            mended += text != raw
+            return text
+
         with self.open(member) as stream:
-            mended = _Mended(stream)
-            read = mended.readline if mend else stream.readline
             for line in lines_of(read, str(member)):
                 yield line.removesuffix("\r")
-        if mended.count:
-            warnings.warn(f"{member}: replaced broken bytes in {mended.count} lines", stacklevel=2)
+        if mended:
+            warnings.warn(f"{member}: replaced broken bytes in {mended} lines", stacklevel=2)
 
     def on_disk(self, member: Member, folder: Path) -> Path:
         """A path to the file's content; a packed file is copied into the folder."""
@@ -198,20 +207,6 @@ def _listed(path: Path) -> tuple[list[Path], list[Path]]:
         if len(loose) > MAX_MEMBERS:  # `_add` raises
             break
     return loose, archives
-
-
-@dataclass
-class _Mended:
-    stream: io.BufferedReader
-    count: int = 0
-
-    def readline(self, size: int) -> bytes:
-        raw = self.stream.readline(size)
-        if raw.isascii() and b"\0" not in raw:
-            return raw
-        mended = raw.decode(errors="replace").replace("\0", " ").encode()
-        self.count += mended != raw
-        return mended
 
 
 def _is_archive(path: Path) -> bool:

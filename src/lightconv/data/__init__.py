@@ -26,7 +26,7 @@ from lightconv.lazy import lazy
 
 if TYPE_CHECKING:
     from lightconv.data.batches import Batch, Batches, BatchPlan, Pairs, Position, Sentences
-    from lightconv.data.loader import TASKS, Loader, Synthetic
+    from lightconv.data.loader import Loader
     from lightconv.data.pipeline import Pipeline
     from lightconv.data.prepared import Prepared
     from lightconv.data.store import Store, StoreWriter
@@ -37,7 +37,6 @@ __all__ = [
     "EOS",
     "PAD",
     "SPECIALS",
-    "TASKS",
     "UNK",
     "BPEConfig",
     "Batch",
@@ -57,7 +56,6 @@ __all__ = [
     "SideConfig",
     "Store",
     "StoreWriter",
-    "Synthetic",
     "TaskConfig",
     "Vocabularies",
     "Vocabulary",
@@ -69,7 +67,7 @@ __getattr__ = lazy(
     __name__,
     {
         "batches": ["Batch", "BatchPlan", "Batches", "Pairs", "Position", "Sentences"],
-        "loader": ["Loader", "Synthetic", "TASKS"],
+        "loader": ["Loader"],
         "pipeline": ["Pipeline"],
         "prepared": ["Prepared"],
         "store": ["Store", "StoreWriter"],

@@ -1,19 +1,12 @@
-"""Batches for training: read ahead from a store, or made of random symbols."""
+"""Batches for training, read ahead from a store."""
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from lightconv.config import check_counts
 from lightconv.data.batches import Batch, Batches, Epoch, Position
-from lightconv.data.vocabulary import EOS, PAD, SPECIALS
 
 # Batches made before they are wanted, and at least one update.
 AHEAD = 16
@@ -106,51 +99,3 @@ class Loader(Iterator[list[Batch]], AbstractContextManager["Loader"]):
     def _plan(self, seed: int, number: int) -> tuple[Epoch, list[int]]:
         epoch = self._batches.plan.epoch(seed, number)
         return epoch, epoch.updates(**self._update)
-
-
-TASKS: dict[str, Callable[[list[int]], list[int]]] = {
-    "copy": lambda symbols: symbols,
-    "reverse": lambda symbols: symbols[::-1],
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Synthetic:
-    """Endless batches of a task on random symbols; batch i depends on (seed, i) alone."""
-
-    task: str
-    symbols: int = 16
-    min_len: int = 5
-    max_len: int = 12
-    sentences: int = 64
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
-        check_counts(self, "symbols", "sentences", "min_len")
-        if self.min_len > self.max_len:
-            raise ValueError(f"min_len={self.min_len} must not be above max_len={self.max_len}")
-
-    @property
-    def vocab(self) -> int:
-        return SPECIALS + self.symbols
-
-    def batch(self, index: int) -> Batch:
-        """The batch with that number: source [B, S], target_in [B, T], target [B, T]."""
-        random = np.random.default_rng([self.seed, index])
-        lengths = random.integers(self.min_len, self.max_len, size=self.sentences, endpoint=True)
-        sources = [random.integers(SPECIALS, self.vocab, size=n).tolist() for n in lengths]
-        targets = [TASKS[self.task](source) for source in sources]
-        source = _pad([[*source, EOS] for source in sources])
-        target_in = _pad([[EOS, *target] for target in targets])
-        return Batch((source, target_in), _pad([[*target, EOS] for target in targets]))
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self.batch, itertools.count())
-
-
-def _pad(sentences: list[list[int]]) -> Tensor:
-    """[B, longest] int64, padded on the right."""
-    longest = max(map(len, sentences))
-    return torch.tensor([s + [PAD] * (longest - len(s)) for s in sentences], dtype=torch.int64)

@@ -31,7 +31,7 @@ from lightconv.data.vocabulary import (
     load_vocabularies,
 )
 from lightconv.data.words import Steps
-from lightconv.files import inside
+from lightconv.files import inside, named
 
 FORMAT = "lightconv-pipeline"
 VERSION = 1
@@ -104,10 +104,8 @@ class Pipeline:
         words = config.subword.kind == "words"
         codes = [] if words else find_files(folder, "codes", SHARED_CODES, PAIR_CODES)
         parts = list(map(Codes.load, codes)), load_vocabularies(folder)
-        try:
+        with named(folder):
             return cls(config, *parts)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from None
 
 
 class _Ids(dict[str, list[int]]):
@@ -158,8 +156,6 @@ def without_format(table: Any, kind: str, version: int) -> dict[str, Any]:
 
 def _read_config(path: Path) -> PipelineConfig:
     table = read_plain(path)
-    try:
+    with named(path):
         table = without_format(table, FORMAT, VERSION)
         return from_dict(PipelineConfig, table.get("pipeline"), "pipeline")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None

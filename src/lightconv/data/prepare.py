@@ -25,15 +25,13 @@ from lightconv.console import Display
 from lightconv.data.config import FilterConfig, PipelineConfig, PrepareConfig, SideConfig
 from lightconv.data.pipeline import Pipeline
 from lightconv.data.prepared import (
-    REASONS,
     Contents,
     Origin,
     Prepared,
     Split,
     apply_filters,
     count_lengths,
-    describe_side,
-    find_edges,
+    describe_split,
     is_prepared,
     text_file,
     write_contents,
@@ -290,16 +288,8 @@ class _Stages:
                 done += len(sizes[0]) + reasons.total()
                 self.display.show(f"encoding {split}", done, text["kept"])
         self.display.end()
-        edges = find_edges(lengths)
-        found = {
-            "read": text["read"],
-            "kept": writer.examples,
-            "dropped": {reason: dropped[reason] for reason in REASONS if dropped[reason]},
-            "sides": {
-                name: describe_side(lengths[side], unknown[side], edges)
-                for side, name in enumerate(self.sides)
-            },
-        }
+        counts = dict(zip(self.sides, zip(lengths, unknown, strict=True), strict=True))
+        found = describe_split(text["read"], dropped, counts)
         _check_kept(split, found)
         return {"statistics": found, "digest": writer.digest}
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +85,20 @@ def describe_side(counts: NDArray[np.int64], unknown: int, edges: Sequence[int])
     }
 
 
+def describe_split(
+    read: int, dropped: Mapping[str, int], sides: Mapping[str, tuple[NDArray[np.int64], int]]
+) -> dict[str, Any]:
+    """A split as in statistics.json; of each side its sentences by length, and unknown tokens."""
+    lengths = [counts for counts, _ in sides.values()]
+    edges = find_edges(lengths)
+    return {
+        "read": read,
+        "kept": int(lengths[0].sum()),
+        "dropped": {reason: dropped[reason] for reason in REASONS if dropped.get(reason)},
+        "sides": {name: describe_side(*side, edges) for name, side in sides.items()},
+    }
+
+
 FORMAT = "lightconv-prepared"
 VERSION = 1
 PREPARED_FILE = "prepared.json"
@@ -143,7 +158,9 @@ class Prepared:
         self.splits = tuple(contents.splits)
         sizes = tuple(contents.vocabulary.values())
         self.vocab_sizes = (sizes[0], sizes[-1])
-        self._check_files()
+        with _as_damage(folder):
+            verify_manifest(folder, quick=True)
+            verify_manifest(folder, [PREPARED_FILE, *self.files()])
         self._stores = {split: self._open_store(split) for split in self.splits}
 
     @classmethod
@@ -156,20 +173,16 @@ class Prepared:
                 f"{folder} {found}, expected a prepared folder. Run `lightconv prepare` to make it"
             )
         path = inside(folder, PREPARED_FILE)
-        try:
+        with _as_damage(path):
             contents = from_dict(Contents, without_format(read_plain(path), FORMAT, VERSION))
             if tuple(contents.vocabulary) not in (PAIR, TEXT) or not contents.splits:
                 raise ValueError("sides or splits are missing")
-        except ValueError as error:
-            raise damaged(path, str(error)) from None
         return cls(folder, contents)
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        try:
+        with _as_damage(self.folder):
             pipeline = Pipeline.load(self.folder)
-        except ValueError as error:
-            raise damaged(self.folder, str(error)) from None
         if pipeline.config != self.origin.pipeline:
             raise damaged(self.folder / PIPELINE_FILE, f"not the one of {PREPARED_FILE}")
         found = pipeline.vocabularies().sizes()
@@ -218,17 +231,8 @@ class Prepared:
         quick  compare sizes only
         """
         names = [path.name for path in self.folder.glob(f"{split}.*")] if split else []
-        try:
+        with _as_damage(self.folder):
             verify_manifest(self.folder, names, quick=quick)
-        except ValueError as error:
-            raise damaged(self.folder, str(error)) from None
-
-    def _check_files(self) -> None:
-        self.verify(quick=True)
-        try:
-            verify_manifest(self.folder, [PREPARED_FILE, *self.files()])
-        except ValueError as error:
-            raise damaged(self.folder, str(error)) from None
 
     def _open_store(self, split: str) -> Store:
         store = Store(self.folder, split)
@@ -240,6 +244,15 @@ class Prepared:
             found = f"{len(store)} examples of another preparation"
             raise damaged(path, f"{found}, expected {expected.examples}")
         return store
+
+
+@contextmanager
+def _as_damage(path: Path) -> Iterator[None]:
+    """Turns ValueErrors of the block into those of damaged data."""
+    try:
+        yield
+    except ValueError as error:
+        raise damaged(path, str(error)) from None
 
 
 def text_file(folder: Path, split: str, side: str) -> Path:

@@ -5,12 +5,13 @@ and vocabularies are learned from the counts of words: the text is read once, ne
 """
 
 import re
+from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -188,6 +189,7 @@ UNWRITABLE = re.compile(r"[\0\ud800-\udfff]")
 
 Counts = list[Counter[str]]
 Pair = tuple[str, str]
+Places = defaultdict[str, list[int]]
 Row = TypeVar("Row", tuple[str, ...], tuple[bytes, ...])
 
 
@@ -268,71 +270,105 @@ def learn_codes(counts: Counter[str], merges: int, end: str = "") -> Codes:
     """At most `merges` merges of the most frequent pair; `end` is added to the end of words."""
     rarer = sorted(counts.values(), reverse=True)[MOST_WORDS : MOST_WORDS + 1]
     rarest = rarer[0] + 1 if rarer else 1
-    words = [
+    words = (
         ([*word[:-1], word[-1] + end], count)
         for word, count in counts.items()
         if count >= rarest and not UNWRITABLE.search(word)
-    ]
-    return Codes(tuple(islice(_merge_pairs(words), merges)))
+    )
+    return Codes(tuple(islice(_merge_pairs(words, len(end)), merges)))
 
 
-def _merge_pairs(words: list[tuple[list[str], int]]) -> Iterator[Pair]:
+class _Queue:
+    """Pairs with their counts: the most frequent first, of equals the larger one."""
+
+    def __init__(self) -> None:
+        self._levels: list[int] = []  # counts, negative: a heap
+        self._pairs: dict[int, list[Pair]] = {}  # those of each count
+        self._sorted = 0  # the count whose pairs are sorted
+
+    def put(self, pair: Pair, count: int) -> None:
+        if count == self._sorted:
+            insort(self._pairs[count], pair)
+        elif count in self._pairs:
+            self._pairs[count].append(pair)
+        elif count >= RAREST_PAIR:
+            self._pairs[count] = [pair]
+            heappush(self._levels, -count)
+
+    def pop(self) -> tuple[Pair, int] | None:
+        while self._levels:
+            count = -self._levels[0]
+            pairs = self._pairs[count]
+            if count != self._sorted:
+                pairs.sort()
+                self._sorted = count
+            if pairs:
+                return pairs.pop(), count
+            self._sorted = 0
+            del self._pairs[-heappop(self._levels)]
+        return None
+
+
+def _merge_pairs(words: Iterable[tuple[list[str], int]], gap: int) -> Iterator[Pair]:
     """Merges pairs of symbols, the most frequent first; of equals the larger one, as subword-nmt.
 
-    words  symbols, which are merged here, and how often the word occurs
+    All words stand in one list, where a symbol takes as many places as it has letters: the first
+    and the last of them hold it, and no place holds a symbol that is part of a larger one there.
+
+    words  symbols, and how often the word occurs
+    gap    letters by which the last symbol is longer than one
     """
-    counts: defaultdict[Pair, int] = defaultdict(int)
-    places: defaultdict[Pair, list[int]] = defaultdict(list)  # words that have it, or had it
-    for place, (symbols, count) in enumerate(words):
-        for pair in pairwise(symbols):
-            counts[pair] += count
+    text, weights, space = [""], [0], [""] * (gap + 1)
+    shared: dict[str, str] = {}
+    places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair begins, or began
+    for letters, weight in words:
+        symbols = list(map(shared.setdefault, letters, letters))
+        for place, pair in enumerate(pairwise(symbols), len(text)):
             places[pair].append(place)
-    descending: dict[str, bytes] = {}
+        text += symbols
+        text += space
+        weights += [weight] * (len(symbols) + len(space))
+    weight = weights.__getitem__
+    counts = {pair: sum(map(weight, at)) for pair, at in places.items()}
+    queue = _Queue()
+    for pair, count in counts.items():
+        queue.put(pair, count)
 
-    def entry(pair: Pair) -> tuple[int, bytes, Pair]:
-        for symbol in pair:
-            if symbol not in descending:
-                codes = (*map(ord, symbol), -1)
-                descending[symbol] = b"".join((0x110000 - code).to_bytes(3) for code in codes)
-        return -counts[pair], descending[pair[0]] + descending[pair[1]], pair
+    def change(old: Pair, new: Pair, at: list[int]) -> None:
+        count = sum(map(weight, at))
+        counts[old] -= count
+        if new in counts:
+            count += counts[new]
+            at += places[new]
+        counts[new] = count
+        places[new] = at
+        queue.put(new, count)
 
-    heap = [entry(pair) for pair, count in counts.items() if count >= RAREST_PAIR]
-    heapify(heap)
-    while heap:
-        known, _, pair = heappop(heap)
-        if counts[pair] != -known:
-            if counts[pair] >= RAREST_PAIR:
-                heappush(heap, entry(pair))
+    while entry := queue.pop():
+        pair, count = entry
+        if counts[pair] != count:
+            queue.put(pair, counts[pair])
             continue
         yield pair
         left, right = pair
-        merged, changed = left + right, set[Pair]()
-        for place in places.pop(pair):
-            symbols, count = words[place]
-            at, last = 0, len(symbols) - 1
-            while at < last:
-                if symbols[at] == left and symbols[at + 1] == right:
-                    if at:
-                        before = symbols[at - 1]
-                        counts[before, left] -= count
-                        new = before, merged
-                        counts[new] += count
-                        places[new].append(place)
-                        changed.add(new)
-                    if at + 1 < last:
-                        after = symbols[at + 2]
-                        counts[right, after] -= count
-                        new = merged, after
-                        counts[new] += count
-                        places[new].append(place)
-                        changed.add(new)
-                    symbols[at : at + 2] = [merged]
-                    last -= 1
-                at += 1
+        merged, second = left + right, len(left)
+        before: Places = defaultdict(list)
+        after: Places = defaultdict(list)
+        for place in sorted(places.pop(pair)):
+            if text[place] == left and text[place + second] == right:
+                text[place + second] = ""
+                stop = place + len(merged)
+                text[place] = text[stop - 1] = merged
+                before[text[place - 1]].append(place)
+                after[text[stop]].append(place)
+        # Those after first: one that has then been merged itself is counted there.
+        for symbol, at in after.items():
+            if symbol:
+                change((right, symbol), (merged, symbol), at)
+        for symbol, at in before.items():
+            if symbol:
+                change((symbol, left), (symbol, merged), [place - len(symbol) for place in at])
         counts[pair] = 0
-        for new in changed:
-            if counts[new] >= RAREST_PAIR:
-                heappush(heap, entry(new))
 
 
 def frequent(counts: Counter[str], most: int | None = None, min_count: int = 1) -> Vocabulary:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from lightconv.data.config import PipelineConfig, SideConfig
+from lightconv.lazy import needed
 
 # Package of a step, and the extra that installs it.
 PACKAGES = {"moses": ("sacremoses", "moses"), "jieba": ("jieba", "chinese")}
@@ -68,15 +69,9 @@ def check_packages(config: PipelineConfig) -> None:
 
 def _import(step: str) -> Any:
     package, extra = PACKAGES[step]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer Pythons warn about jieba's source
-            return import_module(package)
-    except ModuleNotFoundError:
-        raise ValueError(
-            f"'{step}' needs the package {package}, which is not installed. "
-            f"Install it with: pip install 'lightconv[{extra}]'"
-        ) from None
+    with needed(f"'{step}'", package, extra), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn about jieba's source
+        return import_module(package)
 
 
 def _truncate(most: int, text: str) -> str:

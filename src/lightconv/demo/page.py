@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lightconv import __version__, ops
 from lightconv.ops.library import POOL
+from lightconv.train.log import open_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,13 +159,10 @@ def _svg(draw: Callable[["Figure"], None], size: tuple[float, float]) -> str:
     # Its first start on a machine warns that it lists the fonts.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
 
     # A fixed salt and no date: the same results give the same file.
     with matplotlib.rc_context({"svg.hashsalt": "lightconv", "font.size": 9.5}):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasSVG(figure)
+        figure = open_figure(*size)
         figure.patch.set_alpha(0.0)
         draw(figure)
         for axis in figure.axes:

@@ -22,6 +22,7 @@ from lightconv import __version__
 from lightconv.console import suggest
 from lightconv.data.text import SENTENCE_BREAK
 from lightconv.evaluate.stems import irregular_digest, split_words
+from lightconv.lazy import needed
 
 if TYPE_CHECKING:
     import numpy
@@ -297,12 +298,8 @@ class _Words:
 
 
 def _rouge_scorer() -> "RougeScorer":
-    try:
+    with needed("ROUGE", "rouge-score", "rouge"):
         from rouge_score.rouge_scorer import RougeScorer
-    except ModuleNotFoundError:
-        raise ValueError(
-            "ROUGE needs the package rouge-score. Install it with: pip install 'lightconv[rouge]'"
-        ) from None
     return RougeScorer(list(_ROUGE.values()), tokenizer=_Words())
 
 

@@ -14,9 +14,7 @@ from lightconv.data.prepared import (
     Contents,
     Prepared,
     Split,
-    count_lengths,
-    describe_side,
-    find_edges,
+    describe_split,
     is_prepared,
     write_contents,
 )
@@ -72,22 +70,13 @@ def distill(
     sides = tuple(zip(*((source, best) for source, best in pairs if best), strict=True))
     if not sides:
         raise ValueError(f"{teacher} has only empty outputs, expected texts. Train it first")
-    counts = [
-        count_lengths(np.zeros(0, np.int64), np.array(list(map(len, side)))) for side in sides
-    ]
-    unknown = [sum(ids.count(UNK) for ids in side) for side in sides]
-    kept, edges = len(sides[0]), find_edges(counts)
-    dropped = {"empty": examples.count - kept} if kept < examples.count else {}
-    statistics = prepared.statistics()
-    statistics["splits"][TRAIN] = {
-        "read": examples.count,
-        "kept": kept,
-        "dropped": dropped,
-        "sides": {
-            name: describe_side(counts[side], unknown[side], edges)
-            for side, name in enumerate(prepared.sides)
-        },
+    counts = {
+        name: (np.bincount(list(map(len, side))), sum(ids.count(UNK) for ids in side))
+        for name, side in zip(prepared.sides, sides, strict=True)
     }
+    kept, statistics = len(sides[0]), prepared.statistics()
+    dropped = {"empty": examples.count - kept}
+    statistics["splits"][TRAIN] = describe_split(examples.count, dropped, counts)
     with new_folder(out) as fresh:
         for path in prepared.folder.iterdir():
             if path.is_file() and not path.name.startswith((f"{TRAIN}.", "manifest.")):

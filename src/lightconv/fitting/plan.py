@@ -101,7 +101,6 @@ def make_training(
     *,
     steps: int = UPDATES,
     tokens: int = 2000,
-    validations: int = 5,
     precision: Precision = "fp32",
 ) -> TrainConfig:
     """Training of so many updates of about so many target tokens."""
@@ -115,7 +114,7 @@ def make_training(
         clip_norm=1.0,
         label_smoothing=0.1 if kind == "translation" else 0.0,
         precision=precision,
-        validate_every=max(1, steps // validations),
+        validate_every=max(1, steps // 5),
         save_every=every,
         log_every=10,
         keep_last=AVERAGED + 1,

@@ -22,20 +22,8 @@ from lightconv.data.prepare import prepare
 from lightconv.data.prepared import is_prepared
 from lightconv.device import choose_device
 from lightconv.files import replace_file
+from lightconv.fitting import plan
 from lightconv.fitting.card import TASKS, make_card
-from lightconv.fitting.plan import (
-    AVERAGED,
-    LOGS,
-    SAVES,
-    SEARCH,
-    SIZES,
-    TOKENS_PER_PARAMETER,
-    choose_dropout,
-    choose_tokens,
-    make_model,
-    make_training,
-    set_steps,
-)
 from lightconv.fitting.texts import LEAD, Given, Own, read_own
 from lightconv.models.folder import CARD_FILE, ModelFolder
 from lightconv.processes import EXIT_STOPPED
@@ -98,7 +86,7 @@ class Fit:
     """A model folder that is being fitted to text.
 
     seconds     all time that the model may take, that of earlier calls included
-    size        a name of SIZES; None: chosen
+    size        a name of plan.SIZES; None: chosen
     settings    changes of the recipe, as for --set; train.max_steps replaces the time
     about       facts for the card: name, licence, files
     most_lines  lines of validation and test text that are decoded, at most
@@ -124,8 +112,8 @@ class Fit:
         self.data, self.run_path = self.work / "data", self.work / "run"
         if out.exists() and not self.work.exists():
             raise ValueError(f"{out} exists and has no {self.work.name}. Choose another --out")
-        if size is not None and size not in SIZES:
-            raise ValueError(f"size {size[:40]!r}, expected one of {', '.join(SIZES)}")
+        if size is not None and size not in plan.SIZES:
+            raise ValueError(f"size {size[:40]!r}, expected one of {', '.join(plan.SIZES)}")
         self._fixed = any(setting.startswith("train.max_steps=") for setting in settings)
 
     # --- Time and state
@@ -214,11 +202,13 @@ class Fit:
             precision = PRECISIONS[0]
         speed = speeds[precision]
         whole = max(speed * self.left, 1000.0)
-        tokens = choose_tokens(whole) // (2 if kind == "summarization" else 1)
-        dropout = choose_dropout(whole / text)
-        model = make_model(size, **how, dropout=dropout)
-        train = make_training(size, kind, tokens=tokens, precision=precision)
-        train = self._set_length(train, *self._pace(model, train))
+        tokens = plan.choose_tokens(whole) // (2 if kind == "summarization" else 1)
+        dropout = plan.choose_dropout(whole / text)
+        model = plan.make_model(size, **how, dropout=dropout)
+        train = plan.make_training(size, kind, tokens=tokens, precision=precision)
+        train = self._set_length(
+            train, measure_pace(model, train, self.device, self.training_data)[0]
+        )
         rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in speeds.items())
         steps, parameters = train.max_steps, count_parameters(model)
         each = whole / parameters
@@ -240,82 +230,81 @@ class Fit:
             self._report(choice)
         paths = ("model", "train.precision", "train.max_steps", "model.dropout")
         sources = {p: f"fit: {c.reason}" for p, c in zip(paths, choices, strict=True)}
-        about = f"fit to {self.about.get('files', self.prepared.task.corpus)}"
-        task, search = self.prepared.task, SEARCH[kind]
         recipe = Recipe(
-            about=about, task=task, model=model, train=train, decode=search, sources=sources
+            about=f"fit to {self.about.get('files', self.prepared.task.corpus)}",
+            task=self.prepared.task,
+            model=model,
+            train=train,
+            decode=plan.SEARCH[kind],
+            sources=sources,
         )
         recipe = override(recipe, self.settings)
-        return replace(recipe, train=set_steps(recipe.train, recipe.train.max_steps))
+        return replace(recipe, train=plan.set_steps(recipe.train, recipe.train.max_steps))
 
     def _choose_size(self, how: Mapping[str, Any], text: int) -> tuple[str, dict[Precision, float]]:
         """The largest size for time and text, and target tokens per second by precision."""
 
         def measure(size: str) -> dict[Precision, float]:
-            model = make_model(size, **how)
+            model = plan.make_model(size, **how)
             found: dict[Precision, float] = {}
             for precision in PRECISIONS:
-                train = make_training(size, how["kind"], precision=precision)
-                seconds, tokens = self._pace(model, train)
+                train = plan.make_training(size, how["kind"], precision=precision)
+                seconds, tokens = measure_pace(model, train, self.device, self.training_data)
                 found[precision] = tokens / seconds
             return found
 
         if self.size is not None or self._fixed:
             size = self.size or "tiny"
             return size, measure(size)
-        names = list(SIZES)
-        size, speeds = names[1], measure(names[1])
-        needed = TOKENS_PER_PARAMETER * count_parameters(make_model(size, **how))
-        if max(speeds.values()) * self.left < needed:
-            return names[0], measure(names[0])
-        for larger in names[2:]:
-            parameters, own = (count_parameters(make_model(s, **how)) for s in (larger, size))
-            needed = TOKENS_PER_PARAMETER * parameters
-            hoped = max(speeds.values()) * own / parameters * self.left
-            if hoped < needed or parameters > MOST_PARAMETERS * text:
+        counts = {name: count_parameters(plan.make_model(name, **how)) for name in plan.SIZES}
+
+        def enough(size: str, speed: float) -> bool:
+            return speed * self.left >= plan.TOKENS_PER_PARAMETER * counts[size]
+
+        least, size, *larger = plan.SIZES
+        speeds = measure(size)
+        if not enough(size, max(speeds.values())):
+            return least, measure(least)
+        for name in larger:
+            hoped = max(speeds.values()) * counts[size] / counts[name]
+            if not enough(name, hoped) or counts[name] > MOST_PARAMETERS * text:
                 break
-            found = measure(larger)
-            if max(found.values()) * self.left < needed:
+            found = measure(name)
+            if not enough(name, max(found.values())):
                 break
-            size, speeds = larger, found
+            size, speeds = name, found
         return size, speeds
 
-    def _pace(self, model: Any, train: TrainConfig) -> tuple[float, float]:
-        return measure_pace(model, train, self.device, self.training_data)
-
-    def _set_length(self, train: TrainConfig, update: float, tokens: float) -> TrainConfig:
+    def _set_length(self, train: TrainConfig, update: float) -> TrainConfig:
         """The training with as many updates of so many seconds as there is time for."""
         validations = max(VALIDATIONS, round(self.left / PAUSE))
         steps = max(20, int(0.96 * self.left / update) - 2 * validations)
-        train = replace(train, validate_every=max(1, steps // validations))
-        every: dict[str, Any] = {
-            "save_every": max(1, steps // SAVES),
-            "log_every": max(1, steps // LOGS),
-        }
-        return replace(set_steps(train, steps), **every)
+        return replace(
+            plan.set_steps(train, steps),
+            validate_every=max(1, steps // validations),
+            save_every=max(1, steps // plan.SAVES),
+            log_every=max(1, steps // plan.LOGS),
+        )
 
-    def _count_again(self, *, check: bool = False) -> bool:
-        """True if the number of updates was changed to what the time allows, by the log.
-
-        check  change nothing
-        """
+    def _count_steps(self) -> tuple[int, float] | None:
+        """Updates that time allows and seconds of one, if those planned miss the end by far."""
         log = read_log(self.run_path / LOG_FILE) if (self.run_path / LOG_FILE).exists() else []
         entries = [entry for entry in log if entry["kind"] == "train"]
         if self._fixed or not entries:
-            return False
+            return None
         train, last = self.recipe.train, entries[-1]
         pace = last["seconds"] / last["step"]
         steps = last["step"] + int(self.left / pace)
         missed = abs(steps - train.max_steps) * pace
-        if missed <= max(TOLERATED * self.seconds, 2.0) or steps <= last["step"] + 5:
-            return False
-        if check:
-            return True
-        self.recipe = replace(self.recipe, train=set_steps(train, steps))
-        self._report(
-            Decision("training", f"{steps:,} updates", f"an update takes {pace * 1e3:,.0f} ms")
-        )
-        return True
+        within = missed <= max(TOLERATED * self.seconds, 2.0) or steps <= last["step"] + 5
+        return None if within else (steps, pace)
+
+    def _count_again(self) -> None:
+        if counted := self._count_steps():
+            steps, pace = counted
+            self.recipe = replace(self.recipe, train=plan.set_steps(self.recipe.train, steps))
+            reason = f"an update takes {pace * 1e3:,.0f} ms"
+            self._report(Decision("training", f"{steps:,} updates", reason))
 
     def train(self) -> int:
         """Trains or resumes; 0 once the time is used, else the exit code of a stop."""
@@ -375,7 +364,7 @@ class Fit:
             prompt = " ".join(source.split()[:PROMPT])
             loaded = TextModel(ModelFolder(self.out), model)
             self._show(value, prompt, continue_texts(loaded, [prompt])[0])
-        if self._count_again(check=True):
+        if self._count_steps():
             self._stop.at = time.monotonic() + 1.0
         return value
 
@@ -420,7 +409,7 @@ class Fit:
 
         run, pairs = Run.open(self.run_path), len(self.prepared.sides) == 2
         lines = self._lines(0.45)
-        counts = [count for count in (1, AVERAGED) if count <= len(run.regular_steps())]
+        counts = [count for count in (1, plan.AVERAGED) if count <= len(run.regular_steps())]
         if counts:
             tuner = Tuner(self.run_path, self.data, counts=counts, limit=lines)
             best = tuner.best(list(tuner.trials(self.device)))

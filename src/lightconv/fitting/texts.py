@@ -5,7 +5,6 @@ Face datasets come; or a list in Python. All text is held in memory.
 """
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +14,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lightconv.corpora.news import article_text, summary_text
+from lightconv.corpora.news import article_text, read_json, summary_text
 from lightconv.corpora.own import FILTERS, METRICS, UNKNOWN, looks_tokenized
 from lightconv.corpora.splits import Item, divide, letters_and_digits
 from lightconv.data.config import BytesConfig, PipelineConfig, SideConfig, TaskConfig, TaskKind
 from lightconv.data.text import COMPRESSED, SPLITS, Corpus, Example, Reader, read_lines
 from lightconv.data.text import side_by_side as read_side_by_side
+from lightconv.lazy import needed
 
 # One table or folder, two files, or texts: one for each example, or (source, target).
 Given = str | Path | Sequence[Any]
@@ -174,15 +174,14 @@ class _Table:
             return {"train": list(read_side_by_side(paths, read_lines))}
         if len(paths) == 1 and paths[0].is_dir():
             return self._read_folder(paths[0])
-        if self.sides == 1:
-            return {"train": [each for path in paths for each in self._read_file(path)]}
-        if len(paths) != 1 or _stem(paths[0]).suffix.lower() not in TABLES:
+        one_table = len(paths) == 1 and _stem(paths[0]).suffix.lower() in TABLES
+        if self.sides == 2 and not one_table:
             listed = " ".join(map(str, paths))
             raise ValueError(
                 f"{listed[:120]}: expected two files of lines, or one of {', '.join(TABLES)}, or a "
                 "folder of such"
             )
-        return {"train": list(self._read_file(paths[0]))}
+        return {"train": [each for path in paths for each in self._read_file(path)]}
 
     def _read_folder(self, folder: Path) -> dict[str, list[Example]]:
         """Tables of a folder; the split is the name of the file, or of the folder it is in."""
@@ -267,12 +266,7 @@ def _rows(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[Any]:
         return
     lines = read_lines(path)
     if suffix in (".json", ".jsonl"):
-        for number, line in enumerate(lines, 1):
-            try:
-                if line.strip():
-                    yield json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
+        yield from (row for _, row in read_json(lines, str(path)))
         return
     quoted = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
     reader = csv.reader((f"{line}\n" for line in lines), **quoted)  # type: ignore[arg-type]
@@ -290,13 +284,9 @@ def _rows(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def _arrow_rows(path: Path, suffix: str) -> Iterator[Any]:
-    try:
+    with needed(str(path), "pyarrow", "parquet"):
         import pyarrow
         from pyarrow import ipc, parquet
-    except ImportError:
-        raise ValueError(
-            f"{path} needs the package pyarrow. Install it with pip install 'lightconv[parquet]'"
-        ) from None
     try:
         with pyarrow.memory_map(str(path)) as file:
             batches = parquet.ParquetFile(file).iter_batches() if suffix == ".parquet" else None

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lightconv.interop.architecture import Arguments, State, model_config, need
 from lightconv.interop.pickles import read_pickle
-from lightconv.models.config import LanguageModelConfig, MixerConfig, ModelConfig, Seq2SeqConfig
+from lightconv.models.config import LanguageModelConfig, ModelConfig, Seq2SeqConfig
 from lightconv.models.folder import build_from
 from lightconv.models.layers import BaseModel
 
@@ -40,8 +40,27 @@ RENAMED = {
 }
 HEAD = "decoder.adaptive_softmax.head"
 TAIL = "decoder.adaptive_softmax.tail"
-W = "weight"
-# Our name of a parameter, and the names of the tensors it is made of, one below the other.
+# Parts of a layer with a weight and a bias, in our names and in common ones; those of several parts
+# stand one below the other.
+LAYER = {
+    **{"mixer_residual.norm": "mixer_norm", "ffn_residual.norm": "ffn_norm"},
+    **{"ffn.hidden": "fc1", "ffn.output": "fc2"},
+}
+ATTENTION = {
+    "mixer.in_proj": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "mixer.out_proj": "self_attn.out_proj",
+}
+CONVOLUTION = {"mixer.in_proj": "linear1", "mixer.out_proj": "linear2"}
+SOURCE = {
+    **{"source.q_proj": "encoder_attn.q_proj", "source.out_proj": "encoder_attn.out_proj"},
+    "source.kv_proj": "encoder_attn.k_proj encoder_attn.v_proj",
+    "source_residual.norm": "source_norm",
+}
+KERNELS = {
+    "lightconv": ("mixer.weight", "conv.weight"),
+    "dynamicconv": ("mixer.kernel_proj.weight", "conv.weight_linear.weight"),
+}
+# Our name of a parameter, and the names of the tensors it is made of.
 Pairs = Iterator[tuple[str, tuple[str, ...]]]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -74,18 +93,24 @@ def read_model(path: str | Path) -> Imported:
         if not isinstance(config, LanguageModelConfig):
             languages = ((name, args.word(name)) for name in ("source_lang", "target_lang"))
             task = {"kind": "translation", **{name: lang for name, lang in languages if lang}}
-        return Imported(_build(config, tensors), layout, task)
+        whole = {
+            name: (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
+            for name, parts in tensors.items()
+        }
+        model = build_from(config, whole, "the checkpoint", "its arguments")
+        return Imported(model, layout, task)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def our_names(config: ModelConfig, state: State) -> dict[str, list[Tensor]]:
     """Tensors to concatenate for each of our parameters; ValueError if one is left over."""
-    if isinstance(config, LanguageModelConfig):
-        sources = dict(_language_model_sources(config))
-    else:
-        sources = dict(_seq2seq_sources(config))
-    ties = tied_names(config)
+    sources, ties = dict(_layers(config)), dict[str, str]()
+    for ours, theirs, original in _embeddings(config):
+        if original:
+            ties[f"{theirs}.weight"] = f"{original}.weight"
+        else:
+            sources[f"{ours}.weight"] = (f"{theirs}.weight",)
     for copy, original in ties.items():
         if copy in state and not torch.equal(state[copy], need(state, original)):
             raise ValueError(f"tensor {copy} must be the same as {original} by the arguments")
@@ -96,14 +121,6 @@ def our_names(config: ModelConfig, state: State) -> dict[str, list[Tensor]]:
             f"tensor {unknown[0][:100]} and {len(unknown) - 1} others have no counterpart here"
         )
     return {ours: [need(state, name) for name in names] for ours, names in sources.items()}
-
-
-def _build(config: ModelConfig, tensors: Mapping[str, list[Tensor]]) -> BaseModel:
-    whole = {
-        name: (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
-        for name, parts in tensors.items()
-    }
-    return build_from(config, whole, "the checkpoint", "its arguments")
 
 
 # --- common names ---------------------------------------------------------------------------------
@@ -186,87 +203,47 @@ def _split_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # --- our names ------------------------------------------------------------------------------------
 
 
-def _seq2seq_sources(config: Seq2SeqConfig) -> Pairs:
-    yield "source_embedding.weight", ("encoder.embed_tokens.weight",)
-    if config.share_embeddings != "all":
-        yield "target_embedding.weight", ("decoder.embed_tokens.weight",)
-    if config.share_embeddings == "none":
-        yield "output.weight", ("decoder.output_projection.weight",)
-    for side, mixers in (("encoder", config.encoder), ("decoder", config.decoder)):
-        for place, mixer in enumerate(mixers):
-            yield from _layer_sources(f"{side}.{place}", f"{side}.layers.{place}", mixer)
-        if config.pre_norm and config.final_norm:
-            yield from _both(f"{side}_norm", f"{side}.layer_norm")
-    for place in range(len(config.decoder)):
-        ours, theirs = f"decoder.{place}.source", f"decoder.layers.{place}.encoder_attn"
-        yield from _both(f"{ours}.q_proj", f"{theirs}.q_proj")
-        yield from _both(f"{ours}.kv_proj", f"{theirs}.k_proj", f"{theirs}.v_proj")
-        yield from _both(f"{ours}.out_proj", f"{theirs}.out_proj")
-        yield from _both(f"{ours}_residual.norm", f"decoder.layers.{place}.source_norm")
-
-
-def _language_model_sources(config: LanguageModelConfig) -> Pairs:
-    if config.adaptive is None:
-        yield "embedding.weight", ("decoder.embed_tokens.weight",)
-        if not config.tie_output:
-            yield "output.weight", ("decoder.output_projection.weight",)
+def _embeddings(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Our name, the common name, and the name of the original if a checkpoint has but a copy."""
+    inputs = "decoder.embed_tokens"
+    if isinstance(config, Seq2SeqConfig):
+        share = config.share_embeddings
+        yield "source_embedding", "encoder.embed_tokens", ""
+        yield "target_embedding", inputs, "encoder.embed_tokens" if share == "all" else ""
+        yield "output", "decoder.output_projection", inputs if share != "none" else ""
+    elif config.adaptive is None:
+        yield "embedding", inputs, ""
+        yield "output", "decoder.output_projection", inputs if config.tie_output else ""
     else:
-        yield f"output.classes.{W}", (f"{HEAD}.class_proj.{W}",)
+        yield "output.classes", f"{HEAD}.class_proj", ""
         for band in range(len(config.adaptive.cutoffs) + 1):
-            inputs = f"decoder.embed_tokens.embeddings.{band}"
-            yield f"embedding.words.{band}.{W}", (f"{inputs}.0.{W}",)
-            yield f"embedding.projections.{band}.{W}", (f"{inputs}.1.{W}",)
-            if not config.adaptive.tie_words:
-                yield f"output.words.{band}.{W}", (_band_words(band),)
-            if not config.adaptive.tie_projections and band > 0:
-                yield f"output.projections.{band - 1}.{W}", (f"{TAIL}.{band - 1}.0.{W}",)
-    for place, mixer in enumerate(config.layers):
-        yield from _layer_sources(f"layers.{place}", f"decoder.layers.{place}", mixer)
-    if config.pre_norm and config.final_norm:
-        yield from _both("norm", "decoder.layer_norm")
+            words, projection = (f"{inputs}.embeddings.{band}.{part}" for part in (0, 1))
+            yield f"embedding.words.{band}", words, ""
+            yield f"embedding.projections.{band}", projection, ""
+            ours, tied = f"output.words.{band}", words if config.adaptive.tie_words else ""
+            yield ours, f"{TAIL}.{band - 1}.2" if band else f"{HEAD}.word_proj", tied
+            if band:
+                tied = projection if config.adaptive.tie_projections else ""
+                yield f"output.projections.{band - 1}", f"{TAIL}.{band - 1}.0", tied
 
 
-def _band_words(band: int) -> str:
-    return f"{HEAD}.word_proj.{W}" if band == 0 else f"{TAIL}.{band - 1}.2.{W}"
-
-
-def _layer_sources(ours: str, theirs: str, mixer: MixerConfig) -> Pairs:
-    if mixer.kind == "attention":
-        attention = f"{theirs}.self_attn"
-        yield from _both(f"{ours}.mixer.in_proj", *(f"{attention}.{p}_proj" for p in "qkv"))
-        yield from _both(f"{ours}.mixer.out_proj", f"{attention}.out_proj")
-    else:
-        yield from _both(f"{ours}.mixer.in_proj", f"{theirs}.linear1")
-        yield from _both(f"{ours}.mixer.out_proj", f"{theirs}.linear2")
-        if mixer.kind == "lightconv":
-            yield f"{ours}.mixer.weight", (f"{theirs}.conv.weight",)
-        else:
-            yield f"{ours}.mixer.kernel_proj.weight", (f"{theirs}.conv.weight_linear.weight",)
-    yield from _both(f"{ours}.mixer_residual.norm", f"{theirs}.mixer_norm")
-    yield from _both(f"{ours}.ffn.hidden", f"{theirs}.fc1")
-    yield from _both(f"{ours}.ffn.output", f"{theirs}.fc2")
-    yield from _both(f"{ours}.ffn_residual.norm", f"{theirs}.ffn_norm")
+def _layers(config: ModelConfig) -> Pairs:
+    for stack, mixers in config.stacks.items():
+        side = "decoder" if stack == "layers" else stack
+        for place, mixer in enumerate(mixers):
+            ours, theirs = f"{stack}.{place}", f"{side}.layers.{place}"
+            parts = LAYER | (ATTENTION if mixer.kind == "attention" else CONVOLUTION)
+            if stack == "decoder":
+                parts |= SOURCE
+            for name, names in parts.items():
+                yield from _both(f"{ours}.{name}", *(f"{theirs}.{n}" for n in names.split()))
+            if mixer.kind in KERNELS:
+                name, kernel = KERNELS[mixer.kind]
+                yield f"{ours}.{name}", (f"{theirs}.{kernel}",)
+        if config.pre_norm and config.final_norm:
+            yield from _both("norm" if stack == "layers" else f"{stack}_norm", f"{side}.layer_norm")
 
 
 def _both(ours: str, *theirs: str) -> Pairs:
-    for kind in (W, "bias"):
+    for kind in ("weight", "bias"):
         yield f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)
-
-
-def tied_names(config: ModelConfig) -> dict[str, str]:
-    """Tensors that a checkpoint may hold as copies, and their originals."""
-    ties: dict[str, str] = {}
-    output = {"decoder.output_projection.weight": "decoder.embed_tokens.weight"}
-    if isinstance(config, Seq2SeqConfig):
-        if config.share_embeddings == "all":
-            ties["decoder.embed_tokens.weight"] = "encoder.embed_tokens.weight"
-        return ties if config.share_embeddings == "none" else ties | output
-    if config.adaptive is None:
-        return output if config.tie_output else {}
-    for band in range(len(config.adaptive.cutoffs) + 1):
-        inputs = f"decoder.embed_tokens.embeddings.{band}"
-        if config.adaptive.tie_words:
-            ties[_band_words(band)] = f"{inputs}.0.{W}"
-        if config.adaptive.tie_projections and band > 0:
-            ties[f"{TAIL}.{band - 1}.0.{W}"] = f"{inputs}.1.{W}"
-    return ties

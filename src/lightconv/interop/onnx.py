@@ -143,12 +143,12 @@ def export(folder: ModelFolder, target: str | Path) -> list[str]:
     options["custom_translation_table"] = translations()
     with new_folder(Path(target)) as made, torch.enable_grad():  # steps then return new states
         source: list[Tensor] = []
+        given: list[str] = []
+        lengths = {**batch, 1: Dim("source_length")}
         if folder.pairs:
             encoder = Encoder(model)
             source = [each.detach() for each in encoder(tokens)]
-        given = ["padding", *(f"source_{i}" for i in range(len(source) - 1))][: len(source)]
-        lengths = {**batch, 1: Dim("source_length")}
-        if source:
+            given = ["padding", *(f"source_{i}" for i in range(len(source) - 1))]
             torch.onnx.export(
                 encoder,
                 (tokens,),

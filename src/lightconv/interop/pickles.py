@@ -161,9 +161,7 @@ def class_names(file: IO[bytes]) -> set[tuple[str, str]]:
                 names.add((module, name))
             elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
                 # torch.save writes protocol 2, which has only GLOBAL.
-                raise pickle.UnpicklingError(f"{operation.name} in a pickle of torch.save")
-    except pickle.UnpicklingError:
-        raise
+                raise ValueError(f"{operation.name} in a pickle of torch.save")
     except Exception as error:
         raise pickle.UnpicklingError(f"not a pickle: {_first_line(error)}") from None
     return names

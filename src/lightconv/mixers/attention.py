@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightconv.mixers.base import Device, Dtype, Mixer, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, Past, linear
 from lightconv.ops.attention import attention
 from lightconv.ops.check import is_transformed
 
@@ -29,8 +29,6 @@ class Attention(Mixer):
     >>> layer = Attention(512, 8, causal=True)
     >>> y = layer(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
-
-    settings = ("heads", "causal", "window", "dropout", "bias")
 
     def __init__(
         self,
@@ -78,20 +76,16 @@ class Attention(Mixer):
         result: Tensor = self.out_proj(out)
         return result
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """Keys and values of the past: [B, max_len, D] each; with a window, rings [B, window, D].
 
         Time t lives in slot t, or t % window.
         """
         slots = max_len if self.window is None else self.window
-        keys = torch.zeros(batch, slots, self.dim, device=device, dtype=dtype)
+        keys = like.new_zeros(batch, slots, self.dim)
         return keys, torch.zeros_like(keys)
 
-    def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         past_k, past_v = tensors
         q, k, v = (each.to(past_k.dtype) for each in self.in_proj(x).chunk(3, dim=-1))
         if torch.is_grad_enabled() and (k.requires_grad or past_k.requires_grad):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lightconv import ops
-from lightconv.mixers.base import Device, Dtype, Mixer, linear
+from lightconv.mixers.base import Device, Dtype, Mixer, Past, linear
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -20,8 +20,6 @@ class Average(Mixer):
 
     >>> y = Average(512, 2048, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
-
-    settings = ("ffn_dim", "causal", "dropout", "bias")
 
     def __init__(
         self,
@@ -58,15 +56,11 @@ class Average(Mixer):
         mean = (total / count.clamp(min=1.0)).to(x.dtype)
         return self._gate(x, mean, self.dropout if self.training else 0.0)
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The sum of all inputs so far: [B, D], in float32 or wider."""
-        return (torch.zeros(batch, self.dim, device=device, dtype=accumulate_dtype(dtype)),)
+        return (like.new_zeros(batch, self.dim, dtype=accumulate_dtype(like.dtype)),)
 
-    def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         (total,) = tensors
         totals = x.to(total.dtype).cumsum(1) + total.unsqueeze(1)
         count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=total.dtype) + position

@@ -1,5 +1,6 @@
 """The mixer: the slot of a layer that moves information along time, with a state for streams."""
 
+from inspect import signature
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
@@ -11,12 +12,13 @@ from lightconv.ops.check import check_boundaries
 Device = torch.device | str | None
 Dtype = torch.dtype | None
 Made = dict[str, Any]  # keywords of a constructor: device and dtype of new parameters
+Past = tuple[Tensor, ...]  # tensors of a state
 
 
 class State(NamedTuple):
     """The past of a causal mixer."""
 
-    tensors: tuple[Tensor, ...]  # batch first, allocated once by `start`; the mixer's own business
+    tensors: Past  # batch first, allocated once by `start`; the mixer's own business
     position: int  # the time of the next input; all rows advance together
 
 
@@ -27,7 +29,6 @@ class Mixer(nn.Module):
     parameters are projections; `forward`, `start` and `step` are the same for all.
     """
 
-    settings: tuple[str, ...] = ("causal",)  # keywords of the constructor, for print(mixer)
     packs = False  # True if `mix` takes cu_seqlens; otherwise packed sequences are padded for it
 
     def __init__(self, dim: int, causal: bool) -> None:
@@ -53,15 +54,14 @@ class Mixer(nn.Module):
         options    of the class
         returns    like x, undefined at padding
         """
-        name = type(self).__name__
         if key_padding_mask is not None:
             if padding is not None:
-                raise ValueError(f"{name}: padding and key_padding_mask are one argument; give one")
+                self.refuse("padding and key_padding_mask are one argument; give one")
             padding = key_padding_mask
         if x.is_nested:
             if padding is not None or cu_seqlens is not None or x.layout != torch.jagged:
-                raise ValueError(
-                    f"{name}: a NestedTensor takes neither padding nor cu_seqlens and has "
+                self.refuse(
+                    "a NestedTensor takes neither padding nor cu_seqlens and has "
                     f"layout=torch.jagged, got {x.layout}"
                 )
             jagged: Any = x.contiguous()
@@ -72,14 +72,14 @@ class Mixer(nn.Module):
         if cu_seqlens is None:
             return self.mix(x, padding, **options)
         if padding is not None:
-            raise ValueError(
-                f"{name}: padding with cu_seqlens would be ignored: packed sequences have none; "
-                "give one of them"
+            self.refuse(
+                "padding with cu_seqlens would be ignored: packed sequences have none; give one "
+                "of them"
             )
         if self.packs:
             return self.mix(x, None, **{"cu_seqlens": cu_seqlens, **options})
         if x.shape[0] != 1:
-            raise ValueError(f"{name}: with cu_seqlens the batch must be 1, got {list(x.shape)}")
+            self.refuse(f"with cu_seqlens the batch must be 1, got {list(x.shape)}")
         check_boundaries(cu_seqlens, x.shape[1])
         lengths = cu_seqlens.diff().tolist()
         if not sum(lengths):
@@ -107,8 +107,9 @@ class Mixer(nn.Module):
         """
         self._require_causal()
         like = next(self.parameters(), torch.empty(0))
-        device = like.device if device is None else torch.device(device)
-        return State(self.allocate(batch, max_len, device, dtype or like.dtype), 0)
+        device = like.device if device is None else device
+        like = torch.empty(0, device=device, dtype=dtype or like.dtype)
+        return State(self.allocate(batch, max_len, like), 0)
 
     def step(self, x: Tensor, state: State, **options: Any) -> tuple[Tensor, State]:
         """The next n positions, equal to those of `forward` without dropout.
@@ -130,21 +131,18 @@ class Mixer(nn.Module):
         out, tensors = self.advance(x, tensors, position, **options)
         return out, State(tensors, position + x.shape[1])
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
-        """The tensors of the state, each [B, ...] with the batch first."""
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
+        """The tensors of the state, batch first: [B, ...] of the dtype and device of `like`."""
         raise NotImplementedError
 
-    def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         """x [B, n, D] of times position, position + 1, ... -> [B, n, D] and the new tensors."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        values = (f"{name}={getattr(self, name)!r}" for name in self.settings)
-        return ", ".join([str(self.dim), *values])
+        """Arguments of the constructor, which are attributes of the same names."""
+        names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
+        return ", ".join([str(self.dim), *(f"{n}={getattr(self, n)!r}" for n in names[1:])])
 
     def _require_causal(self) -> None:
         if not self.causal:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype, Mixer
+from lightconv.mixers.base import Device, Dtype, Mixer, Past
 from lightconv.ops.check import accumulate_dtype
 
 
@@ -19,8 +19,6 @@ class Conv(Mixer):
 
     >>> y = Conv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
-
-    settings = ("kernel", "causal")
 
     def __init__(
         self,
@@ -48,15 +46,11 @@ class Conv(Mixer):
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         return self._sum_taps(F.pad(x, (0, 0, self.left, self.kernel - 1 - self.left)))
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The last K - 1 inputs, oldest first: [B, K-1, D]."""
-        return (torch.zeros(batch, self.kernel - 1, self.dim, device=device, dtype=dtype),)
+        return (like.new_zeros(batch, self.kernel - 1, self.dim),)
 
-    def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def advance(self, x: Tensor, tensors: Past, position: int) -> tuple[Tensor, Past]:
         (window,) = tensors
         recent = torch.cat([window, x.to(window.dtype)], dim=1)
         # A copy: a view would keep the whole chunk in memory.

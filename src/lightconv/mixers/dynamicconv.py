@@ -35,8 +35,6 @@ class DynamicConv(Projected):
     >>> y, state = layer.step(torch.randn(2, 1, 512), state)    # the next position
     """
 
-    settings = (*Projected.settings, "kernel_dim", "rank")
-
     def __init__(
         self,
         dim: int,
@@ -118,7 +116,6 @@ class LowRankConv(DynamicConv):
     >>> y = LowRankConv(512, 4, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings = ("kernel", "rank", "causal", "dropconnect", "dilation", "bias", "kernel_dim")
     activation = "silu"
 
     def __init__(

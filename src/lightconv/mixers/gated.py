@@ -9,9 +9,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightconv.mixers.base import Device, Dtype, Made
+from lightconv.mixers.base import Device, Dtype, Made, Past
 from lightconv.mixers.lightconv import LightConv
 from lightconv.ops import lightconv, lightconv_step
+from lightconv.ops.check import Maybe
 
 
 class ShortConv(LightConv):
@@ -23,7 +24,6 @@ class ShortConv(LightConv):
     >>> y = ShortConv(512, 3, causal=True)(torch.randn(2, 100, 512))    # [2, 100, 512]
     """
 
-    settings: tuple[str, ...] = ("kernel", "causal", "dropconnect", "dilation", "bias")
     parts = 3
 
     def __init__(
@@ -57,8 +57,6 @@ class Hyena(ShortConv):
     >>> y = Hyena(512, 128, 32, causal=True)(torch.randn(2, 1000, 512))    # [2, 1000, 512]
     """
 
-    settings = ("kernel", "heads", "short", "causal", "dropconnect", "bias")
-
     def __init__(
         self,
         dim: int,
@@ -81,33 +79,28 @@ class Hyena(ShortConv):
         self.short_weight = nn.Parameter(torch.empty(3 * dim, short, **made))
         self._reset_short()
 
-    def reset_kernel(self) -> None:
-        super().reset_kernel()
-        if hasattr(self, "short_weight"):
-            self._reset_short()
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._reset_short()
 
     def _reset_short(self) -> None:
         bound = 1.0 / math.sqrt(self.short)
         nn.init.uniform_(self.short_weight, -bound, bound)
 
-    def mix_projected(
-        self, x: Tensor, padding: Tensor | None, cu_seqlens: Tensor | None, context: Tensor | None
-    ) -> Tensor:
+    def mix_projected(self, x: Tensor, padding: Maybe, cu_seqlens: Maybe, context: Maybe) -> Tensor:
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         x = lightconv(x, self.short_weight, self.short_left, cu_seqlens=cu_seqlens)
         return super().mix_projected(x, padding, cu_seqlens, context)
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """Rings of the last inputs of both convolutions: [B, K-1, D], [B, short-1, 3D]."""
-        before = torch.zeros(batch, self.short - 1, 3 * self.dim, device=device, dtype=dtype)
-        return (*super().allocate(batch, max_len, device, dtype), before)
+        before = like.new_zeros(batch, self.short - 1, 3 * self.dim)
+        return (*super().allocate(batch, max_len, like), before)
 
     def advance_projected(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe
+    ) -> tuple[Tensor, Past]:
         """x [B, n, 3D] -> [B, n, D] and the new rings."""
         window, before = tensors
         x, before = lightconv_step(x.to(before.dtype), before, position, self.short_weight)

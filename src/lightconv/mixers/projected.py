@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv.console import suggest
-from lightconv.mixers.base import Made, Mixer, linear
+from lightconv.mixers.base import Made, Mixer, Past, linear
 from lightconv.ops.check import Maybe, accumulate_dtype
 
 EPSILON = 1e-6
@@ -55,11 +55,7 @@ class Projected(Mixer):
     centred. DropConnect acts in training, and in `forward` only.
     """
 
-    settings: tuple[str, ...] = (
-        *("kernel", "heads", "causal", "glu", "normalize", "dropconnect", "dilation", "bias"),
-    )
     packs = True
-
     parts = 1  # widths of the in-projection
     activation: str | None = None  # after the convolution
 
@@ -96,9 +92,7 @@ class Projected(Mixer):
     ) -> Tensor:
         return self.mix_projected(self.in_proj(x), padding, cu_seqlens, context)
 
-    def mix_projected(
-        self, x: Tensor, padding: Tensor | None, cu_seqlens: Tensor | None, context: Tensor | None
-    ) -> Tensor:
+    def mix_projected(self, x: Tensor, padding: Maybe, cu_seqlens: Maybe, context: Maybe) -> Tensor:
         """x [B, T, width of the in-projection] -> [B, T, D]."""
         x, gate = self.split(x)
         if padding is not None:
@@ -119,21 +113,18 @@ class Projected(Mixer):
         """Projected x -> input of the convolution [B, T, D], and its gates by name."""
         return F.glu(x, dim=-1) if self.glu else x, {}
 
-    def allocate(
-        self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
+    def allocate(self, batch: int, max_len: int, like: Tensor) -> Past:
         """The last (K - 1) * dilation inputs of the convolution, a ring: [B, slots, D]."""
-        slots = (self.kernel - 1) * self.dilation
-        return (torch.zeros(batch, slots, self.dim, device=device, dtype=dtype),)
+        return (like.new_zeros(batch, (self.kernel - 1) * self.dilation, self.dim),)
 
     def advance(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None = None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe = None
+    ) -> tuple[Tensor, Past]:
         return self.advance_projected(self.in_proj(x), tensors, position, context)
 
     def advance_projected(
-        self, x: Tensor, tensors: tuple[Tensor, ...], position: int, context: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        self, x: Tensor, tensors: Past, position: int, context: Maybe
+    ) -> tuple[Tensor, Past]:
         (window,) = tensors
         # Under autocast the projection is narrower than a window in the dtype of the parameters.
         x, gate = self.split(x.to(window.dtype))

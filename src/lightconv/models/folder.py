@@ -15,6 +15,7 @@ from lightconv.config import from_dict, read_plain, to_dict
 from lightconv.files import (
     MANIFEST_FILE,
     inside,
+    named,
     new_folder,
     replace_file,
     verify_manifest,
@@ -62,10 +63,8 @@ class ModelFolder:
         self.path = _find(Path(path))
         file = inside(self.path, CONFIG_FILE)
         data = read_plain(file)
-        try:
+        with named(file):
             self.config, self.tables = _parse(data)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
 
     @property
     def pairs(self) -> bool:

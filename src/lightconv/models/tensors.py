@@ -112,8 +112,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
-    """Raises ValueError unless the names and shapes found `where` are those wanted `by`."""
+def compare(
+    where: object, by: str, wanted: Tensors, found: Tensors, *, dtypes: bool = False
+) -> None:
+    """Raises ValueError unless names and shapes, and dtypes if told, are those wanted `by`."""
     if missing := [name for name in wanted if name not in found]:
         raise ValueError(f"{where} lacks {_some(missing)}, expected by {by}")
     if extra := [name for name in found if name not in wanted]:
@@ -122,6 +124,8 @@ def compare(where: object, by: str, wanted: Tensors, found: Tensors) -> None:
         got, shape = list(found[name].shape), list(tensor.shape)
         if got != shape:
             raise ValueError(f"{where}: {name} has shape {got}, expected {shape} by {by}")
+        if dtypes and (kind := found[name].dtype) != tensor.dtype:
+            raise ValueError(f"{where}: {name} is {kind}, expected {tensor.dtype} by {by}")
 
 
 def _some(names: list[str]) -> str:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from lightconv import files
 from lightconv.console import tell
-from lightconv.device import machine_bytes
+from lightconv.device import machine_bytes, read_megabytes
 from lightconv.ops import build
 
 # Numbers of csrc/problem.h.
@@ -225,14 +225,7 @@ class Pool:
         """
         if self._wanted is not None or not hasattr(mmap, "MAP_ANONYMOUS"):
             return self._wanted or 0
-        setting = os.environ.get("LIGHTCONV_KEEP_MB")
-        if setting is None:
-            return min(machine_bytes() // 16, 1 << 30)
-        if not setting.isdecimal():
-            raise ValueError(
-                f"LIGHTCONV_KEEP_MB={setting!r} must be a whole number of megabytes, 0 for none"
-            )
-        return int(setting) << 20
+        return read_megabytes("LIGHTCONV_KEEP_MB", min(machine_bytes() // 16, 1 << 30))
 
     def idle_bytes(self) -> int:
         return sum(len(piece) for piece in list(self._idle))

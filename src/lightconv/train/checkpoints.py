@@ -1,32 +1,46 @@
-"""Checkpoints of a run: written by one process, pruned, found again, averaged."""
+"""Checkpoints of a run: written by one process, pruned, found again, averaged.
+
+Each is a folder of safetensors files, state.json and a manifest of their digests. Nothing in it is
+a pickle, and every file is verified before it is used. Tensors of model and optimiser are stored by
+the names of parameters; a tied matrix has its first name.
+"""
 
 import errno
+import json
 import math
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from lightconv.files import lock, new_folder, sync
-from lightconv.models.tensors import compare
-from lightconv.train.checkpoint import (
-    EMA_PART,
-    MODEL_PART,
-    Checkpoint,
-    CheckpointFiles,
-    DamagedError,
-    Tensors,
-    read_checkpoint,
-    write_checkpoint,
+from lightconv.files import (
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    MANIFEST_VERSION,
+    inside,
+    lock,
+    new_folder,
+    read_manifest,
+    sync,
+    verify_manifest,
+    write_file,
 )
+from lightconv.models.tensors import Tensors, compare, read_tensors, write_tensors
 
+STATE_FILE = "state.json"
+SUFFIX = ".safetensors"
+# Parts: the model, which every checkpoint has, its optimiser, moving averages of its parameters.
+MODEL_PART = "model"
+OPTIMIZER_PART = "optimizer"
+EMA_PART = "ema"
+PART = re.compile(r"[a-z][a-z0-9_]*")
 LOCK_FILE = ".lock"
 STEP = re.compile(r"step-(\d{8,})")
 # Folders that are being written, replaced or removed.
@@ -34,12 +48,124 @@ PASSING = re.compile(r"\.step-(\d{8,})\.[0-9a-f]{8}\.(new|old|gone)")
 # Checkpoints of any kind that are kept, so that there is one to fall back to.
 FEWEST = 2
 
-REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), ". Make room and start again"),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM), ". Make the folder writable and start again"
-    ),
-}
+REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room")
+REMEDIES |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make the folder writable")
+
+
+class DamagedError(ValueError):
+    """A checkpoint that is not what was written; the message names the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A verified checkpoint.
+
+    score    quality of the model, more is better; None if unknown
+    tensors  by part, then by name; memory-mapped, so copy them
+    values   plain values of trainer, progress, optimiser, data and machine
+    skipped  newer checkpoints that are damaged: reasons by step, newest first
+    """
+
+    path: Path
+    step: int
+    score: float | None
+    tensors: dict[str, dict[str, Tensor]]
+    values: dict[str, Any]
+    skipped: dict[int, str] = field(default_factory=dict)
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensors],
+    values: Mapping[str, Any],
+    score: float | None,
+) -> None:
+    """Writes the files into an empty folder and syncs each to disk."""
+    _check_plain("values", values)
+    names = {part + SUFFIX: named for part, named in tensors.items()}
+    files = {name: write_tensors(folder / name, named) for name, named in names.items()}
+    state = {"step": step, "score": score, "values": values}
+    files[STATE_FILE] = _write_json(folder / STATE_FILE, state)
+    manifest = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, "files": files}
+    _write_json(folder / MANIFEST_FILE, manifest)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """A checkpoint, verified; DamagedError names the file that is not what was written."""
+    files = CheckpointFiles(folder)
+    state = files.state()
+    parts = [name.removesuffix(SUFFIX) for name in files.entries if name != STATE_FILE]
+    return Checkpoint(path=folder, tensors={part: files.part(part) for part in parts}, **state)
+
+
+class CheckpointFiles:
+    """Files of a checkpoint, each verified when it is read; DamagedError names a damaged one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with _damage():
+            self.entries = read_manifest(folder)
+        manifest = folder / MANIFEST_FILE
+        for name in self.entries:
+            part = name.removesuffix(SUFFIX)
+            if name != STATE_FILE and (part == name or not PART.fullmatch(part)):
+                raise DamagedError(f"{manifest}: lists the unknown file {name[:60]!r}")
+        for name in (MODEL_PART + SUFFIX, STATE_FILE):
+            if name not in self.entries:
+                raise DamagedError(f"{manifest}: does not list {name}")
+
+    def verify(self) -> None:
+        for name in self.entries:
+            self._verified(name)
+
+    def _verified(self, name: str) -> Path:
+        if name not in self.entries:
+            raise DamagedError(f"{self.folder} has no {name}")
+        with _damage():
+            verify_manifest(self.folder, [name])
+            return inside(self.folder, name)
+
+    def part(self, part: str) -> dict[str, Tensor]:
+        with _damage():
+            return read_tensors(self._verified(part + SUFFIX))
+
+    def state(self) -> dict[str, Any]:
+        """`step`, `score` and `values`."""
+        path = self._verified(STATE_FILE)
+        try:
+            state = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise DamagedError(f"{path}: {error}") from None
+        kinds = {"step": int, "score": float | None, "values": dict}
+        if not isinstance(state, dict) or not all(
+            isinstance(state.get(name, ...), kind) for name, kind in kinds.items()
+        ):
+            raise DamagedError(f"{path}: expected a table of step, score and values")
+        return {name: state[name] for name in kinds}
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DamagedError(str(error)) from None
+
+
+def _check_plain(where: str, value: object) -> None:
+    """Raises TypeError for a value that would not be read as it was."""
+    keys = value if isinstance(value, dict) else ()
+    if isinstance(value, tuple) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"{where}={value!r:.60}, expected lists, and tables with names as keys")
+    items: Iterable[tuple[object, object]] = enumerate(value if isinstance(value, list) else ())
+    for key, item in value.items() if isinstance(value, dict) else items:
+        _check_plain(f"{where}.{key}", item)
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    # No newline at the end: a manifest that lacks its last byte can then not be read.
+    return write_file(path, json.dumps(data, indent=1).encode())
 
 
 class SaveError(OSError):
@@ -68,7 +194,7 @@ class Checkpoints:
         # Steps written or verified here (True), or found damaged (False).
         self._good: dict[int, bool] = {}
         self._scores: dict[int, float | None] = {}
-        self._held: ExitStack | None = None
+        self._held, self._claimed = ExitStack(), False
 
     def folders(self) -> dict[int, Path]:
         """Folders by step; one that was being replaced when its writer died still counts."""
@@ -136,15 +262,14 @@ class Checkpoints:
 
         `save` does it too; at the start of a run it shows mistakes before work is lost.
         """
-        if self._held is not None or not self.writer:
+        if self._claimed or not self.writer:
             return
         busy = f"another process is writing checkpoints to {self.folder}. Wait for its end"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sync(self.folder.parent)
-            held = ExitStack()
-            held.enter_context(lock(self.folder / LOCK_FILE, busy))
-            self._held = held
+            self._held.enter_context(lock(self.folder / LOCK_FILE, busy))
+            self._claimed = True
             self._clear()
         except OSError as error:
             raise SaveError(f"checkpoints cannot be written {self._explain(error)}") from error
@@ -188,9 +313,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._held.close()
+        self._claimed = False
 
     def describe_last(self) -> str:
         last = "".join(f"The last checkpoint is {self.path(step)}" for step in self.steps()[-1:])
@@ -215,8 +339,9 @@ class Checkpoints:
         """`(folder): reason. The last good checkpoint is ... What to do`."""
         good = [path for step, path in sorted(self.folders().items()) if self._is_good(step, path)]
         last = f"The last good checkpoint is {good[-1]}" if good else "There is no earlier one"
-        remedy = REMEDIES.get(error.errno or 0, "")
-        return f"({self.folder}): {error.strerror or error}. {last}{remedy}"
+        remedy = REMEDIES.get(error.errno or 0)
+        then = f". {remedy} and start again" if remedy else ""
+        return f"({self.folder}): {error.strerror or error}. {last}{then}"
 
     def _prune(self, newest: int) -> None:
         """Keeps the last regular checkpoints, the best, and two of any kind to fall back to."""
@@ -266,12 +391,8 @@ def average(folders: Sequence[Path], *, ema: bool = False) -> dict[str, Tensor]:
     kept = {name: tensor.clone() for name, tensor in first.items() if name not in sums}
     for folder in folders[1:]:
         tensors = read(folder)
-        compare(folder, str(folders[0]), first, tensors)
+        compare(folder, str(folders[0]), first, tensors, dtypes=True)
         for name, tensor in tensors.items():
-            if tensor.dtype != first[name].dtype:
-                raise ValueError(
-                    f"{folder}: {name} is {tensor.dtype}, but {first[name].dtype} in {folders[0]}"
-                )
             if name in sums:
                 sums[name] += tensor
             elif not torch.equal(tensor, kept[name]):

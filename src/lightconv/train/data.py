@@ -8,7 +8,7 @@ from lightconv.data import Batch, Batches, Loader, Pairs, Position, Sentences, S
 from lightconv.data.pipeline import PIPELINE_FILES
 from lightconv.data.prepared import Prepared, is_prepared
 from lightconv.data.store import PAIR
-from lightconv.files import digest, inside
+from lightconv.files import digest, inside, named
 from lightconv.train.config import TrainConfig
 from lightconv.train.distributed import Group
 
@@ -108,10 +108,8 @@ class PreparedData:
 
     def _batches(self, config: TrainConfig) -> Batches:
         if config.max_tokens not in self._planned:
-            try:
+            with named(f"{self.folder}, split train"):
                 plan = Batches(self._examples(self._train), max_tokens=config.max_tokens)
-            except ValueError as error:
-                raise ValueError(f"{self.folder}, split train: {error}") from None
             self._planned[config.max_tokens] = plan
         return self._planned[config.max_tokens]
 

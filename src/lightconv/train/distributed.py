@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from lightconv.processes import PARENT, watch_parent
-from lightconv.train.launch import EXIT_LOST, MET, PAUSE, STORE, RankPlace
+from lightconv.train.launch import EXIT_LOST, MET, PAUSE, STORE, TRAINING, RankPlace
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -59,6 +59,9 @@ class Group:
 
     def prepare(self, model: nn.Module) -> None:
         """Shards the model, if the group does; called before an optimiser is built."""
+
+    def begin(self) -> None:
+        """Tells the launcher that updates begin: from now on Ctrl-C saves."""
 
     def sum(self, values: Tensor) -> Tensor:
         """values [n] float64 -> their sums over all ranks [n], on the same device."""
@@ -112,6 +115,10 @@ class Replicas(Group):
         self._store = store
         self._calls = 0
         self._sums: _Sums | None = None
+
+    def begin(self) -> None:
+        with _contact():
+            self._store.set(TRAINING, "1")
 
     def sum(self, values: Tensor) -> Tensor:
         values = values.clone()

@@ -28,11 +28,10 @@ from lightconv.processes import EXIT_FAILURE, EXIT_INTERRUPT, EXIT_STOPPED, PARE
 STORE = "LIGHTCONV_STORE"
 # Exit code of a rank that lost the others: the launcher knows who ended first, and reports it.
 EXIT_LOST = 76
-# Key of that file, set once all have met: before that there is nothing to save.
-MET = "all-have-met"
+# Keys of that file, set once all have met and at the first update: before there is nothing to save.
+MET, TRAINING = "all-have-met", "all-are-training"
 MOST = 1024
 PAUSE = 0.05
-_SHOW_CURSOR = b"\x1b[?25h"
 _HINT = b"\nstopping after this update; Ctrl-C once more quits at once\n"
 
 
@@ -92,7 +91,7 @@ class Stop(ExitStack):
         else:
             with suppress(OSError):
                 if os.isatty(2):
-                    os.write(2, _SHOW_CURSOR)  # a live line may have hidden it
+                    os.write(2, b"\x1b[?25h")  # a live line may have hidden it
             os._exit(EXIT_INTERRUPT)
 
 
@@ -145,8 +144,9 @@ def launch(argv: Sequence[str], processes: int) -> int:
         env, note = rank_environment(os.environ, processes, path)
         tell(note)
 
-        def begun() -> bool:
-            return MET.encode() in path.read_bytes()
+        def begun(number: int) -> bool:
+            key = TRAINING if number == signal.SIGINT else MET
+            return key.encode() in path.read_bytes()
 
         with Ranks(processes, lambda own: spawn(command, {**env, **own}, files), begun) as ranks:
             return ranks.wait()
@@ -200,7 +200,7 @@ class Ranks(ExitStack):
     """Processes of one run; a context manager that leaves none of them behind.
 
     start  starts one, given the environment variables that only it has
-    begun  true once they train; a signal before that ends them at once
+    begun  true once they can save after that signal; before that it ends them at once
     grace  seconds that the others have once one has failed or the first has ended
     """
 
@@ -208,7 +208,7 @@ class Ranks(ExitStack):
         self,
         processes: int,
         start: "Callable[[Mapping[str, str]], subprocess.Popen[bytes]]",
-        begun: Callable[[], bool] = lambda: True,
+        begun: Callable[[int], bool] = lambda number: True,
         *,
         grace: float = 30.0,
     ) -> None:
@@ -252,7 +252,7 @@ class Ranks(ExitStack):
         while self._signals:
             number = self._signals.pop(0)
             self._passed.append(number)
-            if not self._begun():
+            if not self._begun(number):
                 self._early = number
             if self._early or self._passed.count(signal.SIGINT) > 1:
                 self._send(signal.SIGKILL)

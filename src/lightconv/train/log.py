@@ -6,16 +6,16 @@ import math
 import os
 import stat
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightconv.console import show_duration, tell
+from lightconv.lazy import needed
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from lightconv.train.trainer import Record
@@ -32,6 +32,7 @@ RECENT = 50
 _PLAIN = ("kind", "step", "seconds")
 
 Entry = dict[str, Any]
+Curves = dict[tuple[str, str, str], list[tuple[float, float]]]  # by run, kind of entry and field
 Report = Callable[[str], None]
 
 
@@ -137,13 +138,8 @@ class Board:
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        try:
+        with needed("--tensorboard", "tensorboardX", "tensorboard"):
             from tensorboardX import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                "--tensorboard needs the package tensorboardX. Install it with "
-                "pip install 'lightconv[tensorboard]'"
-            ) from None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def write(self, entry: Mapping[str, Any]) -> None:
@@ -202,8 +198,7 @@ def draw(runs: Sequence[Path], out: Path) -> None:
     """Writes a picture of all runs; the suffix of its name is its format."""
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--out {out}, expected a name that ends in {', '.join(SUFFIXES)}")
-    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
-    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
+    names, metrics, curves = _read_curves(runs)
     figure = open_figure(5.2 * (2 + len(metrics)), 4.4)
     axes = figure.subplots(1, 2 + len(metrics), squeeze=False)[0]
     titles = ["loss per token", *(f"{metric} (validation)" for metric in metrics), "learning rate"]
@@ -213,18 +208,20 @@ def draw(runs: Sequence[Path], out: Path) -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.xaxis.set_major_formatter("{x:,.0f}")
-    for place, (name, log) in enumerate(logs.items()):
-        train, valid = ([e for e in log if e.get("kind") == kind] for kind in ("train", "valid"))
+    for place, name in enumerate(names):
         colour = COLOURS[place % len(COLOURS)]
         dots = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 3}
         thin = {"color": colour, "linewidth": 1.0, "alpha": 0.5}
-        _curve(axes[0], train, "loss", label=f"{name}, training", **thin)
-        _curve(axes[0], valid, "loss", label=f"{name}, validation", **dots)
-        for axis, metric in zip(axes[1:], metrics, strict=False):
-            _curve(axis, [{"step": e["step"], **_metric(e)} for e in valid], metric, **dots)
         # Runs often have the same rate: a later curve leaves a rim of the earlier ones.
-        width = 1.4 + 2.0 * (len(logs) - place - 1)
-        _curve(axes[-1], train, "lr", color=colour, linewidth=width)
+        rim = {"color": colour, "linewidth": 1.4 + 2.0 * (len(names) - place - 1)}
+        for axis, kind, field, style in [
+            (axes[0], "train", "loss", thin | {"label": f"{name}, training"}),
+            (axes[0], "valid", "loss", dots | {"label": f"{name}, validation"}),
+            *((axes[n], "valid", metric, dots) for n, metric in enumerate(metrics, 1)),
+            (axes[-1], "train", "lr", rim),
+        ]:
+            if points := curves.get((name, kind, field)):
+                axis.plot(*zip(*points, strict=True), **style)
     axes[0].legend(frameon=False, fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
@@ -232,18 +229,14 @@ def draw(runs: Sequence[Path], out: Path) -> None:
 
 def draw_text(runs: Sequence[Path]) -> str:
     """Loss, and metrics of validation, over updates as text of 72 columns."""
-    logs = {name: _read(run) for name, run in zip(_names(runs), runs, strict=True)}
+    names, metrics, found = _read_curves(runs)
     parts = []
-    metrics = sorted({name for log in logs.values() for entry in log for name in _metric(entry)})
     for field in ("loss", *metrics):
-        curves: dict[str, list[tuple[float, float]]] = {}
-        for (name, log), sign in zip(logs.items(), SIGNS * len(logs), strict=False):
-            entries = [{**each, **_metric(each)} for each in log]
-            kinds = ("train", "valid") if field == "loss" else ("valid",)
-            for kind, mark in zip(kinds, sign if len(kinds) == 2 else sign[1:], strict=True):
-                points = [(e["step"], e.get(field)) for e in entries if e.get("kind") == kind]
-                known = [(x, y) for x, y in points if isinstance(y, int | float)]
-                curves[f"{mark} {name}, {'training' if kind == 'train' else 'validation'}"] = known
+        curves = {}
+        for name, (thin, thick) in zip(names, SIGNS * len(names), strict=False):
+            if field == "loss":
+                curves[f"{thin} {name}, training"] = found[name, "train", field]
+            curves[f"{thick} {name}, validation"] = found[name, "valid", field]
         parts.append(f"{field}\n{_plot_text(curves)}")
     return "\n\n".join(parts)
 
@@ -262,52 +255,39 @@ def _plot_text(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
             rows[row][column] = name[0]
     bounds = [f"{high:.4g}", *[""] * (LINES - 2), f"{low:.4g}"]
     lines = [f"{b:>9} |{''.join(row).rstrip()}" for b, row in zip(bounds, rows, strict=True)]
-    steps = f"{left:,.0f}", f"{right:,.0f} updates"
-    lines += [
-        " " * 10 + "+" + "-" * COLUMNS,
-        f"{'':11}{steps[0]}{steps[1]:>{COLUMNS - len(steps[0])}}",
-    ]
-    return "\n".join([*lines, *(f"{'':11}{name}" for name, curve in curves.items() if curve)])
+    start, end = f"{left:,.0f}", f"{right:,.0f} updates"
+    below = [f"{start}{end:>{COLUMNS - len(start)}}", *(name for name in curves if curves[name])]
+    return "\n".join([*lines, f"{'':10}+{'-' * COLUMNS}", *(f"{'':11}{line}" for line in below)])
 
 
 def open_figure(width: float, height: float) -> "Figure":
     """An empty figure of this size in inches; ValueError without matplotlib."""
-    try:
+    with needed("a plot", "matplotlib", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(
-            "a plot needs the package matplotlib. Install it with pip install 'lightconv[plot]'"
-        ) from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _curve(axis: "Axes", entries: Sequence[Entry], field: str, **style: Any) -> None:
-    points = [(e["step"], e[field]) for e in entries if isinstance(e.get(field), int | float)]
-    if points:
-        axis.plot(*zip(*points, strict=True), **style)
-
-
-def _metric(entry: Entry) -> dict[str, float]:
-    found = entry.get("metric")
-    return found if isinstance(found, dict) else {}
-
-
-def _read(run: Path) -> list[Entry]:
-    path = run / LOG_FILE
-    if not path.exists():
-        raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
-    if entries := read_log(path, tell):
-        return entries
-    raise ValueError(f"{path} has no entries yet. Wait for the first one")
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
+def _read_curves(runs: Sequence[Path]) -> tuple[list[str], list[str], Curves]:
+    """Names of the runs and of their metrics, and the points of all curves."""
     short = [run.absolute().name for run in runs]
     names = [s if short.count(s) == 1 else str(run) for s, run in zip(short, runs, strict=True)]
-    double = [name for name in names if names.count(name) > 1]
-    if double:
-        raise ValueError(f"{double[0]} is given twice, expected each run once")
-    return names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is given twice, expected each run once")
+    metrics: set[str] = set()
+    curves: Curves = defaultdict(list)
+    for name, run in zip(names, runs, strict=True):
+        path = run / LOG_FILE
+        if not path.exists():
+            raise ValueError(f"{run} is not a run folder: it has no {LOG_FILE}")
+        if not (log := read_log(path, tell)):
+            raise ValueError(f"{path} has no entries yet. Wait for the first one")
+        for entry in log:
+            own = entry["metric"] if isinstance(entry.get("metric"), dict) else {}
+            metrics |= own.keys()
+            for field, value in {**entry, **own}.items():
+                if isinstance(value, int | float):
+                    curves[name, str(entry.get("kind")), field].append((entry["step"], value))
+    return names, sorted(metrics), curves

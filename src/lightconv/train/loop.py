@@ -14,22 +14,26 @@ from lightconv.console import Display
 from lightconv.data import Batch, Loader, Position
 from lightconv.models.tensors import parameters
 from lightconv.ops.library import native
-from lightconv.train.checkpoint import (
+from lightconv.train.checkpoints import (
     EMA_PART,
     MODEL_PART,
     OPTIMIZER_PART,
     Checkpoint,
-    flatten_optimizer,
-    restore_optimizer,
-    restore_tensors,
+    Checkpoints,
+    SaveError,
 )
-from lightconv.train.checkpoints import Checkpoints, SaveError
 from lightconv.train.data import TrainingData
 from lightconv.train.distributed import Group, gather
 from lightconv.train.launch import Stop
 from lightconv.train.log import Log, Pace, describe_validation, perplexity
 from lightconv.train.memory import Allocator
-from lightconv.train.optim import DivergenceError, Model
+from lightconv.train.optim import (
+    DivergenceError,
+    Model,
+    flatten_optimizer,
+    restore_optimizer,
+    restore_tensors,
+)
 from lightconv.train.trainer import Record, Trainer
 
 
@@ -148,6 +152,7 @@ class Loop:
 
     def _run(self) -> int:
         code, config = 0, self.config
+        self.group.begin()
         with self.data.updates(self.progress.position, config, self.group) as updates:
             while True:
                 step = self.trainer.step

@@ -17,8 +17,8 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from lightconv.device import machine_bytes
-from lightconv.models.config import LanguageModelConfig, ModelConfig
+from lightconv.device import machine_bytes, read_megabytes
+from lightconv.models.config import ModelConfig
 from lightconv.train.config import NesterovConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Positions in a sentence of the batch that is estimated.
 LENGTH = 32
 FLOAT = 4
+# Updates that are measured at least.
+UPDATES = 3
 
 
 class MemoryEstimate(NamedTuple):
@@ -63,7 +65,6 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
     copies += train.ema > 0.0
     rows = max(1, train.max_tokens // LENGTH)
     tokens = torch.empty(rows, min(LENGTH, train.max_tokens), dtype=torch.int64, device="meta")
-    inputs = (tokens,) if isinstance(model, LanguageModelConfig) else (tokens, tokens)
     known = {p.untyped_storage()._cdata for p in built.parameters()}
     saved: dict[int, torch.UntypedStorage] = {}  # alive, or an address would be used again
 
@@ -74,10 +75,8 @@ def estimate(model: ModelConfig, train: TrainConfig) -> MemoryEstimate:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        built.features(*inputs)
-    vocab = model.vocab if isinstance(model, LanguageModelConfig) else model.target_vocab
-    if model.adaptive is not None:
-        vocab = model.adaptive.cutoffs[0]
+        built.features(*[tokens] * len(model.stacks))
+    vocab = model.vocab_sizes[-1] if model.adaptive is None else model.adaptive.cutoffs[0]
     halved = 2 if train.precision in ("bf16", "fp16") else 1
     activations = sum(each.nbytes() for each in saved.values()) // halved
     # The loss: one chunk of logits and their gradient, and the gradients of what it reads.
@@ -92,15 +91,14 @@ def measure_pace(
     device: "torch.device",
     data: "TrainingData | None" = None,
     *,
-    updates: int = 3,
     least: float = 1.0,
 ) -> tuple[float, float]:
     """Seconds of an update and its target tokens, on a model thrown away.
 
     Tokens are a median, the speed is a fast quartile: other work on the machine only slows it.
 
-    data     batches to use; without, an update is that many batches of invented tokens
-    updates  that are measured at least; more of them if they take less than `least` seconds
+    data   batches to use; without, an update is that many batches of invented tokens
+    least  seconds to measure, in three updates or more
     """
     import torch
 
@@ -128,7 +126,7 @@ def measure_pace(
             start = perf_counter()
             record = trainer.update(batches)
             found.append((perf_counter() - start, record.tokens))
-            if len(found) > updates and perf_counter() - began > least:
+            if len(found) > UPDATES and perf_counter() - began > least:
                 break
     # The first update includes all of a start.
     tokens = median(count for _, count in found[1:])
@@ -178,13 +176,8 @@ def most_kept(device: str = "cpu", processes: int = 1) -> int:
 
     The setting, else half of the machine's memory; 0 on a GPU and without glibc.
     """
-    setting = os.environ.get(SETTING)
-    if setting is not None and not (setting.isascii() and setting.isdecimal()):
-        raise ValueError(f"{SETTING}={setting!r} must be a whole number of megabytes, 0 for none")
-    if device != "cpu" or _glibc() is None:
-        return 0
-    whole = machine_bytes() // 2 if setting is None else int(setting) << 20
-    return whole // processes
+    whole = read_megabytes(SETTING, machine_bytes() // 2)
+    return 0 if device != "cpu" or _glibc() is None else whole // processes
 
 
 def resident_bytes() -> int:

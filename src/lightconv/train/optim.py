@@ -1,8 +1,8 @@
-"""Parts of an update: loss, number format, guards, optimiser, moving average, seeds."""
+"""Parts of an update: loss, number format, guards, optimiser and its state, average, seeds."""
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from lightconv.data import EOS, PAD, Batch
 from lightconv.models import LanguageModel, Seq2Seq
+from lightconv.models.tensors import Tensors, compare, parameters
 from lightconv.processes import EXIT_DIVERGED
 from lightconv.train.config import NesterovConfig, OptimizerConfig
+from lightconv.train.distributed import shard
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The loss is a sum over tokens, so its gradients are large to begin with.
@@ -130,6 +132,70 @@ def build_optimizer(
     # changed rate takes effect at once.
     fused = not any(hasattr(parameter, "full_tensor") for parameter in parameters)
     return torch.optim.SGD(parameters, lr=lr, nesterov=True, fused=fused, **asdict(config))
+
+
+@torch.no_grad()
+def restore_tensors(own: Tensors, saved: Tensors) -> None:
+    """Copies saved tensors into those of a model, once names, shapes and dtypes are compared."""
+    compare("the checkpoint", "the model", own, saved, dtypes=True)
+    for name, tensor in own.items():
+        tensor.copy_(shard(saved[name], tensor))
+
+
+def flatten_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of an optimiser: tensors `state/PARAMETER/KEY`, and the rest as plain values."""
+    names = _optimized(optimizer, model)
+    packed = optimizer.state_dict()
+    tensors = {
+        f"state/{names[number]}/{key}": tensor
+        for number, entries in packed["state"].items()
+        for key, tensor in entries.items()
+    }
+    groups = [
+        {
+            "parameters": [names[number] for number in group["params"]],
+            "options": {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in group.items()
+                if not key.startswith("param")
+            },
+        }
+        for group in packed["param_groups"]
+    ]
+    state: dict[str, Any] = {names[number]: {} for number in packed["state"]}
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": state}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Tensors, values: Mapping[str, Any]
+) -> None:
+    """Gives a new optimiser the state of `flatten_optimizer`; of its options only the rate."""
+    kind, names = type(optimizer).__name__, _optimized(optimizer, model)
+    if values["kind"] != kind:
+        raise ValueError(f"the checkpoint has the state of {values['kind']}, expected {kind}")
+    saved = {name for group in values["groups"] for name in group["parameters"]}
+    if odd := sorted(saved.symmetric_difference(names)):
+        where = "the checkpoint" if odd[0] in saved else "the optimiser"
+        raise ValueError(f"optimiser state: {odd[0]} is only in {where}")
+    numbers, own = {name: number for number, name in enumerate(names)}, parameters(model)
+    state: dict[int, dict[str, Tensor]] = {}
+    for full, tensor in tensors.items():
+        name, _, key = full.removeprefix("state/").rpartition("/")
+        # Copies: the checkpoint is mapped from its file.
+        placed, like = tensor.clone(), own[name]
+        if tensor.shape == like.shape:
+            placed = torch.empty_like(like, dtype=tensor.dtype).copy_(shard(tensor, like))
+        state.setdefault(numbers[name], {})[key] = placed
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    for group, old in zip(optimizer.param_groups, values["groups"], strict=True):
+        group["lr"] = old["options"]["lr"]
+
+
+def _optimized(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    return [names[p] for group in optimizer.param_groups for p in group["params"]]
 
 
 class EMA:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lightconv.config import ConfigError, differences, from_dict, read, read_plain, to_json
+from lightconv.config import differences, from_dict, read, read_plain, to_json
 from lightconv.console import Display, tell
 from lightconv.data.pipeline import PIPELINE_FILES
-from lightconv.files import digest, inside, replace_file
+from lightconv.files import digest, inside, named, replace_file
 from lightconv.models.config import ModelConfig
 from lightconv.models.folder import (
     CONFIG_FILE,
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from lightconv.models import LanguageModel, Seq2Seq
-    from lightconv.train.checkpoint import Checkpoint
-    from lightconv.train.checkpoints import Checkpoints
+    from lightconv.train.checkpoints import Checkpoint, Checkpoints
     from lightconv.train.data import TrainingData
     from lightconv.train.distributed import Group
     from lightconv.train.launch import Stop
@@ -90,11 +89,9 @@ class Run:
         data = read_plain(path / CONFIG_FILE)
         if not isinstance(data, dict) or "train" not in data:
             raise ValueError(f"{path} is not a run folder: {CONFIG_FILE} has no table `train`")
-        try:
+        with named(path / CONFIG_FILE):
             model: ModelConfig = from_dict(ModelConfig, data.get("model"), "model")
             train: TrainConfig = from_dict(TrainConfig, data["train"], "train")
-        except ConfigError as error:
-            raise ValueError(f"{path / CONFIG_FILE}: {error}") from None
         tables = {name: data[name] for name in TABLES if isinstance(data.get(name), dict)}
         return cls(path, model, train, tables)
 
@@ -203,7 +200,7 @@ class Run:
 
         ValueError if one of them is no longer what the newest checkpoint says.
         """
-        from lightconv.train.checkpoint import CheckpointFiles, DamagedError
+        from lightconv.train.checkpoints import CheckpointFiles, DamagedError
 
         digests: dict[str, str] = {}
         for _, folder in sorted(self.checkpoints().folders().items()):
@@ -285,7 +282,7 @@ class Run:
             )
 
     def _export_last(self, step: int) -> list[int]:
-        from lightconv.train.checkpoint import DamagedError
+        from lightconv.train.checkpoints import DamagedError
 
         config = self.train_config
         steps = self.regular_steps()[-config.average_last :] if config.average_last else []
