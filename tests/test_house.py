@@ -20,18 +20,18 @@ CEILINGS = {
     ("data",): 2673,
     ("corpora",): 2561,
     ("train",): 3392,
-    ("decode",): 3701,
+    ("decode",): 3784,
     ("evaluate",): 1453,
     ("recipe", "paper"): 2173,
     ("interop",): 1017,
     ("commands",): 2574,
     ("demo",): 417,
     ("fitting",): 1261,
-    ("serve", "ray"): 1552,
+    ("serve", "ray"): 1592,
     ("selftest",): 339,
 }
-MOST_LINES = 31_657
-MOST_FILES = 152
+MOST_LINES = 31_780
+MOST_FILES = 153
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
