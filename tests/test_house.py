@@ -13,25 +13,25 @@ CEILINGS = {
     ("console", "files", "processes", "device"): 762,
     ("config",): 480,
     ("ops",): 3823,
-    ("mixers",): 1256,
+    ("mixers",): 1259,
     ("models",): 1501,
     ("auto",): 247,
     ("compat",): 151,
     ("data",): 2647,
     ("corpora",): 2561,
     ("train",): 3392,
-    ("decode",): 3701,
+    ("decode",): 3787,
     ("evaluate",): 1453,
     ("recipe", "paper"): 2173,
     ("interop",): 1017,
     ("commands",): 2574,
     ("demo",): 417,
     ("fitting",): 1261,
-    ("serve", "ray"): 1552,
+    ("serve", "ray"): 1592,
     ("selftest",): 339,
 }
-MOST_LINES = 31_631
-MOST_FILES = 152
+MOST_LINES = 31_760
+MOST_FILES = 153
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

@@ -53,21 +53,6 @@ def test_a_beam_wide_enough_finds_everything_that_the_rules_allow() -> None:
     assert all(found)
 
 
-def test_blocking_that_is_off_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither are tokens compared, nor all words looked at."""
-    table = Table(4, 30, 9, seed=2)
-    # The last step forces EOS, so it looks at all words in any case.
-    expected = table.search(beam=3, max_len=9, pad=1)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("work for a rule that is off")
-
-    monkeypatch.setattr("lightconv.decode.rules.repeats", refuse)
-    assert table.search(beam=3, max_len=9, pad=1) == expected
-    with pytest.raises(AssertionError, match="rule that is off"):
-        table.search(beam=3, max_len=9, pad=1, block_ngrams=2)
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("V, max_len", [(3, 6), (5, 9), (11, 12), (40, 15)])

@@ -1,6 +1,5 @@
 """The C++ engine against the model's own torch step: every mixer, moving beams, both families."""
 
-import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -67,7 +66,7 @@ def seq2seq(kind: str, norm: str = "post", **changes: Any) -> Seq2Seq:
 
 
 def language_model(kind: str, norm: str = "pre", **changes: Any) -> LanguageModel:
-    given = options(norm, layers=LAYERS[kind], vocab=V, **changes)
+    given = options(norm, **({"layers": LAYERS[kind], "vocab": V} | changes))
     return examples.language_model("conv", torch.float32, **given)
 
 
@@ -183,49 +182,6 @@ def test_chunks_of_tokens(kind: str) -> None:
         scores, state = engine.step(chunk, state)
         parts.append(scores)
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("quantize", [None, "int8"])
-@pytest.mark.parametrize("make", [seq2seq, language_model])
-@every_kind
-@torch.no_grad()
-def test_texts_join_and_leave_at_any_step(make: Any, kind: str, quantize: str | None) -> None:
-    """Each has the score bits of its steps alone, whatever was read at once and who was there."""
-    draw = random.Random(f"{kind} {quantize}")
-    engine = Engine(make(kind), quantize)
-    texts = [[draw.randrange(3, V) for _ in range(draw.randrange(2, 25))] for _ in range(12)]
-
-    def start(numbers: list[int], room: int) -> Any:
-        if not engine.pairs:
-            return engine.start(len(numbers), room)
-        return engine.start(engine.encode(source_batch()[numbers[0] % 4][None]), room)
-
-    def alone(number: int) -> Tensor:
-        state = start([number], 40)
-        found = [engine.step(torch.tensor([[token]]), state)[0] for token in texts[number]]
-        return torch.cat(found, 1)[0]
-
-    expected = [alone(number) for number in range(len(texts))]
-    waiting, running, state, joins = list(range(12)), dict[int, int](), None, 0
-    while waiting or running:
-        if waiting and (state is None or draw.random() < 0.5):
-            some = [waiting.pop() for _ in range(1 if engine.pairs else min(2, len(waiting)))]
-            read = {number: draw.choice([0, 1, len(texts[number]) - 1]) for number in some}
-            new = start(some, max(len(texts[number]) for number in some))
-            new = engine.read([texts[number][:n] for number, n in read.items()], new)
-            state = new if state is None else engine.join(state, new)
-            running, joins = running | read, joins + 1
-        tokens = torch.tensor([texts[n][at] for n, at in running.items()]).long()[:, None]
-        scores, state = engine.step(tokens, state)
-        for row, (number, at) in enumerate(running.items()):
-            assert torch.equal(scores[row, 0], expected[number][at]), (number, at)
-        running = {number: at + 1 for number, at in running.items()}
-        going = [n for n, at in running.items() if at < len(texts[n]) and draw.random() < 0.95]
-        draw.shuffle(going)
-        order = list(running)
-        state = engine.reorder(state, torch.tensor([order.index(n) for n in going]).long())
-        running = {number: running[number] for number in going}
-    assert joins >= 6
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ def instructions(model: Seq2Seq) -> list[list[object]]:
         return value
 
     engine = Engine(model)
-    programs = (engine._encoder, engine._decoder)
+    programs = (engine._encoder, engine.decoder)
     return [[plain(each) for each in p.instructions] for p in programs if p]
 
 

@@ -25,14 +25,10 @@ Model = Seq2Seq | LanguageModel
 
 
 class Backend(Protocol):
-    """A model to search; `name` is "native" or "torch", `pairs` is sequence to sequence.
-
-    If `joins`, rows of a state may be at different positions, and states join.
-    """
+    """A model to search; `name` is "native" or "torch", `pairs` is sequence to sequence."""
 
     name: str
     pairs: bool
-    joins: bool
     device: torch.device
 
     def encode(self, source: Tensor, /) -> Any:
@@ -48,25 +44,16 @@ class Backend(Protocol):
         """As `step`, with the attention [N, n, S] to the source."""
 
     def read(self, texts: Sequence[Sequence[int]], state: Any, /) -> Any:
-        """The state after each row has read its text, of one length unless `joins`."""
+        """The state after each row has read its text, all of one length."""
 
     def reorder(self, state: Any, rows: Tensor, /) -> Any:
         """The state of those rows [N'] int64."""
-
-    def join(self, state: Any, other: Any, /) -> Any:
-        """The state of the rows of both, if `joins`."""
-
-    def callers(self, sentences: int, beam: int, /) -> int:
-        """Threads that are best to share so many sentences, each with a part of them."""
 
 
 class TorchBackend:
     """A model stepped by PyTorch."""
 
     name = "torch"
-    joins = False
-    join: Any = None
-    callers: Any = lambda self, sentences, beam: 1
 
     def __init__(self, model: Model) -> None:
         self.pairs = isinstance(model, Seq2Seq)
@@ -100,7 +87,6 @@ class Ensemble:
         names = {each.name for each in self.backends}
         self.name = "native" if names == {"native"} else "torch"
         self.pairs = self.backends[0].pairs
-        self.joins = all(each.joins for each in self.backends)
         self.device = self.backends[0].device
         self.step: Any = ensemble_steps([each.step for each in self.backends])
         self.step_attending: Any = ensemble_steps([each.step_attending for each in self.backends])
@@ -122,13 +108,6 @@ class Ensemble:
         """The states of those rows [N'] int64."""
         pairs = zip(self.backends, states, strict=True)
         return tuple(backend.reorder(state, rows) for backend, state in pairs)
-
-    def callers(self, sentences: int, beam: int) -> int:
-        return self.backends[0].callers(sentences, beam)
-
-    def join(self, states: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        each = zip(self.backends, states, others, strict=True)
-        return tuple(backend.join(state, other) for backend, state, other in each)
 
 
 def ensemble_steps(steps: Sequence[StepFunction[Any]]) -> StepFunction[tuple[Any, ...]]:

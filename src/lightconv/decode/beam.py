@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lightconv import mixers
 from lightconv.decode.options import DecodeConfig
 from lightconv.decode.rules import PENALTIES, Lengths, Rules, coverage_penalty
+from lightconv.ops.vocabulary import topk
 
 S = TypeVar("S")
 # tokens [N, 1], state -> logits [N, 1, V], next state and, for alignments, attention [N, 1, S].
@@ -155,7 +155,7 @@ class Beams:
     def choose(self, running: "Running[Any]", logits: Tensor) -> Live:
         # With one hypothesis the second candidate is never used.
         width = 2 * self.width if self.width > 1 else 1
-        values, words = running.best(logits, width)
+        values, words = topk(running.allow(logits), min(width, logits.shape[1]))
         b, W = running.live.words.shape
         k = values.shape[1]
         # Sums in float64: the log-probability of a token is the difference of two of them.
@@ -179,13 +179,12 @@ class Beams:
 
 class _Sentence(NamedTuple):
     key: Any
-    begin: int
     padding: Tensor | None
     found: list[tuple[int, Hypothesis]]
 
 
 class Running(Generic[S]):
-    """A search in steps, over sentences that join and leave at any of them.
+    """A search in steps, over sentences that begin together and leave at any of them.
 
     Between steps row r of the state is the r-th real hypothesis of `live`; `past` has the words it
     read and its sums up to each.
@@ -198,14 +197,12 @@ class Running(Generic[S]):
         length_penalty: Penalty = 1.0,
         coverage: float = 0.0,
         reorder: Reorder[S] = mixers.reorder,
-        join: Callable[[S, S], S] | None = None,
     ) -> None:
-        self.step, self.choice, self.coverage = step, choice, coverage
-        self.reorder, self.join = reorder, join
+        self.step, self.choice, self.coverage, self.reorder = step, choice, coverage, reorder
         if not callable(length_penalty):
             length_penalty = partial(PENALTIES["power"], alpha=length_penalty)
         self.penalty = length_penalty
-        self.time = 0
+        self.length = 0  # of live hypotheses
         self.sentences: list[_Sentence] = []
         self.state: Any = None
         self.rules: Rules
@@ -215,56 +212,25 @@ class Running(Generic[S]):
         self.order = torch.empty(0)  # 0, 1, ..., for whom nothing moves
         self.looks: Tensor | None = None  # [N, t, S], attention of the steps so far
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        state: S,
-        first: Tensor,
-        rules: Rules,
-        padding: Tensor | None,
-        begun: Sequence[Tensor] = (),
-    ) -> None:
-        """Sentences that begin now; `rules` are theirs, of this time.
+    def __len__(self) -> int:
+        return len(self.sentences)
 
-        begun  log-probabilities of the words of their prefixes that `state` has read already
-        """
+    def begin(
+        self, keys: Sequence[Any], state: S, first: Tensor, rules: Rules, padding: Tensor | None
+    ) -> None:
+        """The sentences, when there are none; `padding` as of `beam_search`."""
         B, W, starts = len(first), self.choice.width, self.choice.starts
         if starts > 1:
             copies = torch.arange(B, device=first.device).repeat_interleave(starts)
             state = self.reorder(state, copies)
         totals = first.new_zeros(B, W, dtype=torch.float64)
         totals[:, starts:] = -torch.inf
-        longest = max(map(len, begun), default=0)
-        past = totals.new_full((B, longest, 2), -1.0)
-        for b, logprobs in enumerate(begun):
-            if n := len(logprobs):
-                # The inputs so far, and the sums up to each; the next one is the n-th word.
-                sums = logprobs.double().cumsum(0)
-                past[b, longest - n :, 0] = torch.cat([first[b : b + 1], rules.prefix[b, : n - 1]])
-                past[b, longest - n :, 1] = F.pad(sums[:-1], (1, 0))
-                totals[b, :starts] = sums[-1]
-                first = first.where(torch.arange(B) != b, rules.prefix[b, n - 1])
-        past = past.repeat_interleave(starts, 0)
-        words = first[:, None].expand(B, W)
-        rows = torch.arange(W, device=first.device).expand(B, W) < starts
-        if self.sentences:
-            assert self.join is not None
-            self.state = self.join(self.state, state)
-            self.rules.join(rules)
-            wide, pad = max(longest, self.past.shape[1]), partial(F.pad, value=-1.0)
-            both = (pad(each, (0, 0, wide - each.shape[1], 0)) for each in (self.past, past))
-            self.past = torch.cat(list(both))
-            here = self.live, Live(rows, words, totals)
-            self.live = Live(*(torch.cat(each) for each in zip(*here, strict=True)))
-            self.real = torch.cat([self.real, rows])
-        else:
-            self.state, self.rules, self.past, self.real = state, rules, past, rows
-            self.live = Live(rows, words, totals)
-            self.looks = None
-        each = zip(
-            keys, rules.begin.tolist(), [None] * B if padding is None else padding, strict=True
-        )
-        self.sentences += [_Sentence(*one, []) for one in each]
+        self.state, self.rules, self.looks, self.length = state, rules, None, 0
+        self.real = torch.arange(W, device=first.device).expand(B, W) < starts
+        self.live = Live(self.real, first[:, None].expand(B, W), totals)
+        self.past = totals.new_empty(B * starts, 0, 2)
+        paddings = [None] * B if padding is None else padding
+        self.sentences = [_Sentence(*one, []) for one in zip(keys, paddings, strict=True)]
         self._number()
 
     def _number(self) -> None:
@@ -286,25 +252,18 @@ class Running(Generic[S]):
         found[self.at] = values
         return found
 
-    def _tokens(self) -> Tensor | None:
-        return self.past[:, 1:, 0].long() if self.rules.block_ngrams > 0 else None
+    def allow(self, logits: Tensor) -> Tensor:
+        """As `Rules.allow` of the real hypotheses."""
+        tokens = self.past[:, 1:, 0].long() if self.rules.block_ngrams > 0 else None
+        return self.rules.allow(logits, self.length, self.of, tokens)
 
-    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """As `Rules.best` of the real hypotheses."""
-        return self.rules.best(logits, self.time, self.of, self._tokens(), count)
-
-    def all(self, logits: Tensor) -> Tensor:
-        """As `Rules.all` of the real hypotheses."""
-        return self.rules.all(logits, self.time, self.of, self._tokens())
-
-    def advance(self) -> list[tuple[Any, list[Hypothesis]]]:
-        """One step; returns keys and outputs of the sentences that left, none if it has none."""
-        self.time += 1
+    def advance(self, steps: int = 1) -> list[tuple[Any, list[Hypothesis]]]:
+        """One of the steps; returns keys and outputs of the sentences that left."""
+        self.length += 1
         words, totals = (each.reshape(-1) for each in self.live[1:])
         if not self.is_full:
             words, totals = words[self.at], totals[self.at]
         logits, self.state, *attention = self.step(words[:, None], self.state)
-        self.rules.chosen = getattr(self.state, "chosen", None)
         new = torch.stack([words.double(), totals], 1)[:, None]
         self.past = torch.cat([self.past, new], 1)
         for each in attention:
@@ -353,9 +312,6 @@ class Running(Generic[S]):
         if len(rows) != N or not torch.equal(rows, self.order[:N]):
             self.state, self.past = self.reorder(self.state, rows), self.past[rows]
             self.looks = None if self.looks is None else self.looks[rows]
-        if stays is not None:
-            length = self.time - min(each.begin for each in self.sentences)
-            self.past = self.past[:, self.past.shape[1] - length :]
         if not (is_full and self.is_full and real.shape == self.real.shape):
             self.real = real
             self._number()
@@ -371,12 +327,11 @@ class Running(Generic[S]):
             each = self.sentences[b]
             if len(each.found) >= self.choice.ends:
                 continue
-            length = self.time - each.begin
             # The input of a step is the token chosen at the step before it.
-            words, sums = zip(*seen[n][-length:], strict=True)
+            words, sums = zip(*seen[n], strict=True)
             logprobs = [after - before for before, after in pairwise((*sums, total))]
-            looks = None if self.looks is None else self.looks[rows[n], -length:]
-            score = total / self.penalty(length)
+            looks = None if self.looks is None else self.looks[rows[n]]
+            score = total / self.penalty(self.length)
             if self.coverage > 0.0:
                 if looks is None or each.padding is None:
                     raise ValueError(
@@ -388,12 +343,11 @@ class Running(Generic[S]):
             tokens = [*map(int, words[1:]), self.rules.eos]
             each.found.append((rank, Hypothesis(tokens, score, logprobs, looks)))
 
-    def best_so_far(self, b: int) -> list[int]:
-        """Tokens of the first hypothesis of live sentence b."""
-        length = self.time - self.sentences[b].begin
-        row = int(self.rows[b, 0])
-        read = self.past[row, self.past.shape[1] - length + 1 :, 0].long().tolist()
-        return [*read, int(self.live.words[b, 0])] if length else []
+    def best_so_far(self, key: Any) -> list[int]:
+        """Tokens of the first hypothesis of a live sentence."""
+        b = [each.key for each in self.sentences].index(key)
+        read = self.past[int(self.rows[b, 0]), 1:, 0].long().tolist()
+        return [*read, int(self.live.words[b, 0])] if self.length else []
 
     def run(
         self, state: S, first: Tensor, rules: Rules, padding: Tensor | None = None
@@ -402,7 +356,7 @@ class Running(Generic[S]):
         found: list[list[Hypothesis]] = [[] for _ in first]
         with torch.inference_mode():
             if len(first):
-                self.add(range(len(first)), state, first, rules, padding)
+                self.begin(range(len(first)), state, first, rules, padding)
             while self.sentences:
                 for b, hypotheses in self.advance():
                     found[b] = hypotheses

@@ -5,16 +5,17 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, chain, groupby
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightconv.decode import compiler
 from lightconv.decode.compiler import Buffer, Program
-from lightconv.decode.shortlist import Chosen, Shortlist
+from lightconv.decode.shortlist import Shortlist
 from lightconv.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 from lightconv.models.embedding import TokenEmbedding, sinusoids
 from lightconv.models.layers import DecoderLayer, Layer
@@ -48,23 +49,24 @@ class EngineSource(NamedTuple):
     D / heads]; float32, or int8 behind the bytes of their scales [heads, 2, its rows].
     """
 
-    offsets: Tensor  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
+    offsets: NDArray[Any]  # [B + 1] int64: sentence b is rows offsets[b] .. offsets[b + 1]
     keys_values: tuple[Tensor, ...]
     longest: int  # rows of the longest sentence
     choices: Sequence[ChosenRows] = ()  # of each sentence, with a shortlist
 
-    def addresses(self) -> Tensor:
+    def addresses(self) -> NDArray[Any]:
         """Of each sentence in each layer, and of its choice: [B, layers (+ 4)] int64."""
-        begin = torch.tensor([each.data_ptr() for each in self.keys_values])
-        sizes = torch.tensor([each.stride(0) * each.itemsize for each in self.keys_values])
-        chosen = torch.tensor([each.addresses() for each in self.choices], dtype=torch.int64)
-        layers = begin + self.offsets[:-1, None] * sizes
-        return torch.cat([layers, chosen.view(len(layers), 4 * bool(self.choices))], 1)
+        begin = [each.data_ptr() for each in self.keys_values]
+        size = self.keys_values[0].stride(0) * self.keys_values[0].itemsize
+        found = self.offsets[:-1, None] * size + begin
+        if self.choices:
+            found = np.concatenate([found, [each.addresses() for each in self.choices]], 1)
+        return found
 
-    def words(self) -> Tensor:
+    def words(self) -> NDArray[Any]:
         """[B, W] int32, filled up with zeros; W is 0 without a shortlist."""
         most = _round_up(max((len(each.words) for each in self.choices), default=0))
-        found = torch.zeros(len(self.offsets) - 1, most, dtype=torch.int32)
+        found = np.zeros((len(self.offsets) - 1, most), np.int32)
         for row, each in zip(found, self.choices, strict=False):
             row[: len(each.words)] = each.words
         return found
@@ -106,12 +108,14 @@ class EngineState:
         self.positions = torch.zeros(batch, dtype=torch.int64)
         self.oldest = 0  # at least the largest of them
         self.sentences = torch.arange(batch)  # [N], the source sentence of each
-        self.sources = [] if source is None else [source] * batch  # keeps their memory alive
-        self.addresses = torch.empty(0) if source is None else source.addresses()
-        self.lengths = torch.empty(0) if source is None else source.offsets.diff()
-        self.longest = 1 if source is None else source.longest
-        self.table = torch.empty(batch, 0) if source is None else source.words()
-        self.vocab = 0
+        self.source = source  # keeps their memory alive
+        self.addresses = self.lengths = self.table = torch.empty(batch, 0)
+        self.longest = 1
+        if source is not None:
+            self.addresses = torch.from_numpy(source.addresses())
+            self.lengths = torch.from_numpy(np.diff(source.offsets))
+            # With a shortlist, the word of each score of a sentence.
+            self.longest, self.table = source.longest, torch.from_numpy(source.words())
         self.slots = self.time = self.max_len = 0
         self.rings = torch.zeros(len(decoder.memories), dtype=torch.int64)
         # [N, span]: the slot each had at time t, in column t % span.
@@ -124,11 +128,6 @@ class EngineState:
     @property
     def span(self) -> int:
         return self.ancestors.shape[1]
-
-    @property
-    def chosen(self) -> Chosen | None:
-        """With a shortlist, the word of each score of each hypothesis."""
-        return Chosen(self.table[self.sentences], self.vocab) if self.table.shape[1] else None
 
     @property
     def is_bounded(self) -> bool:
@@ -178,46 +177,29 @@ class EngineState:
         self.sentences = self.sentences.index_select(0, rows)
         self.positions = self.positions.index_select(0, rows)
 
-    def join(self, other: "EngineState") -> None:
-        """Takes the hypotheses of another state behind its own; `other` is used up."""
-        used, self.sentences = self.sentences.unique(return_inverse=True)
-        if self.sources or other.sources:
-            self.sources = [self.sources[b] for b in used.tolist()] + other.sources
-            self.addresses = torch.cat([self.addresses[used], other.addresses])
-            self.lengths = torch.cat([self.lengths[used], other.lengths])
-            self.longest = int(self.lengths.max())
-            if self.table.shape[1]:
-                wide = _round_up(int(self.addresses[:, -1].max()))
-                both = self.table[used], other.table
-                self.table = torch.cat([F.pad(each, (0, wide - each.shape[1])) for each in both])
-        own, rows = len(self.positions), len(self.positions) + len(other.positions)
-        self.oldest = max([other.oldest, *self.positions.tolist()])
-        if other.max_len > self.max_len or rows > self.slots:
-            self.resize(max(self.max_len, other.max_len), max(self.slots, rows))
-        self.sentences = torch.cat([self.sentences, other.sentences + len(used)])
-        self.ancestors = torch.cat(
-            [self.ancestors, self.ancestors.new_zeros(rows - own, self.span)]
-        )
-        self._adopt(other, own)
-        self.positions = torch.cat([self.positions, other.positions])
-
-    def _adopt(self, other: "EngineState", own: int) -> None:
-        """Copies the past of another state's hypotheses to slots that ours no longer need."""
+    def adopt(self, other: "EngineState", positions: Tensor) -> None:
+        """Copies another state's past to slots that the first hypotheses [positions] need not."""
+        own, rows = len(positions), len(positions) + len(other.positions)
         ago = torch.arange(1, min(self.span, other.span, other.oldest) + 1)  # [A]
-        if len(ago) == 0:
-            return
         taken = torch.zeros(len(ago), self.slots + 1, dtype=torch.bool)
         mine = self.ancestors[:own, (self.time - ago) % self.span].long()  # [own, A]
-        taken.scatter_(1, mine.where(self.positions[:, None] >= ago, self.slots).T, True)
-        free = (
-            taken[:, :-1].byte().argsort(dim=1, stable=True)[:, : len(other.positions)]
-        )  # [A, new]
-        self.ancestors[own:, (self.time - ago) % self.span] = free.T.int()
+        taken.scatter_(1, mine.where(positions[:, None] >= ago, self.slots).T, True)
+        free = taken[:, :-1].byte().argsort(dim=1, stable=True)[:, : rows - own]  # [A, new]
+        self.ancestors[own:rows, (self.time - ago) % self.span] = free.T.int()
         theirs = other.ancestors[:, (other.time - ago) % other.span].long()
         for new, old in zip(self.histories, other.histories, strict=True):
             n = min(len(new), len(old), len(ago))
             to = (self.time - ago[:n, None]) % len(new)
             new[to, free[:n]] = old[(other.time - ago[:n, None]) % len(old), theirs.T[:n]]
+
+    def fill(self, task: program.Task) -> Any:
+        """Tells a task about the past; keep the result as long as the task."""
+        histories = program.addresses(self.histories)
+        task.time, task.slots, task.span = self.time, self.slots, self.span
+        task.ancestors, task.rings = self.ancestors.data_ptr(), self.rings.data_ptr()
+        task.histories = ctypes.addressof(histories)
+        task.longest = max(self.decoder.widest, self.span, self.longest, task.longest)
+        return histories
 
     def nbytes(self) -> int:
         """Memory of the hypotheses, without the source."""
@@ -251,6 +233,7 @@ class Engine:
         self.pairs = isinstance(model, Seq2Seq)
         self.quantize = quantize
         self._panels = program.panels()
+        self.address = self._panels.engine
         columns, unsigned = self._panels.columns, program.UNSIGNED_PANEL
         int8 = unsigned if columns[unsigned] else program.SIGNED_PANEL
         kinds = {"int8": int8, "bf16": program.BF16_PANEL}
@@ -270,19 +253,19 @@ class Engine:
                 stack = model.target_embedding, model.decoder, model.decoder_norm
             else:
                 stack = model.embedding, model.layers, model.norm
-            self._decoder, self._x = self._compile(*stack)
-            self._body = len(self._decoder.instructions)  # what follows scores the vocabulary
+            self.decoder, self._x = self._compile(*stack)
+            self._body = len(self.decoder.instructions)  # what follows scores the vocabulary
             output: Any = model.output
-            self._vocab = len(output.weight)
-            to = self._decoder.buffer("scores", 1)._replace(size=self._vocab, width=self._vocab)
-            self._decoder.linear(self._x, output.weight, None, to, output=1, chosen=1)
-            self._decoder.finish()
+            self.vocab = len(output.weight)
+            to = self.decoder.buffer("scores", 1)._replace(size=self.vocab, width=self.vocab)
+            self.decoder.linear(self._x, output.weight, None, to, output=1, chosen=1)
+            self.decoder.finish()
             if shortlist is not None:
                 shortlist.check(model)
                 self._output = program.Matrix.of(output.weight.detach(), self._kind)
         self._sharing: dict[int, tuple[int, int]] = {}  # by number of threads
         self._waves = torch.empty(0, model.config.dim)
-        self._sinusoids(1)
+        self.sinusoids(1)
 
     @staticmethod
     def supports(model: nn.Module) -> str | None:
@@ -319,16 +302,22 @@ class Engine:
 
     def encode(self, source: Tensor, also: Sequence[Sequence[int]] = ()) -> EngineSource:
         """source [B, S] int64, padded on either side; words `also` are chosen by a shortlist."""
+        return self.encode_ids([row[row != self.config.pad].tolist() for row in source], also)
+
+    def encode_ids(
+        self, source: Sequence[Sequence[int]], also: Sequence[Sequence[int]] = ()
+    ) -> EngineSource:
+        """As `encode`, of sentences without padding."""
         encoder = self._encoder
         if encoder is None:
             raise ValueError("a language model has no source to encode")
-        real = source != self.config.pad
-        lengths = real.sum(1)
-        if not lengths.all():
-            empty = int((lengths == 0).nonzero()[0])
+        lengths = [*map(len, source)]
+        if 0 in lengths:
+            empty = lengths.index(0)
             raise ValueError(f"source sentence {empty} is nothing but padding; leave it out")
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        tokens = source[real]
+        offsets = [0, *accumulate(lengths)]
+        bounds = np.array(offsets)
+        tokens = torch.tensor([*chain.from_iterable(source)], dtype=torch.int64)
         assert isinstance(self.config, Seq2SeqConfig)
         width, dtype = 2 * self.config.dim, torch.float32
         if self.quantize == "int8":
@@ -338,30 +327,28 @@ class Engine:
             dtype = torch.int8
         shape = torch.Size([len(tokens), width])
         outputs = [POOL.empty(shape, dtype) for _ in self.config.decoder]
-        starts = offsets[:-1].tolist()
-        for _, group in groupby(range(len(starts)), lambda b: starts[b] // _ROWS_ENCODED_AT_ONCE):
+        for _, group in groupby(range(len(source)), lambda b: offsets[b] // _ROWS_ENCODED_AT_ONCE):
             first, *rest = group
-            bounds = offsets[first : first + len(rest) + 2]
-            begin, end, some = int(bounds[0]), int(bounds[-1]), bounds.diff()
-            begins = (bounds[:-1] - begin).repeat_interleave(some)
-            ends = (bounds[1:] - begin).repeat_interleave(some)
-            longest = int(some.max())
-            workspace = POOL.empty(torch.Size([(end - begin) * encoder.columns]), torch.float32)
-            task = program.Task(begins=begins.data_ptr(), ends=ends.data_ptr())
+            last, begin = first + len(rest) + 1, offsets[first]
+            some, rows = lengths[first:last], offsets[last] - begin
+            begins = (bounds[first:last] - begin).repeat(some)
+            ends = (bounds[first + 1 : last + 1] - begin).repeat(some)
+            longest = max(some)
+            workspace = POOL.empty(torch.Size([rows * encoder.columns]), torch.float32)
+            task = program.Task(begins=begins.ctypes.data, ends=ends.ctypes.data)
             task.longest, task.workspace = max(longest, encoder.widest), workspace.data_ptr()
             to = [output[begin:] for output in outputs]
-            self._run(encoder, task, tokens[begin:end].contiguous(), longest, to)
-        return EngineSource(
-            offsets, tuple(outputs), int(lengths.max()), self._choose(tokens, lengths, also)
-        )
+            self._run(encoder, task, tokens[begin : begin + rows], longest, to)
+        chosen = self._choose(source, also)
+        return EngineSource(bounds, tuple(outputs), max(lengths, default=0), chosen)
 
     def _choose(
-        self, tokens: Tensor, lengths: Tensor, also: Sequence[Sequence[int]]
+        self, source: Sequence[Sequence[int]], also: Sequence[Sequence[int]]
     ) -> list[ChosenRows]:
         if self._shortlist is None:
             return []
         found, columns = [], self._panels.columns[self._kind]
-        for b, ids in enumerate(tokens.split(lengths.tolist())):
+        for b, ids in enumerate(source):
             words = self._shortlist.choose(ids, also[b] if also else ())
             found.append(ChosenRows(words, self._output.take(words).pack(columns)))
         return found
@@ -374,15 +361,13 @@ class Engine:
         if isinstance(source, int):
             if self.pairs:
                 raise ValueError("start() needs what encode() returned")
-            return EngineState(self._decoder, None, source, max_len, spare)
-        state = EngineState(self._decoder, source, len(source.offsets) - 1, max_len, spare)
-        state.vocab = self._vocab
-        return state
+            return EngineState(self.decoder, None, source, max_len, spare)
+        return EngineState(self.decoder, source, len(source.offsets) - 1, max_len, spare)
 
     def step(self, tokens: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
         """Scores [N, n, V] of what follows each of tokens [N, n] int64, and the next state.
 
-        With a shortlist, they are those of the words `state.chosen`.
+        With a shortlist, they are those of the words `state.table[state.sentences]`.
         """
         N, n = tokens.shape
         if len(state.sentences) != N:
@@ -417,12 +402,11 @@ class Engine:
         tokens, real = _align(texts, state)
         found = torch.zeros(tokens.shape)
         for some, scores in self._read(tokens[:, :-1], real[:, :-1], state, scored=True):
-            logprobs, chosen = scores.log_softmax(-1), state.chosen
-            if chosen is not None:
-                words = chosen.words[some.nonzero()[:, 0]]
-                logprobs = chosen._replace(words=words).spread(logprobs)
-            follows = tokens[:, 1:][some]
-            found[:, 1:][some] = logprobs.gather(1, follows[:, None])[:, 0]
+            follows = tokens[:, 1:][some][:, None]
+            if state.table.shape[1]:  # the place of each among the words of its sentence
+                words = state.table[state.sentences[some.nonzero()[:, 0]]]
+                follows = (words == follows).byte().argmax(1, keepdim=True)
+            found[:, 1:][some] = scores.log_softmax(-1).gather(1, follows)[:, 0]
         n = tokens.shape[1]
         return state, [row[n + 1 - len(text) :] for row, text in zip(found, texts, strict=True)]
 
@@ -453,7 +437,7 @@ class Engine:
         """Room for scores [rows, V or chosen words]."""
         if chosen := state.table.shape[1]:
             return torch.full((rows, chosen), -torch.inf)
-        return torch.empty(rows, self._vocab)
+        return torch.empty(rows, self.vocab)
 
     def _step(
         self,
@@ -465,20 +449,17 @@ class Engine:
         **arrays: Tensor,
     ) -> None:
         """One run over tokens [rows] at `positions`; without outputs none are scored."""
-        histories = program.addresses(state.histories)
-        task = program.Task(time=state.time, slots=state.slots, span=state.span)
-        task.ancestors, task.positions = state.ancestors.data_ptr(), positions.data_ptr()
-        task.histories, task.rings = ctypes.addressof(histories), state.rings.data_ptr()
-        task.longest = max(self._decoder.widest, state.span, state.longest)
-        task.workspace, task.sentences = state.workspace.data_ptr(), sentences.data_ptr()
-        if state.sources:
+        task = program.Task(positions=positions.data_ptr(), sentences=sentences.data_ptr())
+        histories, task.workspace = state.fill(task), state.workspace.data_ptr()
+        if state.source is not None:
             task.lengths, task.layers = state.lengths.data_ptr(), state.addresses.shape[1]
             task.sources, task.width = state.addresses.data_ptr(), state.table.shape[1]
             task.choice = task.layers - 4 if task.width else 0
         for name, array in arrays.items():
             setattr(task, name, array.data_ptr())
         end = None if outputs else self._body
-        self._run(self._decoder, task, tokens, state.oldest, outputs, end)
+        self._run(self.decoder, task, tokens, state.oldest, outputs, end)
+        del histories
         state.time += 1
 
     def step_attending(self, tokens: Tensor, state: EngineState) -> Any:
@@ -493,13 +474,6 @@ class Engine:
         threads = torch.get_num_threads()
         return min(threads, sentences) if sentences * beam >= self._shared(threads)[1] else 1
 
-    def join(self, state: EngineState, other: EngineState) -> EngineState:
-        """The state of all their rows, those of `other` last, wherever each is in its text."""
-        if state.decoder is not other.decoder or state.decoder is not self._decoder:
-            raise ValueError("states of another engine do not join")
-        state.join(other)
-        return state
-
     def _run(
         self,
         compiled: Program,
@@ -510,23 +484,31 @@ class Engine:
         end: int | None = None,
     ) -> None:
         """Runs the instructions up to `end` over tokens [rows], at positions below n."""
-        rows, to, waves = len(tokens), program.addresses(outputs), self._sinusoids(n)
-        threads = torch.get_num_threads()
-        if rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._shared(threads)[0]:
-            threads = 1
+        to, waves = program.addresses(outputs), self.sinusoids(n)
         task.program = ctypes.addressof(compiled.code)
         task.count = len(compiled.instructions) if end is None else end
-        task.rows, task.pad = rows, self.config.pad
-        task.threads = threads
+        task.rows, task.pad = len(tokens), self.config.pad
+        task.threads = self.threads(compiled, len(tokens))
         task.tokens, task.outputs = tokens.data_ptr(), ctypes.addressof(to)
         task.sinusoids = waves.data_ptr()
-        unknown = program.run(self._panels.engine, task)
+        unknown = program.run(self.address, task)
         if unknown >= 0:
             name = "source" if compiled is self._encoder else "tokens"
             raise ValueError(
                 f"{name} must be ids below {compiled.instructions[0].I}, the size of the "
                 f"vocabulary; got {int(tokens[unknown])}"
             )
+
+    def threads(self, compiled: Program, rows: int) -> int:
+        """Threads that are best for a run over so many rows."""
+        threads = torch.get_num_threads()
+        few = rows * compiled.work <= _WORK_FOR_THREADS or rows <= self._shared(threads)[0]
+        return 1 if few else threads
+
+    def task(self) -> program.Task:
+        """The decoder with the scores of the vocabulary, for `EngineSearch`."""
+        code = ctypes.addressof(self.decoder.code)
+        return program.Task(program=code, count=len(self.decoder.instructions), pad=self.config.pad)
 
     def _shared(self, threads: int) -> tuple[int, int]:
         """Rows up to which one thread is as fast as all, and from which callers are faster.
@@ -565,7 +547,7 @@ class Engine:
             best[turn % 3] = min(best[turn % 3], time.perf_counter() - begin)
         return best
 
-    def _sinusoids(self, positions: int) -> Tensor:
+    def sinusoids(self, positions: int) -> Tensor:
         """Position encodings of at least `positions` tokens: [positions, D]."""
         waves = self._waves
         if len(waves) < positions:

@@ -1,21 +1,14 @@
 """Rules of what may follow a hypothesis, and penalties of finished ones, on log-probabilities.
 
-A length is the number of tokens with EOS. Nothing here runs Python for a single hypothesis, and a
-rule that is off costs nothing.
+A length is the number of tokens with EOS. Nothing here runs Python for a single hypothesis.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lightconv import ops
 from lightconv.ops.check import accumulate_dtype
-
-if TYPE_CHECKING:
-    from lightconv.decode.shortlist import Chosen
 
 Lengths = int | Sequence[int] | Tensor
 
@@ -39,25 +32,19 @@ def coverage_penalty(attention: Tensor, padding: Tensor) -> Tensor:
 
 
 def repeats(tokens: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
-    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would.
-
-    Rows of fewer than t tokens have -1 before them.
-    """
+    """Rows [r] and words [r] that would repeat an n-gram of tokens [N, t]; None if none would."""
     t = tokens.shape[1]
     if n == 0 or t < n:
         return None
     grams = tokens.unfold(1, n, 1)  # [N, t - n + 1, n]
     last = tokens[:, None, t - n + 1 :]
-    same = ((grams[..., :-1] == last) & (last >= 0)).all(-1) & (grams[..., -1] >= 0)
+    same = (grams[..., :-1] == last).all(-1)
     rows, places = same.nonzero(as_tuple=True)
     return (rows, grams[rows, places, -1]) if len(rows) > 0 else None
 
 
 class Rules:
-    """The words that may come next in each of B sentences; arguments as of `beam_search`.
-
-    A row's length is the time since its sentence began.
-    """
+    """The words that may come next in each of B sentences; arguments as of `beam_search`."""
 
     def __init__(
         self,
@@ -68,16 +55,10 @@ class Rules:
         forbidden: Sequence[int] = (),
         block_ngrams: int = 0,
         prefix: Sequence[Sequence[int]] | None = None,
-        time: int = 0,
-        read: Sequence[int] = (),
     ) -> None:
         B, device = len(first), first.device
         self.eos = eos
-        self.chosen: Chosen | None = None  # None: logits are those of all words
-        self.begin = torch.full((B,), time, device=device)
-        if read:  # so many words of their prefixes
-            self.begin -= torch.tensor(read, device=device)
-        self.seeds = torch.zeros_like(self.begin)
+        self.seeds = torch.zeros(B, dtype=torch.int64, device=device)
         self.max_len = _lengths("max_len", max_len, B, device)
         self.min_len = _lengths("min_len", min_len, B, device)
         each = zip(self.min_len.tolist(), self.max_len.tolist(), strict=True)
@@ -99,81 +80,33 @@ class Rules:
         """These, with a seed of 64 bits for the draws of each sentence."""
         # The same 64 bits as signed numbers.
         signed = [(seed + 2**63) % 2**64 - 2**63 for seed in seeds]
-        self.seeds = torch.tensor(signed, dtype=torch.int64, device=self.begin.device)
+        self.seeds = torch.tensor(signed, dtype=torch.int64, device=self.seeds.device)
         return self
 
     def _note(self) -> None:
         # Python ints: most steps skip a rule without reading a tensor.
-        self._first_limit = min((self.begin + self.max_len).tolist(), default=0)
-        self._last_min = max((self.begin + self.min_len).tolist(), default=0)
-        self._last_prefix = max(self.begin.tolist(), default=0) + self.prefix.shape[1]
+        self._first_limit = min(self.max_len.tolist(), default=0)
+        self._last_min = max(self.min_len.tolist(), default=0)
 
     def take(self, sentences: Tensor) -> None:
         """Only those sentences stay."""
-        for name in ("begin", "max_len", "min_len", "seeds", "prefix"):
+        for name in ("max_len", "min_len", "seeds", "prefix"):
             setattr(self, name, getattr(self, name)[sentences])
         self._note()
 
-    def join(self, other: "Rules") -> None:
-        """Those of another for its sentences, behind these."""
-        wide = max(self.prefix.shape[1], other.prefix.shape[1])
-        both = (
-            F.pad(each, (0, wide - each.shape[1]), value=-1) for each in (self.prefix, other.prefix)
-        )
-        self.prefix = torch.cat(list(both))
-        for name in ("begin", "max_len", "min_len", "seeds"):
-            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
-        self._note()
+    def allow(
+        self, logits: Tensor, length: int, sentences: Tensor, tokens: Tensor | None
+    ) -> Tensor:
+        """Log-probabilities [N, V] of all words, -inf for those that are not allowed.
 
-    def best(
-        self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None, count: int
-    ) -> tuple[Tensor, Tensor]:
-        """The best continuations of each row.
-
-        logits    [N, V], or those of the words `chosen`
-        time      of the next word; rows that began at 0 will have that length
+        logits    [N, V]
+        length    of each row with the next word
         sentences [N] int64: the sentence of each row
-        tokens    [N, t]: the rows so far, without the first input, the last words last, -1 before
-                  them; None is enough while no n-grams are blocked
-        returns   log-probabilities [N, k] and words [N, k], among them the `count` best allowed
-                  ones (or all there are); words that are not allowed have -inf
+        tokens    [N, length - 1]: the rows so far, without the first input; None is enough while no
+                  n-grams are blocked
         """
-        V = logits.shape[1]
-        only = self._forced(time, sentences)
-        if only is not None and bool((only >= 0).all()):
-            return self._logprobs(logits, self.chosen).gather(1, only[:, None]), only[:, None]
-        # `spare` extra candidates guarantee `count` allowed ones without a full scan.
-        banned = None if tokens is None else repeats(tokens, self.block_ngrams)
-        early = time < self._last_min
-        spare = len(self.forbidden) + early
-        if banned is not None:
-            spare += int(banned[0].bincount().max())
-        values, words = ops.topk_logprobs(logits, min(count + spare, V))
-        if self.chosen is not None:
-            words = self.chosen.words.gather(1, words).long()
-        if banned is not None:
-            rows, taken = banned
-            found, places = (words[rows] == taken[:, None]).nonzero(as_tuple=True)
-            values[rows[found], places] = -torch.inf
-        if len(self.forbidden) == 1:
-            values = values.masked_fill(words == self.forbidden, -torch.inf)
-        elif len(self.forbidden) > 1:
-            values = values.masked_fill((words[..., None] == self.forbidden).any(-1), -torch.inf)
-        if early:
-            short = (self.begin + self.min_len > time)[sentences]
-            values = values.masked_fill((words == self.eos) & short[:, None], -torch.inf)
-        if only is not None:  # in the company of others, whose bits stay
-            rows = (only >= 0).nonzero()[:, 0]
-            chosen = self.chosen and self.chosen._replace(words=self.chosen.words[rows])
-            values[rows], words[rows] = -torch.inf, 0
-            words[rows, 0] = only[rows]
-            values[rows, :1] = self._logprobs(logits[rows], chosen).gather(1, words[rows, :1])
-        return values, words
-
-    def all(self, logits: Tensor, time: int, sentences: Tensor, tokens: Tensor | None) -> Tensor:
-        """Log-probabilities [N, V] of all words, -inf for those not allowed; as for `best`."""
-        logprobs = self._logprobs(logits, self.chosen)
-        words = self._forced(time, sentences)
+        logprobs = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
+        words = self._forced(length, sentences)
         if words is not None:
             rows = (words >= 0).nonzero()[:, 0]
             only = rows, words[rows]
@@ -181,29 +114,21 @@ class Rules:
         logprobs.index_fill_(1, self.forbidden, -torch.inf)
         if tokens is not None and (banned := repeats(tokens, self.block_ngrams)) is not None:
             logprobs[banned] = -torch.inf
-        if time < self._last_min:
-            short = (self.begin + self.min_len > time)[sentences]
+        if length < self._last_min:
+            short = (self.min_len > length)[sentences]
             logprobs[:, self.eos].masked_fill_(short, -torch.inf)
         if words is not None:
             logprobs.index_fill_(0, rows, -torch.inf)
             logprobs[only] = kept
         return logprobs
 
-    @staticmethod
-    def _logprobs(logits: Tensor, chosen: "Chosen | None") -> Tensor:
-        """Log-probabilities [N, V] of all words."""
-        found = logits.log_softmax(-1, dtype=accumulate_dtype(logits.dtype))
-        return found if chosen is None else chosen.spread(found)
-
-    def _forced(self, time: int, sentences: Tensor) -> Tensor | None:
+    def _forced(self, length: int, sentences: Tensor) -> Tensor | None:
         """The only word that may come next [N], -1 where any may; None if any may everywhere."""
         forced = None
-        if time <= self._last_prefix and self.prefix.shape[1]:
-            place = (time - 1 - self.begin)[sentences]
-            inside = place < self.prefix.shape[1]
-            forced = self.prefix[sentences, place.where(inside, 0)].where(inside, -1)
-        if time >= self._first_limit:
-            ends = torch.where((self.begin + self.max_len)[sentences] <= time, self.eos, -1)
+        if length <= self.prefix.shape[1]:
+            forced = self.prefix[sentences, length - 1]
+        if length >= self._first_limit:
+            ends = torch.where(self.max_len[sentences] <= length, self.eos, -1)
             forced = ends if forced is None else torch.where(forced >= 0, forced, ends)
         return None if forced is None or bool((forced < 0).all()) else forced
 

@@ -15,6 +15,7 @@ from lightconv.decode.beam import Hypothesis, Live, Penalty, Reorder, Running, S
 from lightconv.decode.options import SampleConfig
 from lightconv.decode.rules import Lengths, Rules
 from lightconv.ops.reference import random_bits
+from lightconv.ops.vocabulary import topk
 
 S = TypeVar("S")
 
@@ -72,14 +73,11 @@ class Draws:
         config, live, rules = self._config, running.live, running.rules
         # Strictly between 0 and 1: [b, samples] float64.
         draws = torch.arange(self.width, device=live.words.device) << 32
-        draws = draws + (running.time - rules.begin)[:, None]
+        draws = (draws + running.length).expand_as(live.words)
         uniform = (random_bits(rules.seeds[:, None], draws).double() + 0.5) / 2**32
+        chances, known = running.allow(logits), None
         if config.top_k > 0:
-            chances, known = running.best(logits, config.top_k)
-            order = chances.argsort(dim=1, descending=True, stable=True)[:, : config.top_k]
-            chances, known = chances.gather(1, order), known.gather(1, order)
-        else:
-            chances, known = running.all(logits), None
+            chances, known = topk(chances, min(config.top_k, logits.shape[1]))
         probs = (chances.double() / config.temperature).softmax(-1)
         place = choose(probs, uniform.flatten()[running.at], config.top_p)[:, None]
         words = running.spread(place if known is None else known.gather(1, place), 0)

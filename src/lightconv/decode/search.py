@@ -22,12 +22,14 @@ from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
 from lightconv.decode.beam import NO_OUTPUT, Beams, Hypothesis, Running, beam_options
 from lightconv.decode.engine import Engine
+from lightconv.decode.native import EngineSearch
 from lightconv.decode.options import DecodeConfig, Options, TextOptions
 from lightconv.decode.rules import PENALTIES, Rules
 from lightconv.decode.sampling import Draws
 
 Ids = Sequence[int]
 Rows = Sequence[Ids]
+STEPS = 16  # of a call, of those who need not be told about each
 # Hypotheses of each source, best first.
 Found = list[list[Hypothesis]]
 # Sources without EOS, their numbers in the input (draws depend on them, errors name them) and the
@@ -59,17 +61,24 @@ class ModelSearch:
         stream = Stream(self)
         prefixes = [()] * len(sources) if prefixes is None else prefixes
         each = list(zip(range(len(sources)), sources, numbers, prefixes, strict=True))
-        # Without positions of their own only prompts of one length go together.
+        # In PyTorch only prompts of one length go together.
         for one in each if self.backend.pairs else sorted(each, key=lambda one: len(one[1])):
             stream.put(*one)
         while stream:
-            for searched in stream.advance():
+            for searched in stream.advance(STEPS):
                 found[searched.row] = searched.check(numbers[searched.row])
         return found
 
-    def begin(self) -> Running[Any]:
+    @property
+    def joins(self) -> bool:
+        """True if sentences join a running search."""
+        return isinstance(self.backend, Engine)
+
+    def begin(self) -> "Running[Any] | EngineSearch":
         """A search without sentences."""
         backend, decode, sampling = self.backend, self.options.decode, self.options.sampling
+        if isinstance(backend, Engine):
+            return EngineSearch(backend, self.options)
         covers = decode.coverage > 0.0 and sampling is None
         n_best = self.options.text.n_best
         choice = Beams(decode.beam, decode.beam) if sampling is None else Draws(n_best, sampling)
@@ -79,7 +88,6 @@ class ModelSearch:
             partial(PENALTIES[decode.length_penalty], alpha=decode.alpha),
             decode.coverage if covers else 0.0,
             backend.reorder,
-            backend.join,
         )
 
     def request(self, key: Any, source: Ids, number: int = 1, prefix: Ids = ()) -> Request:
@@ -100,43 +108,39 @@ class ModelSearch:
             )
         return Request(key, source, number, prefix, (least, most))
 
-    def add(self, running: Running[Any], requests: Sequence[Request]) -> None:
-        """Lets sentences join a search."""
-        backend, decode = self.backend, self.options.decode
+    def add(self, running: "Running[Any] | EngineSearch", requests: Sequence[Request]) -> None:
+        """Lets sentences join a search; one in PyTorch must be without any."""
+        backend, decode, seeds = self.backend, self.options.decode, list[int]()
+        if self.options.sampling is not None:
+            seed = self.options.sampling.seed
+            seeds = [derive_seed(seed, each.number) for each in requests]
+        if isinstance(running, EngineSearch):
+            running.add(requests, seeds)
+            return
         sources = [each.source for each in requests]
         least, most = zip(*(each.limits for each in requests), strict=True)
-        prefixes = [each.prefix for each in requests]
-        padding, begun = None, list[Tensor]()
-        with torch.inference_mode():
-            if backend.pairs:
-                source = pad_right([[*source, EOS] for source in sources], backend.device)
-                also = (prefixes,) if self.options.text.shortlist else ()
-                state = backend.start(backend.encode(source, *also), max(most))
-                first = source.new_full((len(sources),), EOS)
-                given = [[EOS, *each[:-1]] for each in prefixes]  # to read as rows
-                if isinstance(backend, Engine) and max(map(len, given)) > 1:
-                    state, begun = backend.read_prefixes(given, state)
-                padding = source == PAD if running.coverage > 0.0 else None
-            else:
-                prompts = [[EOS, *prompt] for prompt in sources]
-                state = backend.start(len(prompts), max(map(len, prompts)) + max(most))
-                state = backend.read([prompt[:-1] for prompt in prompts], state)
-                first = torch.tensor([prompt[-1] for prompt in prompts], device=backend.device)
-            rules = Rules(
-                first,
-                EOS,
-                most,
-                least,
-                (PAD,) if decode.allow_unknown else (PAD, UNK),
-                decode.block_ngrams,
-                prefixes if any(prefixes) else None,
-                running.time,
-                [len(each) for each in begun],
-            )
-            if self.options.sampling is not None:
-                seed = self.options.sampling.seed
-                rules.seeded([derive_seed(seed, each.number) for each in requests])
-            running.add([each.key for each in requests], state, first, rules, padding, begun)
+        prefixes, padding = [each.prefix for each in requests], None
+        if backend.pairs:
+            source = pad_right([[*source, EOS] for source in sources], backend.device)
+            state = backend.start(backend.encode(source), max(most))
+            first = source.new_full((len(sources),), EOS)
+            padding = source == PAD if running.coverage > 0.0 else None
+        else:
+            prompts = [[EOS, *prompt] for prompt in sources]
+            state = backend.start(len(prompts), len(prompts[0]) + max(most))
+            state = backend.read([prompt[:-1] for prompt in prompts], state)
+            first = torch.tensor([prompt[-1] for prompt in prompts], device=backend.device)
+        rules = Rules(
+            first,
+            EOS,
+            most,
+            least,
+            (PAD,) if decode.allow_unknown else (PAD, UNK),
+            decode.block_ngrams,
+            prefixes if any(prefixes) else None,
+        )
+        keys = [each.key for each in requests]
+        running.begin(keys, state, first, rules.seeded(seeds) if seeds else rules, padding)
 
 
 class Stream:
@@ -178,8 +182,8 @@ class Stream:
                 self._running.cancel(running)
 
     def _admit(self) -> None:
-        running, joins = self._running, self.search.backend.joins
-        if running.sentences and not joins:
+        running = self._running
+        if len(running) and not self.search.joins:
             return
         room = self.most - len(self._since)
         # A few at a time: encoding one alone costs more.
@@ -190,33 +194,34 @@ class Stream:
         if chosen:
             now, self._batches = time.perf_counter(), self._batches + 1
             self._since |= {each.key: (each, now) for each in chosen}
-            self.search.add(running, chosen)
+            with torch.inference_mode():
+                self.search.add(running, chosen)
 
     def _take(self, room: int) -> list[Request]:
-        backend, chosen = self.search.backend, list[Request]()
+        free, chosen = self.search.joins or self.search.backend.pairs, list[Request]()
         tokens = sum(len(each.source) + 1 for each, _ in self._since.values())
         while self.waiting and len(chosen) < room:
             size = len(self.waiting[0].source) + 1
             full = tokens + size > self.most_tokens and bool(chosen or self._since)
             alike = not chosen or size == len(chosen[0].source) + 1
-            if full or not (backend.joins or backend.pairs or alike):
+            if full or not (free or alike):
                 break
             chosen.append(self.waiting.popleft())
             tokens += size
         return chosen
 
-    def advance(self) -> "list[Searched]":
-        """One step of all; the sources that are done."""
+    def advance(self, steps: int = 1) -> "list[Searched]":
+        """At most so many steps of all, until some are done: these; one if tokens are told."""
         self._admit()
-        if not self._running.sentences:
+        if not len(self._running):
             return []
         with torch.inference_mode():
-            together, left = len(self._since), self._running.advance()
-            sentences = enumerate(self._running.sentences if self.on_token else ())
+            together = len(self._since)
+            left = self._running.advance(1 if self.on_token else steps)
             told = [
-                (each.key, self._running.best_so_far(b))
-                for b, each in sentences
-                if each.key in self.on_token
+                (key, self._running.best_so_far(key))
+                for key in self.on_token
+                if key in self._since and key not in dict(left)
             ]
         now = time.perf_counter()
         found = [
@@ -281,7 +286,7 @@ def search_batches(
     """
     numbers = range(len(sources)) if numbers is None else numbers
     batches = batch_by_length([sources], options.max_tokens, options.max_sentences)
-    if isinstance(search, ModelSearch) and search.backend.joins:
+    if isinstance(search, ModelSearch) and search.joins:
         begins = [()] * len(sources) if prefixes is None else prefixes
         requests = [
             search.request(row, sources[row], numbers[row], begins[row])
@@ -308,6 +313,7 @@ def _share(
 ) -> Iterator[Searched]:
     """The results of all requests as they come, from several callers of one thread each."""
     threads = torch.get_num_threads()
+    assert isinstance(search.backend, Engine)
     callers = search.backend.callers(len(requests), search.options.decode.beam)
     most = min(options.max_sentences, -(-len(requests) // callers))
     first = requests[: callers * most]  # dealt out, so that all have long ones and short ones
@@ -319,7 +325,7 @@ def _share(
     def work() -> Iterator[Searched]:
         stream = Stream(search, most, options.max_tokens, waiting, lock)
         while stream and not stop.is_set():
-            yield from stream.advance()
+            yield from stream.advance(STEPS)
 
     def call() -> None:
         torch.set_num_threads(1)  # of this thread, and of such as begin meanwhile

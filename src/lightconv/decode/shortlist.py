@@ -22,18 +22,6 @@ PAIRS_AT_ONCE = 20_000  # sentences whose pairs of words are counted together
 MOST_PAIRS = 1 << 25  # pairs of words that are remembered
 
 
-class Chosen(NamedTuple):
-    """The words whose scores a step returns, where these are not all."""
-
-    words: Tensor  # [N, n]; 0 where there is none, whose score is -inf
-    vocab: int
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Values [N, n] at the places of their words: [N, vocab]."""
-        found = values.new_full((len(values), self.vocab), -torch.inf)
-        return found.scatter_reduce(1, self.words.long(), values, "amax")
-
-
 class Shortlist(NamedTuple):
     """Words by source token, and those of every source."""
 

@@ -7,13 +7,11 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from lightconv.config import read_plain
 from lightconv.data.pipeline import PIPELINE_FILE
@@ -24,7 +22,6 @@ from lightconv.serve.texts import Piece, guess, join, split_html, split_text
 
 MOST_BYTES = 1 << 20  # of a body
 MOST_DROPPED = 16 << 20  # of a body that is read only to be refused
-SECONDS = 30.0  # of a request
 _NAMES = """ar Arabic bg Bulgarian cs Czech da Danish de German el Greek en English eo Esperanto
 es Spanish et Estonian fi Finnish fr French he Hebrew hi Hindi hu Hungarian id Indonesian it Italian
 ja Japanese ko Korean lt Lithuanian lv Latvian nl Dutch no Norwegian pl Polish pt Portuguese
@@ -37,6 +34,7 @@ POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src '
 POLICY += "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 PAGE = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
 PAGE["/page.js"] = ("page.js", "text/javascript")
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Served(NamedTuple):
@@ -70,6 +68,20 @@ def describe_model(path: str) -> Served:
     return Served(name, path, "translation", source, target)
 
 
+class Reply(NamedTuple):
+    """An answer: its body, or the parts of one that is sent as it is made."""
+
+    body: bytes = b""
+    status: int = 200
+    kind: str = "application/json"
+    headers: Mapping[str, str] = {}
+    parts: AsyncGenerator[str] | None = None
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200, **headers: str) -> "Reply":
+        return cls(_JSON(value).encode(), status, headers=headers)
+
+
 class RefusedError(Exception):
     """An answer other than 200."""
 
@@ -89,14 +101,13 @@ class App:
         key: str = "",
         hosts: Sequence[str] | None = None,
         origins: Sequence[str] = (),
-        seconds: float = SECONDS,
         log: bool = True,
     ) -> None:
         self.models = {each.name: each for each in models}
         self.pairs = {(m.source, m.target): m for m in models if m.kind == "translation"}
-        self.team, self.key, self.seconds = team, key, seconds
+        self.team, self.key = team, key
         self.hosts, self.origins, self.log = hosts, origins, log
-        self.draining, self._late = False, f"no answer within {seconds:g} s"
+        self.draining, self._late = False, f"no answer within {team.seconds:g} s"
         self.requests: Counter[tuple[str, int]] = Counter()
         self.texts: Counter[str] = Counter()
         self.times: Counter[float] = Counter()
@@ -118,40 +129,44 @@ class App:
     # --- every request
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begin, status = time.perf_counter(), 0
-        request, path = Request(scope, receive), scope["path"]
-        origin = request.headers.get("origin", "")
+        begin, status, path = time.perf_counter(), 0, scope["path"]
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         scope["task"] = asyncio.current_task()  # the front cancels it when the client has gone
-
-        async def answer(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"].append((b"x-content-type-options", b"nosniff"))
-                if self.draining or status in (408, 413):
-                    message["headers"].append((b"connection", b"close"))
-                if origin and origin in self.origins:
-                    allowed = [(b"access-control-allow-origin", origin.encode("latin-1"))]
-                    message["headers"] += [*allowed, (b"vary", b"origin")]
-            await send(message)
-
         try:
             try:
-                response = await self._respond(request, path, origin)
+                reply = await self._respond(scope["method"], path, headers, receive)
             except RefusedError as error:
-                response = _refuse(error.status, str(error), path)
+                reply = _refuse(error.status, str(error), path)
             except Exception as error:
                 # Without the words of the error: they may be a client's.
                 where = "".join(traceback.format_tb(error.__traceback__))
                 sys.stderr.write(f"{where}{type(error).__name__}\n")
-                response = _refuse(500, "the server failed, its log says where", path)
-            await response(scope, receive, answer)
+                reply = _refuse(500, "the server failed, its log says where", path)
+            status = reply.status
+            await self._send(reply, headers.get(b"origin", ""), send)
         except asyncio.CancelledError:
             status = status or 499
             if not scope.get("gone"):
                 raise
         finally:
             self._count(scope, path, status, time.perf_counter() - begin)
+
+    async def _send(self, reply: Reply, origin: str, send: Any) -> None:
+        told = [(b"content-type", reply.kind.encode()), (b"x-content-type-options", b"nosniff")]
+        if reply.parts is None and reply.status != 204:
+            told.append((b"content-length", str(len(reply.body)).encode()))
+        told += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+        if self.draining or reply.status in (408, 413):
+            told.append((b"connection", b"close"))
+        if origin and origin in self.origins:
+            told += [(b"access-control-allow-origin", origin.encode()), (b"vary", b"origin")]
+        await send({"type": "http.response.start", "status": reply.status, "headers": told})
+        if reply.parts is not None:
+            async with aclosing(reply.parts) as parts:
+                async for each in parts:
+                    body = {"type": "http.response.body", "body": each.encode(), "more_body": True}
+                    await send(body)
+        await send({"type": "http.response.body", "body": reply.body})
 
     def _count(self, scope: Any, path: str, status: int, seconds: float) -> None:
         known = path if path in self._posts or path in self._gets else "other"
@@ -163,8 +178,10 @@ class App:
             line = f"{now} {who} {scope['method']} {known} {status} {seconds * 1e3:.1f} ms\n"
             sys.stderr.write(line)
 
-    async def _respond(self, request: Request, path: str, origin: str) -> Response:
-        host, method = request.headers.get("host", ""), request.method
+    async def _respond(
+        self, method: str, path: str, headers: Mapping[bytes, str], receive: Any
+    ) -> Reply:
+        host, origin = headers.get(b"host", ""), headers.get(b"origin", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if self.hosts is not None and host and name not in self.hosts:
             raise RefusedError(403, "this server answers to its own address only")
@@ -174,34 +191,34 @@ class App:
             )
         if method == "OPTIONS" and origin in self.origins:
             allowed = {"access-control-allow-headers": "content-type, authorization"}
-            return Response(status_code=204, headers=allowed)
+            return Reply(status=204, headers=allowed)
         if path in self._gets and method in ("GET", "HEAD"):
             if path in PAGE:
-                headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
-                return Response(self._page[path], media_type=PAGE[path][1], headers=headers)
+                told = {"content-security-policy": POLICY, "cache-control": "no-cache"}
+                return Reply(self._page[path], 200, f"{PAGE[path][1]}; charset=utf-8", told)
             found = self._gets[path]()
-            return found if isinstance(found, Response) else JSONResponse(found)
-        if path in self._posts and method == "POST":
-            body = await _read(request)
+        elif path in self._posts and method == "POST":
+            body = await _read(headers.get(b"content-length", "0"), receive)
             try:
-                fields = parse_body(body, request.headers.get("content-type", ""))
-                self._authorize(request, fields, path)
+                fields = parse_body(body, headers.get(b"content-type", ""))
+                self._authorize(headers.get(b"authorization", ""), fields, path)
                 schema = PATHS[path].takes
                 assert schema is not None
                 fields = check(fields, schema)
             except ValueError as error:
                 raise RefusedError(400, str(error)) from None
             found = await self._posts[path](fields)
-            return found if isinstance(found, Response) else JSONResponse(found)
-        if path in self._posts or path in self._gets:
+        elif path in self._posts or path in self._gets:
             raise RefusedError(405, "Method Not Allowed")
-        raise RefusedError(404, "Not Found")
+        else:
+            raise RefusedError(404, "Not Found")
+        return found if isinstance(found, Reply) else Reply.json(found)
 
-    def _authorize(self, request: Request, fields: dict[str, Any], path: str) -> None:
+    def _authorize(self, bearer: str, fields: dict[str, Any], path: str) -> None:
         if not self.key:
             return
         openai = path.startswith("/v1/")
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        given = bearer.removeprefix("Bearer ").strip()
         given = given or str(fields.get("api_key") or "")
         if not given:
             needed = "a key is needed: api_key, or a Bearer header"
@@ -223,10 +240,8 @@ class App:
     async def _run(self, orders: Sequence[Order]) -> list[Any]:
         """Results of all; a client that leaves, or waits too long, cancels them."""
         try:
-            async with asyncio.timeout(self.seconds):
-                return await self.team.results(self._put(orders))
+            return await self.team.results(self._put(orders))
         except TimeoutError:
-            self.team.replace_silent(self.seconds)
             raise RefusedError(503, self._late) from None
         except ValueError as error:
             raise RefusedError(400, str(error).removeprefix("line 1: ")) from None
@@ -343,7 +358,7 @@ class App:
         head["model"] = model.name
         if streamed:
             events = self._events(self._put(orders)[0], head, fields, stops, most)
-            return StreamingResponse(events, media_type="text/event-stream")
+            return Reply(kind="text/event-stream; charset=utf-8", parts=events)
         results = await self._run(orders)
         choices: list[dict[str, Any]] = []
         for prompt, found in zip(prompts, results, strict=True):
@@ -356,7 +371,7 @@ class App:
 
     async def _events(
         self, ticket: Ticket, head: Any, fields: dict[str, Any], stops: list[str], most: int
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Server-sent events; a word is sent when the next but one has come."""
         sent, kind, prompt = "", "text", ticket.order.text
         held = max(map(len, stops), default=0)
@@ -367,28 +382,24 @@ class App:
         try:
             if fields.get("echo"):
                 yield event(choices=[_choice(0, prompt, None)])
-            async with asyncio.timeout(self.seconds):
-                while kind == "text":
-                    assert ticket.texts is not None
-                    kind, value = await ticket.texts.get()
-                    if kind == "error":
-                        yield f"data: {json.dumps(_openai_error(400, value))}\n\n"
-                        return
-                    text, ended = _cut(
-                        prompt, value if kind == "text" else value["texts"][0], stops
-                    )
-                    if kind == "text" and not ended:
-                        text = text[: len(text) - held].rpartition(" ")[0].rpartition(" ")[0]
-                    if text.startswith(sent) and len(text) > len(sent):
-                        yield event(choices=[_choice(0, text[len(sent) :], None)])
-                        sent = text
+            while kind == "text":
+                assert ticket.texts is not None
+                kind, value = await ticket.texts.get()
+                if kind in ("error", "late"):
+                    error = (400, value) if kind == "error" else (503, self._late)
+                    yield f"data: {json.dumps(_openai_error(*error))}\n\n"
+                    return
+                text, ended = _cut(prompt, value if kind == "text" else value["texts"][0], stops)
+                if kind == "text" and not ended:
+                    text = text[: len(text) - held].rpartition(" ")[0].rpartition(" ")[0]
+                if text.startswith(sent) and len(text) > len(sent):
+                    yield event(choices=[_choice(0, text[len(sent) :], None)])
+                    sent = text
             reason = "stop" if ended or value["made"][0] <= most else "length"
             yield event(choices=[_choice(0, "", reason)])
             if (fields.get("stream_options") or {}).get("include_usage"):
                 yield event(choices=[], usage=_usage([value]))
             yield "data: [DONE]\n\n"
-        except TimeoutError:
-            yield f"data: {json.dumps(_openai_error(503, self._late))}\n\n"
         finally:
             self.team.cancel([ticket])
 
@@ -426,7 +437,7 @@ class App:
         ]
         return {"object": "list", "data": data}
 
-    def metrics(self) -> Response:
+    def metrics(self) -> Reply:
         """Prometheus's text format."""
         total, rows = 0, list[str]()
         for edge in (*BUCKETS, float("inf")):
@@ -446,33 +457,32 @@ class App:
         for title, values in found.items():
             name = f"lightconv_{title.partition(' ')[0]}"
             text += f"# TYPE lightconv_{title}\n" + "".join(f"{name}{each}\n" for each in values)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Reply(text.encode(), kind="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _read(request: Request) -> bytes:
+async def _read(length: str, receive: Any) -> bytes:
     """The body, of at most MOST_BYTES; a client reads its refusal when all of it is sent."""
-    length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) <= MOST_DROPPED:
-        parts, size = [], 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= MOST_BYTES:
-                parts.append(chunk)
-            elif size > MOST_DROPPED:
-                break
+        body, size, more = b"", 0, True
+        while more and size <= MOST_DROPPED:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise asyncio.CancelledError
+            size, more = size + len(message["body"]), message["more_body"]
+            body = body + message["body"] if size <= MOST_BYTES else b""
         if size <= MOST_BYTES:
-            return b"".join(parts)
+            return body
     raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
 
 
-def _refuse(status: int, message: str, path: str) -> Response:
+def _refuse(status: int, message: str, path: str) -> Reply:
     message = message.encode("utf-8", "replace").decode()
     openai = path.startswith("/v1/")
-    body = _openai_error(status, message) if openai else {"error": message}
     headers = {"retry-after": "1"} if status == 429 else {}
     if status == 405:
         headers["allow"] = "POST" if path in PATHS and PATHS[path].takes else "GET"
-    return JSONResponse(body, status, headers)
+    body = _openai_error(status, message) if openai else {"error": message}
+    return Reply.json(body, status, **headers)
 
 
 def _openai_error(status: int, message: str) -> dict[str, Any]:

@@ -74,8 +74,6 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
-            if self._deadline is None:
-                self._arm()
             end = (self._tail + data).find(b"\r\n\r\n")
             self._seen += len(data) if end < 0 else end
             self._tail = data[-3:]
@@ -84,6 +82,8 @@ class Protocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         super().data_received(data)
+        if self._deadline is None and (self._seen or not self._in_head):  # not all of it
+            self._arm()
 
     def on_headers_complete(self) -> None:
         self._in_head = False

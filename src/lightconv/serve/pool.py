@@ -6,6 +6,7 @@ again.
 """
 
 import asyncio
+import gc
 import pickle
 import socket
 import struct
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -69,11 +71,12 @@ class Frames:
 
 @dataclass(eq=False)
 class Ticket:
-    """Order on its way. `result` becomes ("done", result) or ("error", text)."""
+    """Order on its way. `result` becomes ("done", result), ("error", text) or ("late", "")."""
 
     order: Order
     key: int
     result: asyncio.Future[tuple[str, Any]]
+    asked: float
     texts: asyncio.Queue[tuple[str, Any]] | None  # ("text", beginning) ..., and the result
     worker: "_Worker | None" = None
     begin: float = 0.0
@@ -90,9 +93,15 @@ class Team:
     """Workers for models by name: {name: folder}."""
 
     def __init__(
-        self, models: dict[str, str], workers: int, *, most: int, options: dict[str, Any]
+        self,
+        models: dict[str, str],
+        workers: int,
+        *,
+        most: int,
+        options: dict[str, Any],
+        seconds: float = 30.0,
     ) -> None:
-        self.most = most
+        self.most, self.seconds = most, seconds
         self.restarts = 0
         self._start = (models, options)
         self._count = workers
@@ -122,6 +131,21 @@ class Team:
             self.close()
             raise
         self._started = True
+        gc.freeze()  # what is there stays
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Ends texts that are late, and workers that have some and have not been heard of."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.5, self._sweep)
+        begin = loop.time() - self.seconds
+        running = [ticket for worker in self._workers for ticket in worker.tickets.values()]
+        for ticket in [*chain.from_iterable(self._queue), *running]:
+            if ticket.asked < begin:
+                ticket.hear("late", "")
+        for worker in self._workers:
+            if worker.tickets and worker.heard < begin:
+                worker.kill()
 
     def close(self) -> None:
         self._closed = True
@@ -137,7 +161,7 @@ class Team:
         for order in orders:
             self._keys += 1
             texts = asyncio.Queue[tuple[str, Any]]() if order.watch else None
-            tickets.append(Ticket(order, self._keys, loop.create_future(), texts))
+            tickets.append(Ticket(order, self._keys, loop.create_future(), loop.time(), texts))
         if tickets:
             self._queue.append(deque(tickets))
             self._deal()
@@ -149,6 +173,8 @@ class Team:
         try:
             for ticket in tickets:
                 kind, value = await ticket.result
+                if kind == "late":
+                    raise TimeoutError
                 if kind == "error":
                     raise ValueError(value)
                 found.append(value)
@@ -167,13 +193,6 @@ class Team:
         left = (deque(each for each in group if not each.result.done()) for group in self._queue)
         self._queue = deque(group for group in left if group)
         self._deal()
-
-    def replace_silent(self, seconds: float) -> None:
-        """Kills workers that have had a text for so long and have not been heard of."""
-        now = asyncio.get_running_loop().time()
-        for worker in self._workers:
-            if worker.tickets and now - worker.heard > seconds:
-                worker.kill()
 
     def _choose(self, free: "list[_Worker]") -> "_Worker":
         if self._pace < FAST:

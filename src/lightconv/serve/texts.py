@@ -30,6 +30,8 @@ class Piece(NamedTuple):
 
 def split_text(text: str) -> list[Piece]:
     """Lines, and sentences of long lines, with the white space between them; joined, the text."""
+    if len(text) <= WHOLE and [text.strip()] == text.splitlines():
+        return [Piece(text, True)]
     found: list[Piece] = []
     for line in text.splitlines(keepends=True):
         for part in _sentences(line):

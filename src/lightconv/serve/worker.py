@@ -1,12 +1,13 @@
 """The process that decodes: models, the running batches of their texts, words and kernels."""
 
+import gc
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from lightconv.processes import watch_parent
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # Streams of different options that a worker keeps.
 STREAMS = 8
+# Seconds of steps after which it looks for messages while it has texts.
+TOGETHER = 0.0015
 
 
 def work(pipe: socket.socket, models: dict[str, str], options: dict[str, Any]) -> None:
@@ -36,17 +39,23 @@ def work(pipe: socket.socket, models: dict[str, str], options: dict[str, Any]) -
             pipe.sendall(Frames.pack([(0, "error", str(error))]))
             return
         pipe.sendall(Frames.pack([(0, "ready", "")]))
-        for step in count():
-            # Every other step: texts that came meanwhile join together, which costs less.
-            if not desk.busy or (step % 2 and select.select([pipe], [], [], 0)[0]):
-                data = pipe.recv(1 << 20)
-                if not data:
-                    return
-                for messages in frames.read(data):
-                    for message in messages:
-                        desk.read(*message)
-            if news := desk.advance():
-                pipe.sendall(Frames.pack(news))
+        gc.freeze()  # the models need not be looked through for garbage
+        news, heard = list[tuple[int, str, Any]](), 0.0
+        while True:
+            # Texts that come meanwhile join together, and answers leave together: it costs less.
+            if not desk.busy or time.perf_counter() - heard > TOGETHER:
+                if news:
+                    pipe.sendall(Frames.pack(news))
+                    news = []
+                if not desk.busy or select.select([pipe], [], [], 0)[0]:
+                    data = pipe.recv(1 << 20)
+                    if not data:
+                        return
+                    for messages in frames.read(data):
+                        for message in messages:
+                            desk.read(*message)
+                heard = time.perf_counter()
+            news += desk.advance()
 
 
 class Desk:

@@ -19,7 +19,7 @@
 #include "int8.h"
 #include "mix.h"
 #include "rowwise.h"
-#include "topk.h"
+#include "search.h"
 
 namespace LIGHTCONV_ISA {
 
@@ -202,6 +202,6 @@ static void topk(const float* logits, int64_t rows, int64_t V, int64_t stride, i
 }
 
 extern const EngineKernels engine_kernels;
-const EngineKernels engine_kernels = {panel_columns, run_program, topk};
+const EngineKernels engine_kernels = {panel_columns, run_program, topk, search};
 
 }  // namespace LIGHTCONV_ISA

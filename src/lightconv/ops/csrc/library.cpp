@@ -155,6 +155,12 @@ __attribute__((visibility("default"))) int lightconv_run(const void* engine, con
       [&] { *unknown = static_cast<const EngineKernels*>(engine)->run(*run, parallel); });
 }
 
+__attribute__((visibility("default"))) int64_t lightconv_search_bytes() { return sizeof(Search); }
+
+__attribute__((visibility("default"))) int lightconv_search(const void* engine, Search* search) {
+  return guarded([&] { static_cast<const EngineKernels*>(engine)->search(*search, parallel); });
+}
+
 __attribute__((visibility("default"))) int lightconv_topk(const float* logits, int64_t rows,
                                                           int64_t V, int64_t stride, int64_t k,
                                                           float* values, int64_t* indices) {

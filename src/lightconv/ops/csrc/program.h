@@ -92,9 +92,45 @@ struct Run {
   int64_t* nanoseconds;        // [kOps] added to, or null
 };
 
+// Sentences that are searched together: search.h. A table of rows has room for `width` of each
+// sentence; Python owns all of them, appends to them and reads what has been found.
+struct Search {
+  Run* run;                 // a step of the rows; its time, rows and tables change
+  float* scores;            // [rows, V], which the program writes
+  int64_t V;
+  const int32_t* table;     // [sentences, V]: the words of scores; null: all of them
+  int64_t width;            // hypotheses of a sentence, live and found
+  int64_t room;             // words of one, with EOS
+  int64_t draws;            // 0: beam search; 1: each hypothesis draws its word
+  int64_t top_k;            // draws among so many; 0: all
+  double temperature, top_p;
+  int64_t eos, block;       // no n-gram of that length twice; 0: any
+  const int64_t* forbidden;
+  int64_t forbidden_count;
+  // Of each sentence.
+  int64_t prefixes;         // columns of `prefix`
+  const int32_t* prefix;    // words it begins with, then -1
+  int64_t* length;          // of its live hypotheses
+  const int64_t *least, *most, *seeds;
+  int64_t* found;           // outputs so far
+  int64_t *found_lengths, *found_places;  // [sentences, width]
+  int32_t* found_words;     // [sentences, width, room]
+  double* found_sums;       // of log-probabilities up to each
+  // Of each row.
+  int64_t *tokens, *positions, *sentences;  // those that `run` reads
+  int64_t* places;          // numbers of draws
+  double* totals;           // sums of log-probabilities
+  int32_t* words;           // [rows, room], those chosen so far
+  double* sums;             // [rows, room], up to each
+  int64_t steps;            // at most
+  int64_t left;             // sentences that have left, and which
+  int64_t* leavers;
+};
+
 struct EngineKernels {
   int64_t (*panel)(int64_t kind);  // columns of a packed panel; 0: this kind does not run here
   int64_t (*run)(const Run&, ParallelFor);  // the row whose token is no word, or -1
   void (*topk)(const float* logits, int64_t rows, int64_t V, int64_t stride, int64_t k, float* values,
                int64_t* indices, ParallelFor);
+  void (*search)(Search&, ParallelFor);
 };

@@ -44,7 +44,13 @@ static inline float kth_largest(float* x, int64_t n, int64_t k) {
   return x[k - 1];
 }
 
-static void topk_row(const float* x, int64_t V, int64_t k, float* values, int64_t* indices) {
+// What turns the logits of a row into log-probabilities.
+struct Softmax {
+  float most, norm;  // apart: `most` may be large
+  float logprob(float x) const { return x - most - norm; }
+};
+
+static Softmax topk_row(const float* x, int64_t V, int64_t k, float* values, int64_t* indices) {
   constexpr int W = kLanes<float>, U = 4;
   const int64_t whole = V / (U * W) * (U * W);
   // The largest number of each of U * W interleaved strands. The k-th largest of these is a bound
@@ -80,8 +86,9 @@ static void topk_row(const float* x, int64_t V, int64_t k, float* values, int64_
     best.count = 0;
     for (int64_t i = 0; i < V; ++i) best.offer(x[i], i);
   }
-  const float norm = std::log(total);  // not added to `most`, which may be large
-  for (int64_t j = 0; j < k; ++j) values[j] = values[j] - most - norm;
+  const Softmax all{most, std::log(total)};
+  for (int64_t j = 0; j < k; ++j) values[j] = all.logprob(values[j]);
+  return all;
 }
 
 }  // namespace LIGHTCONV_ISA
