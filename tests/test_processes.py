@@ -326,7 +326,7 @@ def test_ctrl_c_is_quiet_where_python_is_not(where: str, tmp_path: Path) -> None
 LEAVING = """
 import atexit, sys, threading, time
 from lightconv import __main__, cli
-import lightconv.commands.recipes as recipes
+import lightconv.commands.paper as paper
 class Kept:
     def __del__(self):
         print("cleaned up")
@@ -336,8 +336,8 @@ def leave(argv):
     threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
     print("command")
     return 3
-recipes.leave = leave
-cli.COMMANDS["list"] = ("recipes:leave", "")
+paper.leave = leave
+cli.COMMANDS["list"] = ("paper:leave", "")
 sys.argv[1:] = ["list"]
 sys.exit(__main__.main())
 """

@@ -174,10 +174,11 @@ def test_no_more_is_made_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_rank_reads_only_its_own() -> None:
-    batches = make(600)
-    take(batches, 5, Position(1), tokens_per_update=10_000, rank=1, ranks=2)
+    """Of an epoch that is longer than what is read ahead."""
+    batches = make(6000)
+    take(batches, 2, Position(1), tokens_per_update=2_000, rank=1, ranks=2)
     mine = set(chain.from_iterable(in_order(batches, 1, 0)[1::2]))
-    assert set(made(batches)[: len(mine)]) == mine
+    assert 150 < len(made(batches)) and set(made(batches)) < mine
 
 
 def test_an_error_is_raised_where_the_batch_is_wanted() -> None:
