@@ -13,6 +13,7 @@ template <class S>
 static void forward_in(const Problem& p, ParallelFor parallel) {
   if (p.shared && !p.drop)
     return with_reached_taps<S>(p, [&](const Problem& q) { shared_forward<S>(q, parallel); });
+  if (has_few_taps<S>(p)) return few_forward<S>(p, parallel);
   const int64_t room = p.shared ? 0 : narrow_room<S>(p.D / p.H, p.H);
   if (!with_narrow<S>(room, [&](auto R) { narrow_forward<S, R>(p, parallel); }))
     dynamic_forward<S>(p, parallel);
@@ -22,6 +23,7 @@ template <class S>
 static void backward_in(const Problem& p, ParallelFor parallel) {
   if (p.shared && !p.drop)
     return with_reached_taps<S>(p, [&](const Problem& q) { shared_backward<S>(q, parallel); });
+  if (has_few_taps<S>(p)) return few_backward<S>(p, parallel);
   const int64_t room = p.shared ? 0 : narrow_room<S>(p.D / p.H, p.H);
   if (!with_narrow<S>(room, [&](auto R) { narrow_backward<S, R>(p, parallel); }))
     dynamic_backward<S>(p, parallel);

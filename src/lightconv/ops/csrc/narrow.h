@@ -134,6 +134,25 @@ struct TapsAcross {
     normalized(row, n, to);
     dropped(row, n, to);
   }
+
+  // The gradient of a position's effective weights becomes that of what is in memory, where it goes.
+  // soft: the normalized weights if they are known, else computed into `own`.
+  void put_gradient(const Problem& p, int64_t row, const S* soft, S* own, S* gw) const {
+    constexpr int W = kLanes<S>;
+    const int64_t size = p.K * W;
+    dropped(row, 1, gw);
+    if (p.softmax) {
+      if (!soft || p.drop) {
+        normalized(row, 1, own);
+        soft = own;
+      }
+      Vec<S> mean{};
+      for (int64_t k = 0; k < size; k += W) mean += load(soft + k) * load(gw + k);
+      for (int64_t k = 0; k < size; k += W) store(gw + k, load(soft + k) * (load(gw + k) - mean));
+    }
+    with_elements<S>(p.weight_dtype, p.grad_weight,
+                     [&](auto* to) { turn_back(gw, p.K, heads, to + (row * p.H + h) * p.K); });
+  }
 };
 
 // Rows of a unit's channels by position.
@@ -353,23 +372,179 @@ static void narrow_backward(const Problem& p, ParallelFor parallel) {
         unroll<R>([&](auto v) { product[v] = grad[v] * load(row + v * W); });
         store(gw + j * W, sum_runs<S, R>(product));
       }
-      across.dropped(position + t, 1, gw);
-      if (p.softmax) {
-        const S* soft = w + (t - first) * size;
-        if (!within || p.drop) {
-          across.normalized(position + t, 1, own);
-          soft = own;
-        }
-        Vec<S> mean{};
-        for (int64_t k = 0; k < size; k += W) mean += load(soft + k) * load(gw + k);
-        for (int64_t k = 0; k < size; k += W) store(gw + k, load(soft + k) * (load(gw + k) - mean));
-      }
-      with_elements<S>(p.weight_dtype, p.grad_weight, [&](auto* to_memory) {
-        turn_back(gw, K, heads, to_memory + ((position + t) * p.H + h) * K);
-      });
+      across.put_gradient(p, position + t, within ? w + (t - first) * size : nullptr, own, gw);
     }
   };
   for_each_task(parallel, int64_t(tiles.size()) * units, 2.0 * p.B * p.T * p.D * K, body);
+}
+
+// --- few taps of heads of whole vectors ------------------------------------------------------------
+//
+// Weights again by vectors across W heads, channels by vectors within a head. Rows are read where they
+// are, a few positions of all heads of a unit at a time: one after another, as memory has them.
+
+constexpr int64_t kShort = 32;  // positions of a tile
+
+template <class S>
+static inline bool has_few_taps(const Problem& p) {
+  return !p.shared && p.K <= std::min(8, kLanes<S>) && p.K < p.H && p.D / p.H % kLanes<S> == 0;
+}
+
+// Positions [begin, end) of a tile; position t is the sum over r of row t + shift + r, with the weights
+// at w + (t - begin) * w_start + r * w_row, one for each head.
+template <class S>
+static void convolve_heads(const View& view, int64_t begin, int64_t end, int64_t shift, int64_t K,
+                           const S* w, int64_t w_start, int64_t w_row, int64_t w_position, int64_t heads,
+                           int64_t R, const Sink<S>& sink, int64_t offset, Ahead& ahead) {
+  with_numbers<S>(view.dtype, view.data, [&](const auto* from) {
+    for (int64_t t = begin; t < end;) {
+      const int64_t first = t + shift, exist = view.length - first;
+      auto all = [&](auto positions) {
+        constexpr int P = decltype(positions)::value;
+        for (int64_t h = 0; h < heads; ++h) {
+          ahead.some();
+          for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
+            convolve_block<S, P, decltype(vectors)::value>(
+                from + view.origin + first * view.row + h * R + c, view.row, w + (t - begin) * w_start + h,
+                w_row, w_position, K, std::max<int64_t>(0, -first), std::min(K + P - 1, exist), sink,
+                offset + (t - begin) * sink.row + h * R + c, channels);
+          });
+        }
+        t += P;
+      };
+      if (K >= kBlock - 1 && t + kBlock <= end && first >= 0 && exist >= K + kBlock - 1)
+        all(std::integral_constant<int, kBlock>{});
+      else
+        all(std::integral_constant<int, 1>{});
+    }
+  });
+}
+
+// gw[j][head] = the sum over the head's R channels of grad * rows[j], for taps j < N.
+template <class S, int N, class E>
+static void dots_of_heads(const E* grad, const E* const* rows, int64_t heads, int64_t R, S* gw) {
+  constexpr int W = kLanes<S>, kHeads = W / N;
+  Vec<S> v[N];
+  unroll<N>([&](auto i) {
+    Vec<S> acc[W];
+    unroll<W>([&](auto a) { acc[a] = Vec<S>{}; });
+    unroll<kHeads>([&](auto h) {
+      const int64_t begin = std::min<int64_t>(i * kHeads + h, heads - 1) * R;  // of a head that exists
+      for (int64_t c = begin; c < begin + R; c += W) {
+        const Vec<S> g = load_as<S>(grad + c);
+        unroll<N>([&](auto j) { acc[h * N + j] += g * load_as<S>(rows[j] + c); });
+      }
+    });
+    v[i] = sum_each<S>(acc);
+  });
+  to_columns<S, N>(v);
+  unroll<N>([&](auto j) { store(gw + j * W, v[j]); });
+}
+
+// What a unit of W heads needs, for forward and backward.
+template <class S>
+struct Unit {
+  const Tile& tile;
+  int64_t h, heads, R;
+
+  Unit(const Problem& p, const std::vector<Tile>& tiles, int64_t task, int64_t units)
+      : tile(tiles[size_t(task / units)]), h(task % units * kLanes<S>),
+        heads(std::min<int64_t>(kLanes<S>, p.H - h)), R(p.D / p.H) {}
+  View rows(View view) const {
+    view.origin += h * R;
+    return view;
+  }
+};
+
+template <class S>
+static void few_forward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  const int64_t K = p.K, units = (p.H + W - 1) / W, step = K * W;
+  const std::vector<Tile> tiles = cut(p, kShort);
+  const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.out, p, p.D / p.H);
+  const int64_t tasks = int64_t(tiles.size()) * units;
+  auto body = [&](int64_t task) {
+    const Unit<S> unit(p, tiles, task, units);
+    const Tile& tile = unit.tile;
+    const int64_t n = tile.end - tile.begin, position = p.T * tile.batch + tile.start + tile.begin;
+    Scratch scratch(Scratch::room<S>(kShort * step) + Scratch::room<S>(2 * step));
+    S* w = scratch.take<S>(kShort * step);
+    Ahead ahead;
+    if (task + 1 < tasks) {
+      const Unit<S> next(p, tiles, task + 1, units);
+      ahead.rows(view_of_x(p, next.tile), next.tile, std::max<int64_t>(0, K - 1 - p.left), next.h * next.R,
+                 next.heads * next.R);
+      ask_across<S>(ahead, p, p.weight, next.tile, 0, next.h);
+      ahead.spread_over((n + kBlock - 1) / kBlock * unit.heads);
+    }
+    TapsAcross<S>{taps, unit.h, unit.heads, scratch.take<S>(2 * step)}.effective(position, n, w);
+    convolve_heads<S>(unit.rows(view_of_x(p, tile)), tile.begin, tile.end, -p.left, K, w, step, W,
+                      step - W, unit.heads, unit.R, sink, position * p.D + unit.h * unit.R, ahead);
+  };
+  for_each_task(parallel, tasks, double(p.B) * p.T * p.D * K, body);
+}
+
+template <class S>
+static void few_backward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  const int64_t K = p.K, left = p.left, units = (p.H + W - 1) / W, step = K * W;
+  const std::vector<Tile> tiles = cut(p, kShort);
+  const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.grad_x, p, p.D / p.H);
+  const int64_t tasks = int64_t(tiles.size()) * units;
+  auto body = [&](int64_t task) {
+    const Unit<S> unit(p, tiles, task, units);
+    const Tile& tile = unit.tile;
+    const int64_t position = p.T * tile.batch + tile.start, channel = unit.h * unit.R;
+    Scratch scratch(Scratch::room<S>((kShort + K - 1) * step) + Scratch::room<S>(2 * step) +
+                    Scratch::room<S>(step) + Scratch::room<S>(W * W));
+    S* w = scratch.take<S>((kShort + K - 1) * step);  // of the positions [first, last), which read the tile
+    const TapsAcross<S> across{taps, unit.h, unit.heads, scratch.take<S>(2 * step)};
+    S* own = scratch.take<S>(step);
+    S* gw = scratch.take<S>(W * W);
+    const View x = unit.rows(view_of_x(p, tile)), grad = unit.rows(view_of_grad(p, tile));
+    Ahead ahead;
+    if (task + 1 < tasks) {
+      const Unit<S> next(p, tiles, task + 1, units);
+      const int64_t c = next.h * next.R, n = next.heads * next.R, shift = p.grad_x ? left : 0;
+      ahead.rows(view_of_grad(p, next.tile), next.tile, shift, c, n);
+      ask_across<S>(ahead, p, p.weight, next.tile, shift, next.h);
+      if (p.grad_weight)
+        ahead.rows(view_of_x(p, next.tile), next.tile, std::max<int64_t>(0, K - 1 - left), c, n);
+      const int64_t calls = tile.end - tile.begin;
+      ahead.spread_over(p.grad_x ? (calls + kBlock - 1) / kBlock * unit.heads : calls);
+    }
+    const int64_t from = tile.begin + left - (K - 1);
+    const int64_t first = std::clamp<int64_t>(from, 0, tile.length);
+    const int64_t last = std::clamp<int64_t>(tile.end + left, first, tile.length);
+    if (p.grad_x) {
+      across.effective(position + first, last - first, w);
+      convolve_heads<S>(grad, tile.begin, tile.end, left - (K - 1), K, w + (from - first) * step + step - W,
+                        step, step - W, W, unit.heads, unit.R, sink,
+                        (position + tile.begin) * p.D + channel, ahead);
+    }
+    if (!p.grad_weight) return;
+    with_numbers<S>(p.dtype, p.x, [&](const auto* of_x) {
+      const auto* of_grad = static_cast<decltype(of_x)>(p.grad) + grad.origin;
+      with_power<S>(K, [&](auto power) {
+        constexpr int N = decltype(power)::value;
+        for (int64_t t = tile.begin; t < tile.end; ++t) {
+          if (!p.grad_x) ahead.some();
+          decltype(of_x) rows[N];
+          unroll<N>([&](auto j) {  // of those that exist
+            rows[j] = of_x + x.origin + std::clamp<int64_t>(t + std::min<int64_t>(j, K - 1) - left, 0, tile.length - 1) * x.row;
+          });
+          dots_of_heads<S, N>(of_grad + t * grad.row, rows, unit.heads, unit.R, gw);
+          for (int64_t j = 0; j < K; ++j)
+            if (t + j - left < 0 || t + j - left >= tile.length) store(gw + j * W, Vec<S>{});
+          const bool known = p.grad_x && t >= first && t < last;
+          across.put_gradient(p, position + t, known ? w + (t - first) * step : nullptr, own, gw);
+        }
+      });
+    });
+  };
+  for_each_task(parallel, tasks, 2.0 * p.B * p.T * p.D * K, body);
 }
 
 }  // namespace LIGHTCONV_ISA

@@ -62,8 +62,14 @@ struct Taps {
     });
     if (!softmax) return;
     int64_t i = 0;
-    if (W >= 4 && wide <= 4 * W)  // the usual widths
-      for (; i + W <= n; i += W) soften_together(to + i * wide, wide);
+    auto together = [&](auto vectors) {
+      for (; i + W <= n; i += W) soften_together<vectors>(to + i * wide);
+    };
+    if constexpr (sizeof(S) == 4) {  // the usual widths
+      if (wide == W) together(std::integral_constant<int, 1>{});
+      if (wide == 2 * W) together(std::integral_constant<int, 2>{});
+      if (wide == 4 * W) together(std::integral_constant<int, 4>{});
+    }
     for (; i < n; ++i) soften(to + i * wide, wide);
   }
 
@@ -82,33 +88,35 @@ struct Taps {
     for (int64_t k = 0; k < wide; k += W) store(row + k, load(row + k) * share);
   }
 
-  // W rows at once: their maxima and sums are found by one tree of shuffles each, and no row waits
-  // for its own chain of maximum, exponential, sum and division.
-  static void soften_together(S* rows, int64_t wide) {
+  // W rows of N vectors at once: their maxima and sums are found by one tree of shuffles each, and no
+  // row waits for its own chain of maximum, exponential, sum and division.
+  template <int N>
+  static void soften_together(S* rows) {
     constexpr int W = kLanes<S>;
     Vec<S> partial[W];
-    for (int i = 0; i < W; ++i) {
-      partial[i] = load(rows + i * wide);
-      for (int64_t k = W; k < wide; k += W)
-        partial[i] = maximum<S>(partial[i], load(rows + i * wide + k));
-    }
     alignas(64) S each[W];
+    auto for_each_row = [&](auto visit) __attribute__((always_inline)) {
+      unroll<W>([&](auto i) __attribute__((always_inline)) { visit(i, rows + i * N * W); });
+    };
+    for_each_row([&](auto i, S* row) __attribute__((always_inline)) {
+      partial[i] = load(row);
+      unroll<N - 1>([&](auto k) { partial[i] = maximum<S>(partial[i], load(row + (k + 1) * W)); });
+    });
     store(each, reduce_each<S>(partial, [](Vec<S> a, Vec<S> b) { return maximum<S>(a, b); }));
-    for (int i = 0; i < W; ++i) {
+    for_each_row([&](auto i, S* row) __attribute__((always_inline)) {
       const Vec<S> most = broadcast(each[i]);
       partial[i] = Vec<S>{};
-      for (int64_t k = 0; k < wide; k += W) {
-        const Vec<S> e = exp_nonpositive(load(rows + i * wide + k) - most);
+      unroll<N>([&](auto k) {
+        const Vec<S> e = exp_nonpositive(load(row + k * W) - most);
         partial[i] += e;
-        store(rows + i * wide + k, e);
-      }
-    }
+        store(row + k * W, e);
+      });
+    });
     store(each, broadcast(S(1)) / sum_each<S>(partial));
-    for (int i = 0; i < W; ++i) {
+    for_each_row([&](auto i, S* row) __attribute__((always_inline)) {
       const Vec<S> share = broadcast(each[i]);
-      for (int64_t k = 0; k < wide; k += W)
-        store(rows + i * wide + k, load(rows + i * wide + k) * share);
-    }
+      unroll<N>([&](auto k) { store(row + k * W, load(row + k * W) * share); });
+    });
   }
 
   // One head's weights, or what is laid out like them, of n positions from `row` on.
