@@ -40,10 +40,9 @@ class Scratch {
  public:
   explicit Scratch(int64_t bytes) {
     if (bytes > held_.size) {
-      std::free(held_.memory);
-      held_.memory = std::aligned_alloc(64, size_t(round_up(bytes, 64)));
-      held_.size = held_.memory ? bytes : 0;
-      if (!held_.memory) throw std::bad_alloc();
+      held_.release();
+      held_.memory = ::operator new(size_t(round_up(bytes, 64)), std::align_val_t{64});
+      held_.size = bytes;
     }
     next_ = static_cast<char*>(held_.memory);
   }
@@ -62,7 +61,11 @@ class Scratch {
   struct Held {
     void* memory = nullptr;
     int64_t size = 0;
-    ~Held() { std::free(memory); }
+    ~Held() { release(); }
+    void release() {
+      ::operator delete(memory, std::align_val_t{64});
+      memory = nullptr, size = 0;
+    }
   };
   static thread_local Held held_;
   char* next_;
