@@ -28,7 +28,8 @@ struct Case {
   int64_t rows = size_of({1, 2, 5, 12, 13, 40, 130}), columns = 0, unknown = 0;
   Instruction i{};
   Run run{};
-  std::vector<float> space;
+  std::vector<float> space, history;  // a program changes history and ancestors
+  std::vector<int32_t> ancestors;
 
   Place buffer(int64_t size) {
     Place p{columns, wide(size), 0};
@@ -36,16 +37,21 @@ struct Case {
     return p;
   }
   bool go(const std::vector<Instruction>& program) {
-    const std::vector<float> before = floats(rows * columns);
+    const std::vector<float> before = floats(rows * columns), past = history;
+    const std::vector<int32_t> parents = ancestors;
     space = before;
     run.program = program.data(), run.count = int64_t(program.size()), run.rows = rows;
     run.threads = 1, run.workspace = space.data();
     if (lightconv_run(lightconv_engine(), &run, &unknown) || unknown != -1) return false;
-    const std::vector<float> alone = space;
+    const std::vector<float> alone = space, remembered = history;
+    history = past, ancestors = parents;
     space = before, run.threads = pick({2, 4}), run.workspace = space.data();
     if (lightconv_run(lightconv_engine(), &run, &unknown) || unknown != -1) return false;
-    for (size_t k = 0; k < space.size(); ++k)  // of NaNs, the bits depend on the order of operands
-      if (memcmp(&alone[k], &space[k], sizeof(float)) && alone[k] == alone[k]) return false;
+    return same(alone, space) && same(remembered, history);
+  }
+  static bool same(const std::vector<float>& a, const std::vector<float>& b) {
+    for (size_t k = 0; k < a.size(); ++k)  // of NaNs, the bits depend on the order of operands
+      if (memcmp(&a[k], &b[k], sizeof(float)) && a[k] == a[k]) return false;
     return true;
   }
   float at(const Place& p, int64_t row, int64_t c) const {
@@ -118,10 +124,17 @@ bool mixing_runs() {
   const std::vector<float> kernels = floats(H * K);
   if (pick({0, 1})) c.i.weight = kernels.data();
   const int64_t ring = c.i.op == kAverage ? 2 : c.i.kernel ? c.i.kernel : time + 1;
-  const int64_t slots = c.rows + pick({0, 2}), span = ring + pick({0, 3}), clock = time + span;
-  std::vector<float> history = floats(ring * slots * 2 * D);
-  std::vector<int32_t> ancestors(static_cast<size_t>(c.rows * span));
-  for (int32_t& a : ancestors) a = int32_t(generator() % unsigned(slots));
+  const int64_t slots = c.rows + pick({0, 2}), span = ring + pick({0, 3});
+  const int64_t clock = time + span + c.rows;  // every row's time is at least its position
+  c.history = floats(ring * slots * 2 * D);
+  c.ancestors.resize(size_t(c.rows * span));
+  // A hypothesis reads what others wrote only if all are at one position, as those of a sentence are.
+  const bool together = !chunks && pick({0, 1});
+  const int64_t written = chunks ? (c.rows >= 3 ? 2 : 1) : c.rows;
+  for (int64_t k = 0; k < c.rows * span; ++k) {
+    const int64_t other = generator() % unsigned(slots), own = std::min(k / span, slots - 1);
+    c.ancestors[size_t(k)] = int32_t(together || other >= written ? other : own);
+  }
   std::vector<int64_t> begins, ends, sentence, hypotheses, positions, lengths, offsets{0};
   for (int64_t s = 0; s < sentences; ++s) offsets.push_back(offsets.back() + size_of({1, 4, 18}));
   for (int64_t s = 0; s < sentences; ++s) lengths.push_back(offsets[size_t(s) + 1] - offsets[size_t(s)]);
@@ -134,16 +147,16 @@ bool mixing_runs() {
     const int64_t split = c.rows / 3;
     begins.push_back(row < split ? 0 : split), ends.push_back(row < split ? split : c.rows);
     sentence.push_back(row * sentences / c.rows);
-    hypotheses.push_back(row >= split && split > 0);
-    positions.push_back(chunks ? row - begins.back() + time : generator() % unsigned(time + 1));
+    hypotheses.push_back(split > 0 && row >= split);
+    positions.push_back(chunks ? row - begins.back() + time : together ? time : generator() % unsigned(time + 1));
   }
-  float* histories[] = {history.data()};
+  float* histories[] = {c.history.data()};
   std::vector<const char*> sources;
   for (int64_t s = 0; s < sentences; ++s)
     sources.push_back(reinterpret_cast<const char*>(source.data() + offsets[size_t(s)] * numbers));
   void* outputs[] = {arranged.data()};
   c.run.outputs = outputs;
-  c.run.time = clock, c.run.slots = slots, c.run.span = span, c.run.ancestors = ancestors.data();
+  c.run.time = clock, c.run.slots = slots, c.run.span = span, c.run.ancestors = c.ancestors.data();
   c.run.positions = positions.data();
   c.run.histories = histories, c.run.rings = &ring, c.run.sentences = sentence.data();
   c.run.lengths = lengths.data(), c.run.layers = 1, c.run.sources = sources.data();
@@ -153,6 +166,7 @@ bool mixing_runs() {
   else if (chunks) c.run.hypotheses = hypotheses.data();
   Instruction kept = c.i;
   kept.op = kRemember;
+  if (c.i.op == kAttend) kept.I = 2 * D;  // keys and values
   return decodes ? c.go({c.i, kept}) : c.go({c.i});
 }
 
