@@ -28,8 +28,9 @@ for (const [width, colorScheme] of [[1280, "light"], [390, "light"], [1280, "dar
   }
   // The search, which would need a worker from a server.
   await page.goto(`file://${path.join(site, "index.html")}`);
-  if (width < 800) await page.locator("label[for=__search]").first().click();
-  await page.locator("input[name=query]").fill("equation 3 lightconv");
+  const query = page.locator("input[name=query]");
+  await (width < 800 ? page.locator("label[for=__search]").first() : query).click();
+  await query.pressSequentially("equation", { delay: 20 });
   await page.waitForSelector(".md-search-result__item a");
   const found = await page.locator(".md-search-result__item a").first().getAttribute("href");
   console.log(JSON.stringify({ width, colorScheme, pages: pages.length, foreign, errors, violations,
