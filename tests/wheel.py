@@ -1,4 +1,4 @@
-"""Checks of an installed wheel: python -P tests/wheel.py, without a compiler on the path."""
+"""Checks of an installed wheel, run from the unpacked sdist without a compiler on the path."""
 
 import os
 import shutil
@@ -12,10 +12,13 @@ import lightconv
 from lightconv import ops
 from lightconv.ops.library import native
 
-MODEL = Path(__file__).parent / "golden" / "end" / "pairs" / "model"
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "tests" / "golden" / "end" / "pairs" / "model"
 
 
 def main() -> None:
+    assert (ROOT / "docs").is_dir() and (ROOT / "examples").is_dir(), f"{ROOT} lacks folders"
+    assert not list(ROOT.rglob("*.so")), f"{ROOT} holds libraries"
     place = Path(lightconv.__file__).parent
     assert "site-packages" in place.parts, f"{place} is not an installed wheel"
     assert not any(map(shutil.which, ("c++", "g++", "clang++"))), "there is a compiler"

@@ -135,6 +135,11 @@ def pytest_configure() -> None:
     where.ctypes = SimpleNamespace(**{**vars(ctypes), "CDLL": lambda path: REMOTE})
 
 
+def pytest_sessionfinish(session: Any) -> None:
+    if not REMOTE.calls:
+        session.exitstatus = 1
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(f"{REMOTE.calls:,} calls of emulated kernels")
     REMOTE.process.kill()
