@@ -58,7 +58,7 @@ cross: .venv/ready  ## Compile the C++ kernels for ARM, macOS and Windows; run t
 	$(BIN)/python -m pip install -q --disable-pip-version-check ziglang
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.cross
 
-# libstdc++ stays dynamic: the static one of a recent compiler gives tag 2_36 in place of 2_31.
+# libstdc++ stays dynamic: the static one of a recent compiler gives tag 2_36 in place of 2_34.
 # The wheel is that of the sdist, tested in an environment of its own where nothing finds a compiler.
 wheels: .venv/ready  ## Build dist/: the sdist and a wheel with a manylinux tag, tested (minutes)
 	rm -rf dist
@@ -68,7 +68,7 @@ wheels: .venv/ready  ## Build dist/: the sdist and a wheel with a manylinux tag,
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair -w dist dist/plain/*.whl
 	rm -rf dist/plain build/sdist
 	$(PYTHON) -m venv --clear build/empty
-	build/empty/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
+	build/empty/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt "$$(echo dist/*.whl)[moses]"
 	mkdir -p build/sdist && tar xzf dist/*.tar.gz -C build/sdist --strip-components 1
 	PATH=$(CURDIR)/build/empty/bin build/empty/bin/python -P build/sdist/tests/wheel.py
 
