@@ -156,21 +156,6 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradgradcheck(plain, leaves[:3])
 
 
-@pytest.mark.parametrize("dilation", [1, 3])
-def test_dropconnect_has_the_formula_s_mask(dilation: int) -> None:
-    torch.manual_seed(0)
-    for cu in (None, torch.tensor([0, 4, 4, 11])):
-        x = noise(1 if cu is not None else 3, 11, 6)
-        for name, weight in (("dynamicconv", noise(len(x), 11, 2, 3)), ("lightconv", noise(2, 3))):
-            options = {"dilation": dilation, "cu_seqlens": cu, "dropconnect": 0.4, "seed": 3}
-            options["initial_state"] = noise(3, 2 * dilation, 6)
-            results = [
-                getattr(ops, name)(x, weight, 2, backend=backend, **options)
-                for backend in ("auto", "reference")
-            ]
-            torch.testing.assert_close(*results)
-
-
 def test_nothing_leaks_between_sequences_and_phases() -> None:
     torch.manual_seed(0)
     x, weight, cu = noise(1, 12, 4), noise(2, 3), torch.tensor([0, 5, 5, 12])
