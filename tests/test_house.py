@@ -30,7 +30,7 @@ CEILINGS = {
     ("serve", "ray"): 1592,
     ("selftest",): 339,
 }
-MOST_LINES = 31_760
+MOST_LINES = 31_766
 MOST_FILES = 153
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
