@@ -19,7 +19,7 @@ from lightconv.ops import program
 if TYPE_CHECKING:
     from lightconv.decode.search import Request
 
-AHEAD = 7  # most words that are proposed at once: tables have room for eight rows
+AHEAD = 3  # words that are proposed at once: a run of four rows costs hardly more than one of one
 
 
 class Draft(EngineSearch):
@@ -55,7 +55,7 @@ class DraftSearch(EngineSearch):
 
     def __init__(self, engine: Engine, draft: Engine, options: Options) -> None:
         super().__init__(engine, options, spare=AHEAD)
-        self._draft, self._ahead = Draft(draft, options), AHEAD
+        self._draft = Draft(draft, options)
         self._zeros = np.zeros(AHEAD + 1, np.int64)
 
     def add(self, requests: "Sequence[Request]", seeds: Sequence[int] = ()) -> None:
@@ -77,20 +77,22 @@ class DraftSearch(EngineSearch):
     def _advance(self) -> list[tuple[Any, list[Hypothesis]]]:
         run, task, t, length = self._run, self._task, self._tables, self.length
         most = int(t["most"][t["sentences"][0]])
-        words = self._draft.propose(min(self._ahead, most - length - 1))
+        words = self._draft.propose(min(AHEAD, most - length - 1))
         if not words:
             return super().advance()
+        if length + len(words) >= self._sizes["T"]:
+            self._make_room(T=2 * (length + AHEAD))
         self._score(words)
         # Each row's scores go to a step of the search that runs no program.
-        count, run.count = run.count, 0
-        for row, word in enumerate([*words, -1]):
-            task.scores = self._scores[row].data_ptr()
-            found = super().advance()
-            if found or t["words"][0, length + row] != word:
+        count, scores, run.count = run.count, task.scores, 0
+        for word in [*words, -1]:
+            found, length = self._search(1), length + 1
+            task.scores += task.V * self._scores.itemsize
+            if found or t["words"][0, length - 1] != word:
                 break
-        run.count, task.scores = count, self._scores.data_ptr()
+        run.count, task.scores = count, scores
         if not found:
-            self._draft.follow(length + row + 1, int(t["words"][0, length + row]))
+            self._draft.follow(length, int(t["words"][0, length - 1]))
         return found
 
     def _score(self, words: Sequence[int]) -> None:
@@ -107,4 +109,5 @@ class DraftSearch(EngineSearch):
         run.time += n
         program.run(self._engine.address, run)
         run.time -= n
-        run.rows, run.hypotheses, run.begins, run.ends = 1, None, None, None
+        run.rows = run.threads = 1
+        run.hypotheses = run.begins = run.ends = None

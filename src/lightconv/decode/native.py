@@ -206,9 +206,13 @@ class EngineSearch:
         self._waves = engine.sinusoids(int(t["positions"][:rows].max()) + steps)
         run.sinusoids, run.rows = self._waves.data_ptr(), rows
         run.threads = engine.threads(engine.decoder, rows)
-        self._task.steps = steps
-        call("lightconv_search", POINTER(engine.address), ctypes.byref(self._task))
-        self._rows = run.rows
+        return self._search(steps)
+
+    def _search(self, steps: int) -> list[tuple[Any, list[Hypothesis]]]:
+        """As `advance`, with room for those steps."""
+        self._task.steps, t = steps, self._tables
+        call("lightconv_search", POINTER(self._engine.address), ctypes.byref(self._task))
+        self._rows = self._run.rows
         return [self._leave(place) for place in t["leavers"][: self._task.left].tolist()]
 
     def _leave(self, place: int) -> tuple[Any, list[Hypothesis]]:

@@ -135,6 +135,7 @@ class TextModel:
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
         decode = read_decode(self.folder, self.tables, self.model.config)
+        values = values | {name: str(values[name]) for name in ("draft",) if name in values}
         return Options.of(decode, values, pairs=self.pairs, sample=sample)
 
     def build_translator(
