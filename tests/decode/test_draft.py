@@ -35,7 +35,9 @@ LIMITS: list[dict[str, Any]] = [
 def ids(count: int, seed: int = 1, most: int = 12) -> list[list[int]]:
     """Sources, some of them empty."""
     draw = random.Random(seed)
-    return [[draw.randrange(3, SOURCE_V) for _ in range(draw.randrange(most))] for _ in range(count)]
+    return [
+        [draw.randrange(3, SOURCE_V) for _ in range(draw.randrange(most))] for _ in range(count)
+    ]
 
 
 def begins(count: int, most: int) -> list[list[int]]:
@@ -53,7 +55,9 @@ def wrong() -> Engine:
     model = seq2seq("lightconv")
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9)))
+            parameter.copy_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9))
+            )
     return Engine(model)
 
 
@@ -182,7 +186,7 @@ def rough(model: Path, to: Path, scale: float) -> Path:
     with torch.no_grad():
         for number, each in enumerate(found.parameters()):
             noise = torch.randn(each.shape, generator=torch.Generator().manual_seed(number))
-            each += scale * noise * each.std(correction=0)
+            each.add_(scale * noise * each.std(correction=0))
     found.model.save(to / "rough")
     (to / "rough" / "model.safetensors").replace(to / "model.safetensors")
     return to
