@@ -20,7 +20,7 @@ CEILINGS = {
     ("data",): 2647,
     ("corpora",): 2561,
     ("train",): 3392,
-    ("decode",): 3787,
+    ("decode",): 3793,
     ("evaluate",): 1453,
     ("recipe", "paper"): 2173,
     ("interop",): 1017,
@@ -30,7 +30,7 @@ CEILINGS = {
     ("serve", "ray"): 1592,
     ("selftest",): 339,
 }
-MOST_LINES = 31_760
+MOST_LINES = 31_766
 MOST_FILES = 153
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
