@@ -25,15 +25,15 @@ from benchmarks.pages import measured, replace, table
 from lightconv.data.prepared import Prepared
 from lightconv.decode.draft import Draft, DraftSearch
 from lightconv.decode.engine import Engine
-from lightconv.decode.options import DecodeConfig, Options
-from lightconv.decode.search import ModelSearch
+from lightconv.decode.options import DecodeConfig, Options, TextOptions
+from lightconv.decode.search import ModelSearch, search_batches
 from lightconv.evaluate.metrics import METRICS
 from lightconv.evaluate.system import Examples, open_model
 
-PARTS = {"draft": (Draft, ("add", "propose", "follow")), "runs": (DraftSearch, ("_score",))}
+PARTS = {Draft: ("add", "propose", "follow"), DraftSearch: ("add", "_score")}
 HEADER = (
     *("precision of the model", "sentences/s", "with the draft", "ratio", "words of a run"),
-    *("share of the draft", "of the model's runs", "of the rest"),
+    *("share of the draft", "of the model: sources", "its runs", "the rest"),
 )
 
 
@@ -41,21 +41,19 @@ def profile(call: Callable[[], object]) -> Counter[str]:
     """Seconds of a call by part, and the number of runs."""
     found: Counter[str] = Counter()
 
-    def watch(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def watch(owner: type, name: str) -> Any:
+        method, part = getattr(owner, name), f"{owner.__name__}.{name}"
+
         def watched(*arguments: Any) -> Any:
             begin = time.perf_counter()
             result = method(*arguments)
             found[part] += time.perf_counter() - begin
-            found[f"{part}, calls"] += 1
+            found["runs"] += name == "_score"
             return result
 
-        return watched
+        return patch.object(owner, name, watched)
 
-    patches = [
-        patch.object(owner, name, watch(part, getattr(owner, name)))
-        for part, (owner, names) in PARTS.items()
-        for name in names
-    ]
+    patches = [watch(owner, name) for owner, names in PARTS.items() for name in names]
     begin = time.perf_counter()
     for each in patches:
         each.start()
@@ -68,9 +66,10 @@ def profile(call: Callable[[], object]) -> Counter[str]:
     return found
 
 
-def one_by_one(search: ModelSearch, sources: Sequence[list[int]]) -> list[Any]:
+def one_by_one(search: ModelSearch, sources: Sequence[list[int]]) -> dict[int, Any]:
     """The hypotheses of each source, searched alone."""
-    return [search([source], [1]) for source in sources]
+    found = search_batches(search, sources, TextOptions(max_sentences=1))
+    return {each.row: each.hypotheses for each in found}
 
 
 def compare(models: Sequence[Any], examples: Examples, lines: int, rounds: int) -> str:
@@ -105,11 +104,13 @@ def measure(model: Any, draft: Any, sources: Sequence[list[int]], rounds: int) -
             raise RuntimeError("the draft has changed an output")
         seconds = interleave({"plain": plain, "helped": helped}, rounds, patience=1e9)
         parts = profile(helped)
-        words = sum(len(found[0][0].tokens) for found in expected)
-        shares = [parts["draft"], parts["runs"], parts["all"] - parts["draft"] - parts["runs"]]
+        words = sum(len(found[0].tokens) for found in expected.values())
+        shares = [sum(parts[f"Draft.{name}"] for name in PARTS[Draft])]
+        shares += [parts["DraftSearch.add"] - parts["Draft.add"], parts["DraftSearch._score"]]
+        shares += [parts["all"] - sum(shares)]
         rates = [f"{len(sources) / each:,.0f}" for each in seconds.values()]
         ratio = f"{seconds['plain'] / seconds['helped']:.2f}x"
-        agreed = f"{words / parts['runs, calls']:.2f}"
+        agreed = f"{words / parts['runs']:.2f}"
         percents = [f"{each / parts['all']:.0%}" for each in shares]
         rows.append([precision or "float32", *rates, ratio, agreed, *percents])
     return table(HEADER, rows)
