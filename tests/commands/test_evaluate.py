@@ -318,7 +318,8 @@ def test_a_run_chooses_its_checkpoints(run: Run) -> None:
     trained = train.Run.open(PAIRS[0])
     for counts, number in (("9,2,2", 2), ("1", 1)):
         options = ("--alphas", "1", "--counts", counts, "--limit", "9")
-        assert run("tune", *PAIRS, *options).code == 0
+        done = run("tune", *PAIRS, *options)
+        assert done.code == 0 and len(done.out.splitlines()) == 2, "each count once"
         folder = ModelFolder(PAIRS[0])
         steps = trained.regular_steps()[-number:]
         assert folder.tables["tuned"]["averaged"] == steps
