@@ -31,7 +31,7 @@ CEILINGS = {
     ("selftest",): 339,
 }
 MOST_LINES = 31_929
-MOST_FILES = 153
+MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 
