@@ -47,8 +47,13 @@ def sanitize(folder: Path) -> None:
 def fuzz(folder: Path, seconds: int) -> None:
     """Runs libFuzzer for so long, then keeps the fewest inputs that reach what it has reached."""
     clang = shutil.which("clang++")
-    if clang is None:
-        raise FileNotFoundError("make fuzz needs clang++ (Debian, Ubuntu: apt install clang)")
+    empty = 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+    trial = [clang or "", f"-fsanitize={FUZZER}", "-xc++", "-", "-o", f"{folder}/trial"]
+    if clang is None or subprocess.run(trial, input=empty, text=True, check=False).returncode:
+        raise FileNotFoundError(
+            "make fuzz needs clang++ and the sanitizers of its version (Debian, Ubuntu: apt "
+            "install clang libclang-rt-14-dev)"
+        )
     flags = (f"-fsanitize={FUZZER}", "-DFUZZER", "-fno-sanitize-recover=all")
     program = str(compile_program([clang], flags, folder))
     kept, found = INPUTS / "kept", folder / "found"
