@@ -187,8 +187,8 @@ class Server:
         while self.connections and loop.time() < begin + DRAIN and len(self._signals) < 2:
             await asyncio.sleep(0.02)
             self._sweep(loop.time() + (ARRIVAL + IDLE) * (loop.time() > begin + LINGER))
-        for each in self.connections:
-            each.transport.abort()
+        for connection in self.connections:
+            connection.transport.abort()
         await asyncio.sleep(0)
 
     def _sweep(self, now: float) -> None:
