@@ -127,8 +127,6 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.pause_reading()
 
-    # --- answers
-
     def _answer(self) -> None:
         """Goes on with the answer to the first request; then those to the next ones."""
         self.deadline = float("inf")
