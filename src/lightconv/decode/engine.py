@@ -317,7 +317,7 @@ class Engine:
             raise ValueError(f"source sentence {empty} is nothing but padding; leave it out")
         offsets = [0, *accumulate(lengths)]
         bounds = np.array(offsets)
-        tokens = torch.tensor([*chain.from_iterable(source)], dtype=torch.int64)
+        tokens = torch.from_numpy(np.array([*chain.from_iterable(source)], np.int64))
         assert isinstance(self.config, Seq2SeqConfig)
         width, dtype = 2 * self.config.dim, torch.float32
         if self.quantize == "int8":

@@ -127,8 +127,6 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.pause_reading()
 
-    # --- answers
-
     def _answer(self) -> None:
         """Goes on with the answer to the first request; then those to the next ones."""
         self.deadline = float("inf")
@@ -187,8 +185,8 @@ class Server:
         while self.connections and loop.time() < begin + DRAIN and len(self._signals) < 2:
             await asyncio.sleep(0.02)
             self._sweep(loop.time() + (ARRIVAL + IDLE) * (loop.time() > begin + LINGER))
-        for each in self.connections:
-            each.transport.abort()
+        for connection in self.connections:
+            connection.transport.abort()
         await asyncio.sleep(0)
 
     def _sweep(self, now: float) -> None:

@@ -219,7 +219,8 @@ class Team:
         except BaseException:
             self.cancel(answers)
             raise
-        return [found[ticket] for ticket in answers.tickets]
+        tickets, answers.tickets = answers.tickets, []  # no cycle of references is left
+        return [found[ticket] for ticket in tickets]
 
     def cancel(self, answers: Answers) -> None:
         """Tickets that nobody waits for leave."""
