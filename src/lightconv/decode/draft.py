@@ -66,7 +66,7 @@ class DraftSearch(EngineSearch):
         super().cancel(keys)
         self._draft.cancel(keys)
 
-    def advance(self, steps: int = 1) -> list[tuple[Any, list[Hypothesis]]]:
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
         """At most so many runs of the model, until the sentence leaves."""
         found: list[tuple[Any, list[Hypothesis]]] = []
         while self._rows and steps and not found:

@@ -43,8 +43,7 @@ class SearchTask(ctypes.Structure):
         *members(POINTER, "prefix length least most seeds found found_lengths found_places"),
         *members(POINTER, "found_words found_sums tokens positions sentences places totals"),
         *members(POINTER, "words sums"),
-        *members(INTEGER, "steps left"),
-        ("leavers", POINTER),
+        *(("steps", INTEGER), ("seconds", NUMBER), ("left", INTEGER), ("leavers", POINTER)),
     )
 
 
@@ -195,8 +194,8 @@ class EngineSearch:
             self._state.adopt(other, positions[:first])
             positions[first : self._rows] = other.positions
 
-    def advance(self, steps: int = 1) -> list[tuple[Any, list[Hypothesis]]]:
-        """At most so many steps, until sentences leave; their keys and outputs."""
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
+        """Steps for `seconds`, or if 0 until sentences leave; the keys and outputs of these."""
         engine, run, t, rows = self._engine, self._run, self._tables, self._rows
         if not rows:
             return []
@@ -206,11 +205,11 @@ class EngineSearch:
         self._waves = engine.sinusoids(int(t["positions"][:rows].max()) + steps)
         run.sinusoids, run.rows = self._waves.data_ptr(), rows
         run.threads = engine.threads(engine.decoder, rows)
-        return self._search(steps)
+        return self._search(steps, seconds)
 
-    def _search(self, steps: int) -> list[tuple[Any, list[Hypothesis]]]:
+    def _search(self, steps: int, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
         """As `advance`, with room for those steps."""
-        self._task.steps, t = steps, self._tables
+        self._task.steps, self._task.seconds, t = steps, seconds, self._tables
         call("lightconv_search", POINTER(self._engine.address), ctypes.byref(self._task))
         self._rows = self._run.rows
         return [self._leave(place) for place in t["leavers"][: self._task.left].tolist()]

@@ -218,14 +218,14 @@ class Stream:
             tokens += size
         return chosen
 
-    def advance(self, steps: int = 1) -> "list[Searched]":
-        """At most so many steps of all, until some are done: these; one if tokens are told."""
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> "list[Searched]":
+        """Steps for `seconds`, or if 0 until some are done: these; one step if tokens are told."""
         self._admit()
         if not len(self._running):
             return []
         with torch.inference_mode():
             together = len(self._since)
-            left = self._running.advance(1 if self.on_token else steps)
+            left = self._running.advance(1 if self.on_token else steps, seconds)
             told = [
                 (key, self._running.best_so_far(key))
                 for key in self.on_token
