@@ -84,7 +84,7 @@ def ours(case: str) -> Call | None:
     import torch
 
     from lightconv.decode.options import DecodeConfig, Options, TextOptions
-    from lightconv.decode.search import ModelSearch, Stream, search_batches
+    from lightconv.decode.search import STEPS, ModelSearch, Stream, search_batches
 
     engine, _ = _engine(case)
     if case.startswith("prompt"):
@@ -107,7 +107,7 @@ def ours(case: str) -> Call | None:
         for number, source in enumerate(sources):
             stream.put(number, source)
         while stream:
-            stream.advance()
+            stream.advance(STEPS)
 
     def fixed() -> None:
         for begin in range(0, len(sources), 32):

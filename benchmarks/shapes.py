@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import formulations as peers
@@ -29,7 +30,7 @@ from benchmarks.measure import Call, Rows, interleave, machine
 from benchmarks.pages import measured, replace, table
 from lightconv import ops
 
-Function = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[..., Tensor]
 
 
 def repeated(call: Call, least: float = 2e-3) -> tuple[Call, int]:
@@ -62,14 +63,14 @@ def per_call(sides: dict[str, Call], rounds: int) -> dict[str, float]:
 
 def call_of(function: Function, given: Sequence[Tensor], backward: bool) -> Call:
     """forward, or forward + backward, of function(*given)."""
-    x, weight = (t.detach().requires_grad_(backward) for t in given)
-    grad = torch.randn_like(x)
+    leaves = [t.detach().requires_grad_(backward) for t in given]
+    grad = torch.randn_like(leaves[0])
 
     def call() -> object:
         if not backward:
             with torch.no_grad():
-                return function(x, weight)
-        return torch.autograd.grad(function(x, weight), (x, weight), grad)
+                return function(*leaves)
+        return torch.autograd.grad(function(*leaves), leaves, grad)
 
     return call
 
@@ -140,6 +141,19 @@ def steps(rounds: int) -> list[Bound]:
         what = f"call with T=1, B=1, {'f+b' if backward else 'forward'} against unfold"
         found.append(Bound(what, seconds["theirs"] / seconds["ours"], 1.0))
     return found
+
+
+def tails(rounds: int) -> list[Bound]:
+    """Bias, SiLU and residual in the operator against calls of their own."""
+    given = [*inputs("lightconv", 8, 512, 1024, 1, 4), torch.randn(1024)]
+    options: Any = {"activation": "silu", "residual": True}
+    fused = lambda x, w, bias: ops.lightconv(x, w, 3, bias=bias, **options)
+    separate = lambda x, w, bias: x + F.silu(ops.lightconv(x, w, 3) + bias)
+    torch.testing.assert_close(fused(*given), separate(*given), rtol=1e-4, atol=1e-4)
+    sides = {"ours": call_of(fused, given, True), "theirs": call_of(separate, given, True)}
+    seconds = per_call(sides, 3 * rounds)
+    what = "lightconv [8, 512, 1024], K=4, bias, SiLU, residual, f+b against separate calls"
+    return [Bound(what, seconds["theirs"] / seconds["ours"], 1.5)]
 
 
 def half_precision(rounds: int) -> list[Bound]:
@@ -291,7 +305,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parts = {"narrow": narrow_heads, "steps": steps, "half": half_precision, "shares": shares}
+    parts = {"narrow": narrow_heads, "steps": steps, "tails": tails, "half": half_precision}
+    parts["shares"] = shares
     parser.add_argument("--only", choices=parts, help="one part")
     parser.add_argument("--sweep", type=int, metavar="N", help="N random shapes instead")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="append shapes, skip its own")

@@ -30,7 +30,7 @@ for (const [width, colorScheme] of [[1280, "light"], [390, "light"], [1280, "dar
   await page.goto(`file://${path.join(site, "index.html")}`);
   const query = page.locator("input[name=query]");
   await (width < 800 ? page.locator("label[for=__search]").first() : query).click();
-  await query.pressSequentially("equation", { delay: 20 });
+  await query.pressSequentially("equation 3 lightconv", { delay: 20 });
   await page.waitForSelector(".md-search-result__item a");
   const found = await page.locator(".md-search-result__item a").first().getAttribute("href");
   console.log(JSON.stringify({ width, colorScheme, pages: pages.length, foreign, errors, violations,

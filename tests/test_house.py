@@ -20,18 +20,18 @@ CEILINGS = {
     ("data",): 2647,
     ("corpora",): 2561,
     ("train",): 3392,
-    ("decode",): 3787,
+    ("decode",): 3955,
     ("evaluate",): 1453,
     ("recipe", "paper"): 2173,
     ("interop",): 1017,
-    ("commands",): 2574,
+    ("commands",): 2575,
     ("demo",): 417,
     ("fitting",): 1261,
-    ("serve", "ray"): 1592,
+    ("serve", "ray"): 1660,
     ("selftest",): 339,
 }
-MOST_LINES = 31_760
-MOST_FILES = 153
+MOST_LINES = 31_996
+MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")
 

@@ -40,7 +40,9 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    if re.match("results/.*/|performance/", page.file.src_uri):  # a search is for text, not tables
+        page.meta["search"] = {"exclude": True}
     markdown = markdown.replace("](../ARCHITECTURE.md", "](architecture.md")
     return re.sub(r"\[([^]]+)\]\(\.\./(?:\.\./)?(?:examples|src|tests)[^)]*\)", r"\1", markdown)
 

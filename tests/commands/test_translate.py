@@ -161,6 +161,13 @@ def test_ensembles(run: Run, copies: Trained) -> None:
         assert one.get("score", 0.0) == pytest.approx(other.get("score", 0.0), abs=1e-5)
 
 
+def test_drafts(run: Run, copies: Trained) -> None:
+    command = ("translate", copies.model, "--beam", "1")
+    lines = "w1 w2\n\nw3 w4 w5\n" * 20
+    drafted = run(*command, "--draft", copies.run, stdin=lines)
+    assert drafted.code == 0 and drafted.out == run(*command, stdin=lines).out == lines
+
+
 def test_the_lines_before_a_bad_one_are_answered(run: Run, copies: Trained) -> None:
     done = run("translate", copies.model, stdin=b"w1\nw\xe4\n")
     assert done.code == 2 and done.out == "w1\n"
@@ -213,6 +220,8 @@ def places(
         ("translate {copies} --ensemble {texts}", "another kind of model"),
         ("translate {copies} --ensemble {tmp}/no", "does not exist"),
         ("translate {copies} --ensemble {tmp}/twin", "ensemble (|vocab|same prepared"),
+        ("translate {copies} --draft {copies}", "is for greedy search|got beam=3"),
+        ("translate {copies} --beam 1 --draft {tmp}/twin", "draft (|vocab|same prepared"),
         ("translate {tmp}/no", "no does not exist|RUN/model"),
         ("translate {tmp}/folder", "has no config.json"),
         ("translate {texts}", "is a language model|lightconv generate"),

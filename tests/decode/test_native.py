@@ -169,7 +169,7 @@ def test_texts_join_and_leave_at_any_step(make: Any, kind: str, quantize: str | 
                 some = [waiting.pop() for _ in range(min(len(waiting), draw.choice([1, 1, 3])))]
                 search.add(running, some)
                 going += [each.key for each in some]
-            left = dict(running.advance(draw.choice([1, 3])))
+            left = dict(running.advance(draw.choice([1, 3]), draw.choice([0.0, 1e-9, 1e-4])))
             found |= left
             going = [key for key in going if key not in left]
             if going and draw.random() < 0.2:

@@ -10,7 +10,7 @@ import torch
 
 from lightconv.decode import search, speed
 from lightconv.decode.engine import Engine
-from lightconv.decode.speed import measure_noise, measure_speed
+from lightconv.decode.speed import Speed, Speeds, measure_noise, measure_speed
 from lightconv.mixers import LightConv
 from lightconv.models import LanguageModel, LanguageModelConfig, LightConvConfig, Seq2Seq
 from lightconv.models.config import Seq2SeqConfig
@@ -109,6 +109,14 @@ def test_all_run_in_the_same_engine() -> None:
     assert [each.engine for each in found] == ["torch", "torch"]
     assert len(told) == 1 and "so all are" in told[0]
     assert measure_speed(models[:1], SOURCES, **how).speeds[0].engine == "native"
+
+
+def test_ratios_are_of_neighbours() -> None:
+    """The machine is three times slower in rounds 2 and 3; the medians alone have 0.67."""
+    first, second = (1.0, 3.0, 1.0, 1.0, 3.0), (0.5, 1.5, 1.5, 0.5, 1.5)
+    about = Speed(split="test", lines=3, seconds=1.0, tokens=9, engine="native", sentences=1)
+    found = Speeds((replace(about, rounds=first), replace(about, rounds=second)))
+    assert (found.ratio(0), found.ratio(1)) == (1.0, 2.0)
 
 
 def test_language_models_are_refused() -> None:

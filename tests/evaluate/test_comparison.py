@@ -114,6 +114,7 @@ def test_bigrams_of_a_preparation(tmp_path: Path) -> None:
 def test_first_words(tmp_path: Path) -> None:
     """As many as a summary has on average, three here, but one sentence."""
     pairs = [("One two. Three", "a b c"), ("one two three four", "a b c"), ("one", "a b c d")]
+    pairs.append(("One. Two. Three", "a b c"))
     prepared = make(tmp_path, pairs, side={"tokenize": "none"})
     found = lead_baseline(Examples(prepared, "test")).plain
-    assert found == ["One two.", "one two three", "one"]
+    assert found == ["One two.", "one two three", "one", "One."]

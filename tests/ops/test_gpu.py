@@ -8,6 +8,7 @@ import functools
 import math
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -21,7 +22,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightconv.ops import gpu, residual, schema
+from lightconv.ops import frame, gpu, reference, residual, schema
+from lightconv.ops.check import Extras
 from lightconv.ops.reference import random_bits
 
 if sys.platform != "linux":
@@ -232,6 +234,44 @@ CASES = [
 @interpreted
 def test_parity(case: Case) -> None:
     compare(case, make_inputs(case))
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(i, marks=[pytest.mark.slow] if i else []) for i in range(64)]
+)
+@interpreted
+def test_random_parity(part: int) -> None:
+    """Eight random cases each, 512 in all, also dilated behind a state of their own."""
+    rng = random.Random(part)
+    for shape, dtype, weight_dtype, lengths, dropconnect, _ in cases.random_cases(8, part):
+        B, T, H, R, K, left = shape
+        T, H, R, K = min(T, 20), min(H, 3), min(R, 17), min(K, 9)
+        parts = tuple(min(each, 7) for each in lengths)
+        make = functools.partial(rng.choice((dynamic, light)), B, sum(parts) if lengths else T, H)
+        options = {"dtype": dtype, "weight_dtype": weight_dtype, "lengths": parts}
+        case = make(R, K, left % 12, dropconnect=dropconnect, **options)
+        if case.op == "dynamicconv":
+            case = case._replace(softmax=rng.random() < 0.5)
+        compare(case, make_inputs(case))
+        compare_framed(case, rng.choice((1, 2, 3)))
+
+
+def compare_framed(case: Case, dilation: int) -> None:
+    """A causal kernel with a dilation and states, composed of the kernels, against the formula."""
+    inputs = make_inputs(case._replace(dropconnect=0.0, left=case.K - 1))
+    x, weight, _, (left, *rest) = inputs
+    ends = rest[-3]
+    S = x.shape[0] if ends is None else len(ends) - 1
+    state = torch.randn(S, left * dilation, x.shape[2], dtype=f64).to(x.dtype)
+    around = frame.Frame(dilation=dilation, initial_state=state)
+    softmax = rest[: len(rest) - 3]
+    plain = lambda x, w, cu: gpu.KERNELS[case.op](x, w, left, *softmax, cu, 0.0, None)
+    found = frame.convolve(plain, x, weight, ends, around)
+    options = Extras(ends), dilation, state.double()
+    exact = reference.convolve(x.double(), weight.double(), left, case.softmax, *options)
+    rtol = TOLERANCE[x.dtype]
+    atol = rtol * max(1.0, exact.abs().max().item() if exact.numel() else 0.0)
+    torch.testing.assert_close(found.double(), exact, rtol=rtol, atol=atol)
 
 
 @both(2, 5, 2, 3, 3, 1)

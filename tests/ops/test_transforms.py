@@ -8,6 +8,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from torch.func import (
 
 from lightconv import mixers, ops
 from lightconv.ops.vocabulary import linear_cross_entropy, topk_logprobs
+
+from .test_frame import draw
 
 # torch's own: it loops where it has no rule, and the result is right.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -116,11 +119,30 @@ MIXERS = {
     "shortconv": mixers.ShortConv(D, 3, causal=True),
     "hyena": mixers.Hyena(D, 4, 2),
 }
+# Options at random, of test_frame; x of at most 40 numbers.
+SEEDS = (7, 8, 27, 29, 58, 86, 116, 149, 440)
+
+
+def drawn(seed: int) -> tuple[Function, tuple[Tensor, ...]]:
+    """A random case as a function of all its tensors."""
+    op, x, weight, left, options, bounds = draw(Random(seed))
+    names = [name for name, value in options.items() if isinstance(value, Tensor)]
+    if bounds is not None:
+        options["cu_seqlens"] = torch.tensor(bounds)
+
+    def run(x: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
+        given = options | dict(zip(names, tensors, strict=True))
+        out: Tensor = getattr(ops, op)(x, weight, left, **given)
+        return out
+
+    return run, (x, weight, *(options[name] for name in names))
 
 
 def find(name: str) -> tuple[Function, tuple[Tensor, ...]]:
     """A function of tensors, and tensors for it."""
     torch.manual_seed(0)
+    if name.startswith("drawn "):
+        return drawn(int(name.split()[1]))
     if name in OPERATORS:
         function, shapes = OPERATORS[name]
         return function, tuple(random(*shape) for shape in shapes)
@@ -134,7 +156,8 @@ def find(name: str) -> tuple[Function, tuple[Tensor, ...]]:
     return call, (random(B, T, D), *(p.detach() for p in module.parameters()))
 
 
-every = pytest.mark.parametrize("name", [*OPERATORS, *(f"mixer {name}" for name in MIXERS)])
+NAMES = [*OPERATORS, *(f"mixer {name}" for name in MIXERS), *(f"drawn {seed}" for seed in SEEDS)]
+every = pytest.mark.parametrize("name", NAMES)
 
 
 def squares(function: Function) -> Function:

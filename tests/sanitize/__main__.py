@@ -20,9 +20,9 @@ INPUTS = FOLDER.parents[1] / "build" / "fuzz"
 FUZZER = "fuzzer,address,undefined,float-cast-overflow"
 
 
-def compile_program(compiler: list[str], sanitizers: str, flags: tuple[str, ...], to: Path) -> Path:
-    """Builds the kernels and the cases with these sanitizers."""
-    common = [*compiler, "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", *flags]
+def compile_program(compiler: list[str], flags: tuple[str, ...], to: Path) -> Path:
+    """Builds the kernels and the cases."""
+    common = [*compiler, "-std=c++17", "-O1", "-g", *flags]
     common += ["-Wno-psabi", "-pthread", f"-I{build.SOURCES}"]
     objects = build.kernel_commands(common, str(to))
     for source in FOLDER.glob("*.cpp"):
@@ -38,7 +38,8 @@ def compile_program(compiler: list[str], sanitizers: str, flags: tuple[str, ...]
 def sanitize(folder: Path) -> None:
     """Runs every sanitizer; the first report ends the run."""
     for sanitizers, (cases, flags) in RUNS.items():
-        program = compile_program(build.compiler(), sanitizers, flags, folder)
+        options = (f"-fsanitize={sanitizers}", *flags)
+        program = compile_program(build.compiler(), options, folder)
         print(f"{sanitizers}: {cases} random cases", flush=True)
         subprocess.run([program, str(cases)], check=True)
 
@@ -48,8 +49,8 @@ def fuzz(folder: Path, seconds: int) -> None:
     clang = shutil.which("clang++")
     if clang is None:
         raise FileNotFoundError("make fuzz needs clang++ (Debian, Ubuntu: apt install clang)")
-    flags = ("-DFUZZER", "-fno-sanitize-recover=all")
-    program = str(compile_program([clang], FUZZER, flags, folder))
+    flags = (f"-fsanitize={FUZZER}", "-DFUZZER", "-fno-sanitize-recover=all")
+    program = str(compile_program([clang], flags, folder))
     kept, found = INPUTS / "kept", folder / "found"
     found.mkdir()
     kept.mkdir(parents=True, exist_ok=True)

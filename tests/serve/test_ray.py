@@ -69,8 +69,9 @@ def test_every_line_once_whoever_dies(tmp_path: Path) -> None:
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     job = _start(tmp_path)
     assert job.wait(500) == 0, (tmp_path / "log").read_text()
-    kept = [path for path, when in written.items() if path.stat().st_mtime_ns == when]
-    assert len(kept) >= 19  # one may have been written halfway
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    kept = written.items() & after.items()
+    assert len(kept) >= 19  # Ray removes one that was written halfway
     assert write_lines(tmp_path / "out", tmp_path / "out.eo") == COUNT
     alone = dict(zip(LINES, lightconv.load(MODEL).translate(LINES), strict=True))
     assert (tmp_path / "out.eo").read_text().splitlines() == [alone[line] for line in lines]

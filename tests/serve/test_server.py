@@ -176,6 +176,31 @@ def test_refusals(
     assert (code, message in told) == (status, True), found
 
 
+def test_requests_of_a_connection_are_answered_in_order(
+    server: Running, alone: dict[str, str]
+) -> None:
+    """Several at once, without a body, in pieces; the last one ends the connection."""
+    parts = []
+    for n, line in enumerate(LINES[:3]):
+        body = json.dumps({"q": line, "source": "en", "target": "eo"}).encode()
+        end = b"connection: close\r\n" if n == 2 else b""
+        head = b"POST /translate HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n"
+        parts += [head % (end, len(body)) + body]
+        parts += [b"HEAD /page.css HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"] if n == 0 else []
+    data = b"".join(parts)
+    for size in (len(data), 37):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+            for start in range(0, len(data), size):
+                peer.sendall(data[start : start + size])
+            with peer.makefile("rb") as stream:
+                found = stream.read().split(b"HTTP/1.1 200 OK\r\n")[1:]
+        heads, bodies = zip(*(each.split(b"\r\n\r\n") for each in found), strict=True)
+        assert bodies[1] == b"" and b"content-length: 0" not in heads[1]
+        texts = [json.loads(each)["translatedText"] for each in bodies if each]
+        assert texts == [alone[line] for line in LINES[:3]]
+        assert [b"connection: close" in head for head in heads] == [False] * 3 + [True]
+
+
 def test_raw_attacks_end(server: Running) -> None:
     """Heads without an end, garbage, bodies that are longer than announced."""
 

@@ -358,8 +358,8 @@ def speed(argv: Sequence[str]) -> None:
     print()
     header = ("model", "sentences/s (lowest to highest)", "tokens/s", "ratio to the first")
     rows = []
-    for path, each in zip(options.model, found.speeds, strict=True):
-        ratio = f"{found.speeds[0].seconds / each.seconds:.3f}"
+    for place, (path, each) in enumerate(zip(options.model, found.speeds, strict=True)):
+        ratio = f"{found.ratio(place):.3f}"
         rates = each.show("sentences/s", 1), f"{each.rates('tokens/s')[0]:,.1f}"
         rows.append([str(path), *rates, ratio])
     print_rows(rows, header, header[1:])

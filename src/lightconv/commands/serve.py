@@ -1,6 +1,5 @@
 """lightconv serve: models behind a page and an API."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         from lightconv.serve.app import App, describe_model
         from lightconv.serve.front import Server, listen
-        from lightconv.serve.pool import Team
+        from lightconv.serve.pool import Team, run
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'lightconv[serve]'") from None
     models = [describe_model(path) for path in arguments.model]
@@ -82,8 +81,8 @@ def main(argv: Sequence[str]) -> None:
                 )
                 tell(f"{each.name}: {each.kind}{languages}")
             tell(f"serving on http://{host}:{port} with {workers} workers; Ctrl-C ends")
-            await Server(app).serve(sockets=[sock])
+            await Server(app).serve(sock)
         finally:
             team.close()
 
-    asyncio.run(serve())
+    run(serve())

@@ -333,6 +333,7 @@ def _line_parser(command: str, about: str, *examples: str) -> Parser:
     add("--strict", "a longer line is an error")
     add("--subwords", "leave subwords as they are, with spaces between")
     add("--max-tokens N", f"most tokens of a batch (default: {usual.max_tokens})")
+    add("--draft MODEL", "a faster model proposes words: same outputs; needs --beam 1", type=str)
     add("--window N", f"lines that are sorted by length together (default: {usual.window})")
     if command != "generate":
         add("--shortlist", "outputs have only words of `lightconv shortlist`: faster")

@@ -257,8 +257,8 @@ class Running(Generic[S]):
         tokens = self.past[:, 1:, 0].long() if self.rules.block_ngrams > 0 else None
         return self.rules.allow(logits, self.length, self.of, tokens)
 
-    def advance(self, steps: int = 1) -> list[tuple[Any, list[Hypothesis]]]:
-        """One of the steps; returns keys and outputs of the sentences that left."""
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
+        """One step, whatever is asked for; keys and outputs of the sentences that leave."""
         self.length += 1
         words, totals = (each.reshape(-1) for each in self.live[1:])
         if not self.is_full:

@@ -43,8 +43,7 @@ class SearchTask(ctypes.Structure):
         *members(POINTER, "prefix length least most seeds found found_lengths found_places"),
         *members(POINTER, "found_words found_sums tokens positions sentences places totals"),
         *members(POINTER, "words sums"),
-        *members(INTEGER, "steps left"),
-        ("leavers", POINTER),
+        *(("steps", INTEGER), ("seconds", NUMBER), ("left", INTEGER), ("leavers", POINTER)),
     )
 
 
@@ -61,9 +60,9 @@ _KINDS |= {"seeds": np.uint64} | dict.fromkeys(
 
 
 class EngineSearch:
-    """Beam search or sampling of sentences with an engine."""
+    """Beam search or sampling of sentences with an engine; `spare` as of `Engine.start`."""
 
-    def __init__(self, engine: Engine, options: Options) -> None:
+    def __init__(self, engine: Engine, options: Options, spare: int = 0) -> None:
         decode, sampling = options.decode, options.sampling
         self._engine, self._rows, self._draws = engine, 0, sampling is not None
         self._penalty: Callable[[int], float] = partial(
@@ -72,7 +71,7 @@ class EngineSearch:
         self._places: dict[Any, int] = {}  # of the sentences, by key
         self._kept: dict[int, tuple[Any, Any]] = {}  # key and source of each place
         self._free: list[int] = []
-        self._state = EngineState(engine.decoder, None, 0, 1)
+        self._state = EngineState(engine.decoder, None, 0, 1, spare)
         self._state.oldest = 1 << 60  # more than any: what is there stays
         self._forbidden = np.array([PAD] if decode.allow_unknown else [PAD, UNK])
         self._run = engine.task()
@@ -94,6 +93,11 @@ class EngineSearch:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def length(self) -> int:
+        """Words of the hypotheses of the first sentence."""
+        return int(self._tables["length"][self._tables["sentences"][0]])
 
     def _make_room(self, max_len: int = 0, **wanted: int) -> None:
         """Tables of at least those sizes, and a past of at least `max_len` tokens."""
@@ -190,8 +194,8 @@ class EngineSearch:
             self._state.adopt(other, positions[:first])
             positions[first : self._rows] = other.positions
 
-    def advance(self, steps: int = 1) -> list[tuple[Any, list[Hypothesis]]]:
-        """At most so many steps, until sentences leave; their keys and outputs."""
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
+        """Steps for `seconds`, or if 0 until sentences leave; the keys and outputs of these."""
         engine, run, t, rows = self._engine, self._run, self._tables, self._rows
         if not rows:
             return []
@@ -201,9 +205,13 @@ class EngineSearch:
         self._waves = engine.sinusoids(int(t["positions"][:rows].max()) + steps)
         run.sinusoids, run.rows = self._waves.data_ptr(), rows
         run.threads = engine.threads(engine.decoder, rows)
-        self._task.steps = steps
-        call("lightconv_search", POINTER(engine.address), ctypes.byref(self._task))
-        self._rows = run.rows
+        return self._search(steps, seconds)
+
+    def _search(self, steps: int, seconds: float = 0.0) -> list[tuple[Any, list[Hypothesis]]]:
+        """As `advance`, with room for those steps."""
+        self._task.steps, self._task.seconds, t = steps, seconds, self._tables
+        call("lightconv_search", POINTER(self._engine.address), ctypes.byref(self._task))
+        self._rows = self._run.rows
         return [self._leave(place) for place in t["leavers"][: self._task.left].tolist()]
 
     def _leave(self, place: int) -> tuple[Any, list[Hypothesis]]:
@@ -231,8 +239,8 @@ class EngineSearch:
         return key
 
     def cancel(self, keys: Collection[Any]) -> None:
-        """Those sentences leave without outputs."""
-        places = [self._places[key] for key in keys]
+        """Those of the sentences that are here leave without outputs."""
+        places = [self._places[key] for key in keys if key in self._places]
         stays = ~np.isin(self._tables["sentences"][: self._rows], places)
         rows = slice(int(stays.sum()))
         for name in _ROWS:

@@ -95,6 +95,9 @@ class TextOptions:
     engine: EngineName = "auto"  # "native": C++; "torch": PyTorch; "auto": the first that can
     quantize: Quantization = "none"  # whether the engine's linear layers compute in 8 or 16 bits
     shortlist: bool = False  # whether outputs have only words of the model folder's shortlist
+    draft: str = (
+        ""  # a faster model of the same vocabulary: it proposes words, outputs are the same
+    )
 
     def __post_init__(self) -> None:
         _check_literals(self)
@@ -107,7 +110,8 @@ class TextOptions:
         """The option that needs the C++ engine, or nothing."""
         asked = ["shortlist"] * self.shortlist
         asked += [f"quantize={self.quantize!r}"] * (self.quantize != "none")
-        return ["", *asked, *["engine='native'"] * (self.engine == "native")][-1]
+        asked += ["engine='native'"] * (self.engine == "native")
+        return ["", *asked, *[f"draft={self.draft!r}"] * bool(self.draft)][-1]
 
 
 # Fields of all three, by which options are known.
@@ -129,6 +133,13 @@ class Options:
                 "Omit one of them"
             )
         n_best, beam = self.text.n_best, self.decode.beam
+        if self.text.draft and (beam > 1 or self.sampling is not None or self.text.shortlist):
+            got = "sample" if self.sampling is not None else f"beam={beam}"
+            got = "shortlist" if self.text.shortlist else got
+            raise ValueError(
+                f"draft={self.text.draft!r} is for greedy search among all words, got {got}. Use "
+                "--beam 1 alone, or omit --draft"
+            )
         if self.sampling is None and n_best > beam:
             raise ValueError(
                 f"n_best={n_best} must not be above beam={beam}. Use --beam {n_best}, or fewer "

@@ -21,6 +21,7 @@ from torch import Tensor
 from lightconv.data.vocabulary import EOS, PAD, UNK
 from lightconv.decode.backend import Backend
 from lightconv.decode.beam import NO_OUTPUT, Beams, Hypothesis, Running, beam_options
+from lightconv.decode.draft import DraftSearch
 from lightconv.decode.engine import Engine
 from lightconv.decode.native import EngineSearch
 from lightconv.decode.options import DecodeConfig, Options, TextOptions
@@ -49,10 +50,14 @@ class Request(NamedTuple):
 
 @dataclass(eq=False)
 class ModelSearch:
-    """Search with a model: targets of sources, or continuations of prompts."""
+    """Search with a model: targets of sources, or continuations of prompts.
+
+    draft  engine of a faster model that proposes words, for one sentence at a time
+    """
 
     backend: Backend
     options: Options
+    draft: Engine | None = None
 
     def __call__(
         self, sources: Rows, numbers: Sequence[int], prefixes: Rows | None = None
@@ -78,6 +83,8 @@ class ModelSearch:
         """A search without sentences."""
         backend, decode, sampling = self.backend, self.options.decode, self.options.sampling
         if isinstance(backend, Engine):
+            if self.draft is not None:
+                return DraftSearch(backend, self.draft, self.options)
             return EngineSearch(backend, self.options)
         covers = decode.coverage > 0.0 and sampling is None
         n_best = self.options.text.n_best
@@ -158,7 +165,8 @@ class Stream:
         waiting: "deque[Request] | None" = None,
         lock: "threading.Lock | None" = None,
     ) -> None:
-        self.search, self.most, self.most_tokens = search, most, most_tokens
+        self.search, self.most_tokens = search, most_tokens
+        self.most = most if search.draft is None else 1
         # Several streams may share what waits.
         self.waiting: deque[Request] = deque() if waiting is None else waiting
         self._lock = lock or threading.Lock()
@@ -210,14 +218,14 @@ class Stream:
             tokens += size
         return chosen
 
-    def advance(self, steps: int = 1) -> "list[Searched]":
-        """At most so many steps of all, until some are done: these; one if tokens are told."""
+    def advance(self, steps: int = 1, seconds: float = 0.0) -> "list[Searched]":
+        """Steps for `seconds`, or if 0 until some are done: these; one step if tokens are told."""
         self._admit()
         if not len(self._running):
             return []
         with torch.inference_mode():
             together = len(self._since)
-            left = self._running.advance(1 if self.on_token else steps)
+            left = self._running.advance(1 if self.on_token else steps, seconds)
             told = [
                 (key, self._running.best_so_far(key))
                 for key in self.on_token

@@ -72,6 +72,11 @@ class Speeds:
 
     speeds: tuple[Speed, ...]
 
+    def ratio(self, place: int) -> float:
+        """Rate over that of the first model: median over the rounds, of two times side by side."""
+        pairs = zip(self.speeds[0].rounds, self.speeds[place].rounds, strict=True)
+        return median(first / max(own, 1e-9) for first, own in pairs)
+
 
 def measure_noise() -> float:
     """Variation of the time of a product: from the first to the last decile, over the median."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lightconv.decode.answer import Answer
-from lightconv.decode.search import Ids, ModelSearch, Searched, Stream
+from lightconv.decode.search import STEPS, Ids, ModelSearch, Searched, Stream
 from lightconv.decode.translator import Reading, Translator
 
 
@@ -40,15 +40,16 @@ class TextStream:
         text: str,
         prefix: str = "",
         *,
+        key: int | None = None,
         number: int = 1,
         on_token: Callable[[str], None] | None = None,
     ) -> int:
-        """Adds a text and returns its key.
+        """Adds a text and returns its key, a number that is new unless it is given.
 
         number    of the text: random outputs depend on it
         on_token  called after each step with the best output so far; if it raises, the text fails
         """
-        key = self._count = self._count + 1
+        key = self._count = self._count + 1 if key is None else key
         self._open[key] = Reading(number, text, []), {}
         said: dict[int, str] = {}
         try:
@@ -65,9 +66,9 @@ class TextStream:
             self._finish(key)
         return key
 
-    def step(self) -> list[tuple[int, Answer]]:
-        """One token of every running text; keys and answers of those that are done."""
-        for searched in self._stream.advance():
+    def step(self, seconds: float = 0.0) -> list[tuple[int, Answer]]:
+        """One token of every text, or several for so long; keys and answers of those done."""
+        for searched in self._stream.advance(STEPS if seconds else 1, seconds):
             key, part = searched.row
             self._stream.on_token.pop(searched.row, None)
             if key in self._open:  # a callback or another part may have ended it

@@ -8,6 +8,7 @@ for answer in model.answers(lines, beam=4):     # an iterator, for streams of an
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from lightconv.data.subword import CONTINUES, PAIR_CODES, SHARED_CODES
 from lightconv.data.vocabulary import PAD, load_vocabularies
 from lightconv.decode.answer import Answer, join_sentences
 from lightconv.decode.backend import Backend, Model, choose_backend
+from lightconv.decode.engine import Engine
 from lightconv.decode.options import Options, find_model, read_decode
 from lightconv.decode.score import ScoredText, Scorer, align
 from lightconv.decode.search import ModelSearch
@@ -41,7 +43,7 @@ class TextModel:
     Attributes and calls that are not defined here are those of `model`. Options are fields of
     `DecodeConfig` and `TextOptions`; with `sample=True`, outputs are drawn at random, and fields of
     `SampleConfig` are options too. `ensemble` are other loaded models of the same vocabulary, the
-    mean of whose probabilities is searched.
+    mean of whose probabilities is searched. `draft` is the path of a faster one for greedy search.
     """
 
     def __init__(self, folder: ModelFolder, model: Model) -> None:
@@ -51,6 +53,7 @@ class TextModel:
         self.tables = folder.tables
         # Backends by options, and the parameters they were made for.
         self._backends: tuple[list[Any], dict[Any, Backend]] = [], {}
+        self._drafts: dict[str, TextModel] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copy and pickle; a backend holds addresses and is made anew."""
@@ -132,6 +135,7 @@ class TextModel:
     def options(self, values: dict[str, Any], *, sample: bool = False) -> Options:
         """Options by name, over the search of the folder."""
         decode = read_decode(self.folder, self.tables, self.model.config)
+        values = values | {name: str(values[name]) for name in ("draft",) if name in values}
         return Options.of(decode, values, pairs=self.pairs, sample=sample)
 
     def build_translator(
@@ -144,13 +148,16 @@ class TextModel:
     ) -> Translator:
         """A translator; `tell` as of `choose_backend`, hooks `warn` and `show` of `Translator`."""
         models = [self.model, *_check_others(self, ensemble)]
+        draft = self._find_draft(options, tell)
+        if draft is not None and ensemble:
+            raise ValueError("draft is for one model, got an ensemble. Omit one of them")
         if options.text.alignments:
             if not self.pairs:
                 raise ValueError(
                     "alignments are for sources and targets, but this is a language model"
                 )
             hooks["align"] = partial(align, [each for each in models if isinstance(each, Seq2Seq)])
-        search = ModelSearch(self._find_backend(models, options, tell), options)
+        search = ModelSearch(self._find_backend(models, options, tell), options, draft)
         return Translator(search, self.pipeline, options.text, continues=not self.pairs, **hooks)
 
     def _find_backend(
@@ -169,6 +176,19 @@ class TextModel:
             shortlist = Shortlist.read(self.folder) if text.shortlist else None
             known[1][key] = choose_backend(models, options, shortlist=shortlist, tell=tell)
         return known[1][key]
+
+    def _find_draft(self, options: Options, tell: Callable[[str], None]) -> Engine | None:
+        """The engine of the draft, in int8: its rounding changes no output."""
+        path = options.text.draft
+        if not path:
+            return None
+        if path not in self._drafts:
+            self._drafts[path] = load(path)
+        (model,) = _check_others(self, [self._drafts[path]], "draft")
+        own = replace(options, text=replace(options.text, quantize="int8"))
+        found = self._drafts[path]._find_backend([model], own, tell)
+        assert isinstance(found, Engine)  # since `own.text.asked`
+        return found
 
     def score(
         self, texts: Sequence[str], targets: Sequence[str] | None = None, **options: Any
@@ -240,7 +260,9 @@ class MarkedPipeline(Pipeline):
         return f"{text} ".replace(f"{CONTINUES} ", "").removesuffix(" ")
 
 
-def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model]:
+def _check_others(
+    first: TextModel, ensemble: Sequence[TextModel], use: str = "ensemble"
+) -> list[Model]:
     """The other models of an ensemble; ValueError unless all read and write the same tokens."""
     if isinstance(ensemble, TextModel | nn.Module | str | Path):
         raise ValueError("ensemble is one model, expected a list of models. Put it into brackets")
@@ -249,13 +271,13 @@ def _check_others(first: TextModel, ensemble: Sequence[TextModel]) -> list[Model
             kind = type(other).__name__
             raise ValueError(f"ensemble[{place}] is {kind}, expected what lightconv.load returns")
         if other.pairs != first.pairs:
-            raise ValueError(f"ensemble[{place}] is another kind of model than {first.folder}")
+            raise ValueError(f"{use}[{place}] is another kind of model than {first.folder}")
         for name in PIPELINE_FILES:
             paths = [first.folder / name, other.folder / name]
             ours, theirs = (path.read_bytes() if path.exists() else None for path in paths)
             if ours != theirs:
                 raise ValueError(
-                    f"ensemble ({other.folder}): its {name} is not that of {first.folder}, "
-                    "expected the same. Models of an ensemble are trained on the same prepared data"
+                    f"{use} ({other.folder}): its {name} is not that of {first.folder}, "
+                    "expected the same. Train both on the same prepared data"
                 )
     return [other.model for other in ensemble]

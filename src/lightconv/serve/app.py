@@ -1,11 +1,10 @@
 """The application: LibreTranslate's API, OpenAI's completions, summaries, the page."""
 
-import asyncio
 import hmac
 import json
 import sys
 import time
-import traceback
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,23 +16,23 @@ from lightconv.config import read_plain
 from lightconv.data.pipeline import PIPELINE_FILE
 from lightconv.models.folder import ModelFolder
 from lightconv.serve.api import MOST_CHARACTERS, PATHS, check, describe, parse_body
-from lightconv.serve.pool import FullError, Order, Team, Ticket
+from lightconv.serve.front import MOST_BYTES, Connection, describe_error
+from lightconv.serve.pool import Answers, FullError, Order, Team
 from lightconv.serve.texts import Piece, guess, join, split_html, split_text
 
-MOST_BYTES = 1 << 20  # of a body
-MOST_DROPPED = 16 << 20  # of a body that is read only to be refused
 _NAMES = """ar Arabic bg Bulgarian cs Czech da Danish de German el Greek en English eo Esperanto
 es Spanish et Estonian fi Finnish fr French he Hebrew hi Hindi hu Hungarian id Indonesian it Italian
 ja Japanese ko Korean lt Lithuanian lv Latvian nl Dutch no Norwegian pl Polish pt Portuguese
 ro Romanian ru Russian sk Slovak sl Slovenian sv Swedish tr Turkish uk Ukrainian vi Vietnamese
 zh Chinese"""
 NAMES = dict(zip(_NAMES.split()[::2], _NAMES.split()[1::2], strict=True))
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, float("inf"))
 # The page needs nothing from elsewhere, and nobody may put it into a frame.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
 POLICY += "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 PAGE = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")}
 PAGE["/page.js"] = ("page.js", "text/javascript")
+Headers = Mapping[bytes, bytes]
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -91,7 +90,7 @@ class RefusedError(Exception):
 
 
 class App:
-    """An ASGI application. key: what clients must send, or ""."""
+    """Answers requests. key: what clients must send, or ""."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class App:
         self.pairs = {(m.source, m.target): m for m in models if m.kind == "translation"}
         self.team, self.key = team, key
         self.hosts, self.origins, self.log = hosts, origins, log
-        self.draining, self._late = False, f"no answer within {team.seconds:g} s"
+        self._late = f"no answer within {team.seconds:g} s"
         self.requests: Counter[tuple[str, int]] = Counter()
         self.texts: Counter[str] = Counter()
         self.times: Counter[float] = Counter()
@@ -128,60 +127,42 @@ class App:
 
     # --- every request
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begin, status, path = time.perf_counter(), 0, scope["path"]
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        scope["task"] = asyncio.current_task()  # the front cancels it when the client has gone
+    async def __call__(
+        self, to: Connection, method: str, path: str, headers: Headers, body: bytes | None
+    ) -> None:
+        begin, status = time.perf_counter(), 499  # if the client goes away
         try:
             try:
-                reply = await self._respond(scope["method"], path, headers, receive)
+                reply = await self._respond(method, path, headers, body)
             except RefusedError as error:
                 reply = _refuse(error.status, str(error), path)
             except Exception as error:
-                # Without the words of the error: they may be a client's.
-                where = "".join(traceback.format_tb(error.__traceback__))
-                sys.stderr.write(f"{where}{type(error).__name__}\n")
+                sys.stderr.write(describe_error(error))
                 reply = _refuse(500, "the server failed, its log says where", path)
             status = reply.status
-            await self._send(reply, headers.get(b"origin", ""), send)
-        except asyncio.CancelledError:
-            status = status or 499
-            if not scope.get("gone"):
-                raise
+            told = f"content-type: {reply.kind}\r\nx-content-type-options: nosniff\r\n"
+            for name, value in reply.headers.items():
+                told += f"{name}: {value}\r\n"
+            if (origin := _read(headers, b"origin")) in self.origins:
+                told += f"access-control-allow-origin: {origin}\r\nvary: origin\r\n"
+            to.send(status, told, None if reply.parts else reply.body)
+            if reply.parts is not None:
+                async with aclosing(reply.parts) as parts:
+                    async for each in parts:
+                        to.send_part(each.encode())
+                to.send_part(b"")
         finally:
-            self._count(scope, path, status, time.perf_counter() - begin)
+            seconds = time.perf_counter() - begin
+            known = path if path in self._posts or path in self._gets else "other"
+            self.requests[known, status] += 1
+            self.times[BUCKETS[bisect_left(BUCKETS, seconds)]] += 1
+            self.total_seconds += seconds
+            if self.log:
+                line = f"{to.peer} {method} {known} {status} {seconds * 1e3:.1f} ms\n"
+                sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}")
 
-    async def _send(self, reply: Reply, origin: str, send: Any) -> None:
-        told = [(b"content-type", reply.kind.encode()), (b"x-content-type-options", b"nosniff")]
-        if reply.parts is None and reply.status != 204:
-            told.append((b"content-length", str(len(reply.body)).encode()))
-        told += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
-        if self.draining or reply.status in (408, 413):
-            told.append((b"connection", b"close"))
-        if origin and origin in self.origins:
-            told += [(b"access-control-allow-origin", origin.encode()), (b"vary", b"origin")]
-        await send({"type": "http.response.start", "status": reply.status, "headers": told})
-        if reply.parts is not None:
-            async with aclosing(reply.parts) as parts:
-                async for each in parts:
-                    body = {"type": "http.response.body", "body": each.encode(), "more_body": True}
-                    await send(body)
-        await send({"type": "http.response.body", "body": reply.body})
-
-    def _count(self, scope: Any, path: str, status: int, seconds: float) -> None:
-        known = path if path in self._posts or path in self._gets else "other"
-        self.requests[known, status] += 1
-        self.times[next((each for each in BUCKETS if seconds <= each), float("inf"))] += 1
-        self.total_seconds += seconds
-        if self.log:
-            now, who = time.strftime("%H:%M:%S"), (scope.get("client") or ("-",))[0]
-            line = f"{now} {who} {scope['method']} {known} {status} {seconds * 1e3:.1f} ms\n"
-            sys.stderr.write(line)
-
-    async def _respond(
-        self, method: str, path: str, headers: Mapping[bytes, str], receive: Any
-    ) -> Reply:
-        host, origin = headers.get(b"host", ""), headers.get(b"origin", "")
+    async def _respond(self, method: str, path: str, headers: Headers, body: bytes | None) -> Reply:
+        host, origin = (_read(headers, name) for name in (b"host", b"origin"))
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if self.hosts is not None and host and name not in self.hosts:
             raise RefusedError(403, "this server answers to its own address only")
@@ -198,10 +179,11 @@ class App:
                 return Reply(self._page[path], 200, f"{PAGE[path][1]}; charset=utf-8", told)
             found = self._gets[path]()
         elif path in self._posts and method == "POST":
-            body = await _read(headers.get(b"content-length", "0"), receive)
+            if body is None:
+                raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
             try:
-                fields = parse_body(body, headers.get(b"content-type", ""))
-                self._authorize(headers.get(b"authorization", ""), fields, path)
+                fields = parse_body(body, _read(headers, b"content-type"))
+                self._authorize(_read(headers, b"authorization"), fields, path)
                 schema = PATHS[path].takes
                 assert schema is not None
                 fields = check(fields, schema)
@@ -228,14 +210,14 @@ class App:
 
     # --- work
 
-    def _put(self, orders: Sequence[Order]) -> list[Ticket]:
+    def _put(self, orders: Sequence[Order]) -> Answers:
         try:
-            tickets = self.team.put(orders)
+            answers = self.team.put(orders)
         except FullError:
             raise RefusedError(429, "too many requests, try again in a second") from None
         for order in orders:
             self.texts[order.model] += 1
-        return tickets
+        return answers
 
     async def _run(self, orders: Sequence[Order]) -> list[Any]:
         """Results of all; a client that leaves, or waits too long, cancels them."""
@@ -357,7 +339,7 @@ class App:
         head = {"id": f"cmpl-{now:x}", "object": "text_completion", "created": now // 10**9}
         head["model"] = model.name
         if streamed:
-            events = self._events(self._put(orders)[0], head, fields, stops, most)
+            events = self._events(self._put(orders), head, fields, stops, most)
             return Reply(kind="text/event-stream; charset=utf-8", parts=events)
         results = await self._run(orders)
         choices: list[dict[str, Any]] = []
@@ -370,10 +352,10 @@ class App:
         return head | {"choices": choices, "usage": _usage(results)}
 
     async def _events(
-        self, ticket: Ticket, head: Any, fields: dict[str, Any], stops: list[str], most: int
+        self, answers: Answers, head: Any, fields: dict[str, Any], stops: list[str], most: int
     ) -> AsyncGenerator[str]:
         """Server-sent events; a word is sent when the next but one has come."""
-        sent, kind, prompt = "", "text", ticket.order.text
+        sent, kind, prompt = "", "text", answers.tickets[0].order.text
         held = max(map(len, stops), default=0)
 
         def event(**more: Any) -> str:
@@ -383,8 +365,7 @@ class App:
             if fields.get("echo"):
                 yield event(choices=[_choice(0, prompt, None)])
             while kind == "text":
-                assert ticket.texts is not None
-                kind, value = await ticket.texts.get()
+                _, kind, value = await answers
                 if kind in ("error", "late"):
                     error = (400, value) if kind == "error" else (503, self._late)
                     yield f"data: {json.dumps(_openai_error(*error))}\n\n"
@@ -401,7 +382,7 @@ class App:
                 yield event(choices=[], usage=_usage([value]))
             yield "data: [DONE]\n\n"
         finally:
-            self.team.cancel([ticket])
+            self.team.cancel(answers)
 
     # --- what there is
 
@@ -440,7 +421,7 @@ class App:
     def metrics(self) -> Reply:
         """Prometheus's text format."""
         total, rows = 0, list[str]()
-        for edge in (*BUCKETS, float("inf")):
+        for edge in BUCKETS:
             total += self.times[edge]
             rows.append(f'_bucket{{le="{str(edge).replace("inf", "+Inf")}"}} {total}')
         rows += [f"_sum {self.total_seconds:.6f}", f"_count {total}"]
@@ -460,19 +441,8 @@ class App:
         return Reply(text.encode(), kind="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _read(length: str, receive: Any) -> bytes:
-    """The body, of at most MOST_BYTES; a client reads its refusal when all of it is sent."""
-    if not length.isdecimal() or int(length) <= MOST_DROPPED:
-        body, size, more = b"", 0, True
-        while more and size <= MOST_DROPPED:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise asyncio.CancelledError
-            size, more = size + len(message["body"]), message["more_body"]
-            body = body + message["body"] if size <= MOST_BYTES else b""
-        if size <= MOST_BYTES:
-            return body
-    raise RefusedError(413, f"the body is longer than {MOST_BYTES} bytes")
+def _read(headers: Headers, name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
 
 
 def _refuse(status: int, message: str, path: str) -> Reply:

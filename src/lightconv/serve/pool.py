@@ -8,10 +8,11 @@ again.
 import asyncio
 import gc
 import pickle
+import selectors
 import socket
-import struct
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -23,10 +24,11 @@ AT_ONCE = 80
 # Texts that take less time fill one worker up to so many before the next: a batch costs less than
 # its texts alone. Slower ones go to the worker that has the least.
 FAST, TOGETHER = 0.05, 8
+# Texts in workers from which on the front rests, seconds for each, and at most.
+MANY, REST, MOST_REST = 4, 0.00005, 0.002
 # Times that a worker may die with a text before it is tried alone, and then given up.
 DEATHS = 2
 START_LIMIT = 300.0
-_SIZE = struct.Struct("!I")
 
 
 class FullError(Exception):
@@ -56,37 +58,69 @@ class Frames:
     @staticmethod
     def pack(message: Any) -> bytes:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        return _SIZE.pack(len(data)) + data
+        return len(data).to_bytes(4, "big") + data
 
     def read(self, data: bytes) -> Iterator[Any]:
         self._bytes += data
-        while len(self._bytes) >= _SIZE.size:
-            end = _SIZE.size + _SIZE.unpack_from(self._bytes)[0]
-            if len(self._bytes) < end:
-                return
-            message = pickle.loads(memoryview(self._bytes)[_SIZE.size : end])
+        while (end := 4 + int.from_bytes(self._bytes[:4], "big")) <= len(self._bytes) >= 4:
+            message = pickle.loads(self._bytes[4:end])
             del self._bytes[:end]
             yield message
 
 
-@dataclass(eq=False)
+class Answers:
+    """News of the tickets of a request. `await` gives the next: (ticket, kind, value).
+
+    kind is "done", "error", "late", or "text" with a beginning of the output. One coroutine waits;
+    `wake`, of whoever runs it, is called when there is something for it.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.wake: Callable[[], None] | None = None
+        self._news = deque[tuple[Ticket, str, Any]]()
+
+    def __await__(self) -> "Generator[Answers, None, tuple[Ticket, str, Any]]":
+        while not self._news:
+            yield self
+        return self._news.popleft()
+
+    def hear(self, *news: Any) -> None:
+        self._news.append(news)
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake()
+
+
+@dataclass(eq=False, slots=True)
 class Ticket:
-    """Order on its way. `result` becomes ("done", result), ("error", text) or ("late", "")."""
+    """Order on its way."""
 
     order: Order
     key: int
-    result: asyncio.Future[tuple[str, Any]]
+    answers: Answers
     asked: float
-    texts: asyncio.Queue[tuple[str, Any]] | None  # ("text", beginning) ..., and the result
     worker: "_Worker | None" = None
     begin: float = 0.0
     deaths: int = 0
+    cancelled: bool = False
 
-    def hear(self, kind: str, value: Any) -> None:
-        if self.texts is not None:
-            self.texts.put_nowait((kind, value))
-        if kind != "text" and not self.result.done():
-            self.result.set_result((kind, value))
+
+class Patient(selectors.DefaultSelector):
+    """Looks for news of an event loop after `pause`, and after the rest it returns."""
+
+    pause: Callable[[], float] = staticmethod(lambda: 0.0)
+
+    def select(self, timeout: float | None = None) -> Any:
+        if (rest := self.pause()) and timeout != 0:
+            time.sleep(rest)
+        return super().select(timeout)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """As asyncio.run, for a team."""
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Patient())) as runner:
+        runner.run(main)
 
 
 class Team:
@@ -120,6 +154,13 @@ class Team:
     def running(self) -> int:
         return sum(len(worker.tickets) for worker in self._workers)
 
+    def pause(self) -> float:
+        """Sends the workers what there is for them; seconds to rest, as news cost less together."""
+        for worker in self._workers:
+            worker.flush()
+        running = self.running
+        return min(REST * running, MOST_REST) if running >= MANY else 0.0
+
     async def start(self) -> None:
         """Returns when every worker has loaded its models; ValueError if one cannot."""
         self._workers = [_Worker(self, *self._start) for _ in range(self._count)]
@@ -130,7 +171,7 @@ class Team:
         except BaseException:
             self.close()
             raise
-        self._started = True
+        self._started, Patient.pause = True, self.pause
         gc.freeze()  # what is there stays
         self._sweep()
 
@@ -142,7 +183,7 @@ class Team:
         running = [ticket for worker in self._workers for ticket in worker.tickets.values()]
         for ticket in [*chain.from_iterable(self._queue), *running]:
             if ticket.asked < begin:
-                ticket.hear("late", "")
+                ticket.answers.hear(ticket, "late", "")
         for worker in self._workers:
             if worker.tickets and worker.heard < begin:
                 worker.kill()
@@ -152,54 +193,48 @@ class Team:
         for worker in self._workers:
             worker.kill()
 
-    def put(self, orders: Sequence[Order]) -> list[Ticket]:
+    def put(self, orders: Sequence[Order]) -> Answers:
         """Queues all of the orders, or raises FullError."""
         if self.waiting + len(orders) > self.most:
             raise FullError
-        loop = asyncio.get_running_loop()
-        tickets = []
+        answers, now = Answers(), asyncio.get_running_loop().time()
         for order in orders:
             self._keys += 1
-            texts = asyncio.Queue[tuple[str, Any]]() if order.watch else None
-            tickets.append(Ticket(order, self._keys, loop.create_future(), loop.time(), texts))
-        if tickets:
-            self._queue.append(deque(tickets))
+            answers.tickets.append(Ticket(order, self._keys, answers, now))
+        if orders:
+            self._queue.append(deque(answers.tickets))
             self._deal()
-        return tickets
+        return answers
 
-    async def results(self, tickets: Sequence[Ticket]) -> list[Any]:
+    async def results(self, answers: Answers) -> list[Any]:
         """Results in order; ValueError with the worker's words. Those not done by then leave."""
-        found = []
+        found: dict[Ticket, Any] = {}
         try:
-            for ticket in tickets:
-                kind, value = await ticket.result
+            while len(found) < len(answers.tickets):
+                ticket, kind, found[ticket] = await answers
                 if kind == "late":
                     raise TimeoutError
                 if kind == "error":
-                    raise ValueError(value)
-                found.append(value)
-        finally:
-            if len(found) < len(tickets):
-                self.cancel(tickets)
-        return found
+                    raise ValueError(found[ticket])
+        except BaseException:
+            self.cancel(answers)
+            raise
+        return [found[ticket] for ticket in answers.tickets]
 
-    def cancel(self, tickets: Sequence[Ticket]) -> None:
+    def cancel(self, answers: Answers) -> None:
         """Tickets that nobody waits for leave."""
-        for ticket in tickets:
-            ticket.result.cancel()
-            if ticket.worker is not None and ticket.key in ticket.worker.tickets:
-                del ticket.worker.tickets[ticket.key]
-                ticket.worker.send(("cancel", ticket.key, None))
-        left = (deque(each for each in group if not each.result.done()) for group in self._queue)
+        for ticket in answers.tickets:
+            ticket.cancelled = True
+            if ticket.worker is not None and ticket.worker.tickets.pop(ticket.key, None):
+                ticket.worker.send((ticket.key, None))
+        left = (deque(each for each in group if not each.cancelled) for group in self._queue)
         self._queue = deque(group for group in left if group)
         self._deal()
 
     def _choose(self, free: "list[_Worker]") -> "_Worker":
-        if self._pace < FAST:
-            fill = [each for each in free if 0 < len(each.tickets) < TOGETHER]
-            if fill:
-                return fill[0]
-        return min(free, key=lambda each: len(each.tickets))
+        fast = self._pace < FAST
+        fill = [each for each in free if fast and 0 < len(each.tickets) < TOGETHER]
+        return min(fill or free, key=lambda each: len(each.tickets))
 
     def _deal(self) -> None:
         """Gives what waits to workers."""
@@ -223,7 +258,7 @@ class Team:
                 if kind != "text":
                     del worker.tickets[key]
                     self._pace += 0.1 * (worker.heard - ticket.begin - self._pace)
-                ticket.hear(kind, value)
+                ticket.answers.hear(ticket, kind, value)
         self._deal()
 
     def replace(self, worker: "_Worker") -> None:
@@ -235,12 +270,15 @@ class Team:
             return
         self.restarts += 1
         self._workers[self._workers.index(worker)] = _Worker(self, *self._start)
+        lost = []
         for ticket in sorted(worker.tickets.values(), key=lambda each: -each.key):
             ticket.worker, ticket.deaths = None, ticket.deaths + 1
             if ticket.deaths > DEATHS:
-                ticket.hear("error", "the decoder ended three times with this text")
+                lost.append(ticket)
             else:
                 self._queue.appendleft(deque((ticket,)))
+        for ticket in lost:
+            ticket.answers.hear(ticket, "error", "the decoder ended three times with this text")
         self._deal()
 
 
@@ -289,17 +327,16 @@ class _Worker(asyncio.Protocol):
         ticket.worker, ticket.begin = self, self._loop.time()
         self.heard = self.heard if self.tickets else ticket.begin
         self.tickets[ticket.key] = ticket
-        self.send(("order", ticket.key, ticket.order))
+        self.send((ticket.key, tuple(ticket.order)))
 
-    def send(self, message: tuple[str, int, Order | None]) -> None:
+    def send(self, message: tuple[int, tuple[Any, ...] | None]) -> None:
         """Sends the message with others of this turn of the loop."""
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
         self._outbox.append(message)
 
-    def _flush(self) -> None:
-        self._transport.write(Frames.pack(self._outbox))
-        self._outbox.clear()
+    def flush(self) -> None:
+        if self._outbox:
+            self._transport.write(Frames.pack(self._outbox))
+            self._outbox.clear()
 
     def kill(self) -> None:
         with suppress(ValueError):

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 
 # Streams of different options that a worker keeps.
 STREAMS = 8
-# Seconds of steps after which it looks for messages while it has texts.
-TOGETHER = 0.0015
+# Seconds after which it looks for messages while it has texts, and more for each of them: texts
+# that come meanwhile join together, and answers leave together. That costs less.
+TURN, TURN_OF_TEXT = 0.0006, 0.0002
 
 
 def work(pipe: socket.socket, models: dict[str, str], options: dict[str, Any]) -> None:
@@ -40,22 +40,16 @@ def work(pipe: socket.socket, models: dict[str, str], options: dict[str, Any]) -
             return
         pipe.sendall(Frames.pack([(0, "ready", "")]))
         gc.freeze()  # the models need not be looked through for garbage
-        news, heard = list[tuple[int, str, Any]](), 0.0
         while True:
-            # Texts that come meanwhile join together, and answers leave together: it costs less.
-            if not desk.busy or time.perf_counter() - heard > TOGETHER:
-                if news:
-                    pipe.sendall(Frames.pack(news))
-                    news = []
-                if not desk.busy or select.select([pipe], [], [], 0)[0]:
-                    data = pipe.recv(1 << 20)
-                    if not data:
-                        return
-                    for messages in frames.read(data):
-                        for message in messages:
-                            desk.read(*message)
-                heard = time.perf_counter()
-            news += desk.advance()
+            if not desk.busy or select.select([pipe], [], [], 0)[0]:
+                data = pipe.recv(1 << 20)
+                if not data:
+                    return
+                for messages in frames.read(data):
+                    for message in messages:
+                        desk.read(*message)
+            if news := desk.advance():
+                pipe.sendall(Frames.pack(news))
 
 
 class Desk:
@@ -68,23 +62,21 @@ class Desk:
         self.options = options
         self._news: list[tuple[int, str, Any]] = []
         self._streams: dict[Any, Any] = {}
-        # Key of the front -> name of the stream and its key; and back, with the order.
-        self._places: dict[int, tuple[Any, int]] = {}
-        self._orders: dict[tuple[Any, int], tuple[int, Order]] = {}
+        self._orders: dict[int, tuple[Any, Order]] = {}  # and the names of their streams
         for name in self.models:  # engines are built now, not for the first request
             self._stream(Order(name, ""))
 
     @property
     def busy(self) -> bool:
-        return bool(self._places or self._news)
+        return bool(self._orders or self._news)
 
-    def read(self, what: str, key: int, order: Order | None) -> None:
+    def read(self, key: int, fields: tuple[Any, ...] | None) -> None:
         """Begins an order, or cancels one."""
-        if order is None:
-            if place := self._places.pop(key, None):
-                del self._orders[place]
-                self._streams[place[0]].cancel(place[1])
+        if fields is None:
+            if key in self._orders:
+                self._streams[self._orders.pop(key)[0]].cancel(key)
             return
+        order = Order(*fields)
         model = self.models[order.model]
 
         def tell(text: str) -> None:
@@ -94,14 +86,14 @@ class Desk:
             if order.kind == "kernels":
                 self._news.append((key, "done", kernels(model, order.text)))
                 return
-            name, stream = self._stream(order)
-            place = name, stream.submit(order.text, on_token=tell if order.watch else None)
+            name = self._stream(order)
+            self._streams[name].submit(order.text, key=key, on_token=tell if order.watch else None)
         except ValueError as error:
             self._news.append((key, "error", str(error)))
             return
-        self._places[key], self._orders[place] = place, (key, order)
+        self._orders[key] = name, order
 
-    def _stream(self, order: Order) -> tuple[Any, Any]:
+    def _stream(self, order: Order) -> Any:
         name = order.model, order.options, order.kind
         if name not in self._streams:
             idle = [each for each, stream in self._streams.items() if not len(stream)]
@@ -112,17 +104,17 @@ class Desk:
             chosen |= {} if model.pairs else {"answer_empty": True}
             chosen |= {"alignments": True} if order.kind == "words" else {}
             self._streams[name] = model.stream(**chosen)
-        return name, self._streams[name]
+        return name
 
     def advance(self) -> list[tuple[int, str, Any]]:
-        """One step of every stream that has texts; what there is to tell."""
-        for name, stream in self._streams.items():
-            for key, answer in stream.step() if len(stream) else ():
-                place, order = self._orders.pop((name, key))
-                del self._places[place]
+        """Some steps of every stream that has texts; what there is to tell."""
+        for stream in self._streams.values():
+            seconds = TURN + TURN_OF_TEXT * len(stream)
+            for key, answer in stream.step(seconds) if len(stream) else ():
+                _, order = self._orders.pop(key)
                 kind = "error" if answer.error else "done"
                 value = answer.error or _result(self.models[order.model], order, answer)
-                self._news.append((place, kind, value))
+                self._news.append((key, kind, value))
         news, self._news = self._news, []
         return news
 

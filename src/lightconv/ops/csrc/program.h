@@ -123,6 +123,7 @@ struct Search {
   int32_t* words;           // [rows, room], those chosen so far
   double* sums;             // [rows, room], up to each
   int64_t steps;            // at most
+  double seconds;           // that they go on for; 0: until a sentence has left
   int64_t left;             // sentences that have left, and which
   int64_t* leavers;
 };

@@ -6,6 +6,7 @@
 // hypothesis it had is not the one it goes on with.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <vector>
 
@@ -246,13 +247,19 @@ static void step(Search& s, Run& run, Stage& stage, ParallelFor parallel) {
   }
 }
 
-// At most `steps` of them, until a sentence has left.
+// At most `steps` of them, for `seconds` or until a sentence has left.
 static void search(Search& s, ParallelFor parallel) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
   Stage stage;
   // With one hypothesis the second continuation is never used.
   stage.width = s.draws ? std::max<int64_t>(1, s.top_k) : s.width > 1 ? 2 * s.width : 1;
   s.left = 0;
-  for (int64_t n = 0; n < s.steps && s.run->rows && !s.left; ++n) step(s, *s.run, stage, parallel);
+  for (int64_t n = 0; n < s.steps && s.run->rows; ++n) {
+    step(s, *s.run, stage, parallel);
+    const std::chrono::duration<double> since = Clock::now() - begin;
+    if (s.seconds > 0.0 ? since.count() >= s.seconds : s.left > 0) break;
+  }
 }
 
 }  // namespace LIGHTCONV_ISA
