@@ -51,8 +51,8 @@ struct Sink {
 // Positions 0..P over rows 0..K+P-1: position p takes row r with the weight
 // w[r * w_row + p * w_position] when 0 <= r - p < K. Rows outside [first, last) are zero and need
 // not be read. K >= P - 1, so that the rows that only some positions take are at the two ends.
-template <class S, int P, int C>
-static inline void convolve_block(const S* rows, int64_t row, const S* w, int64_t w_row,
+template <class S, int P, int C, class E>
+static inline void convolve_block(const E* rows, int64_t row, const S* w, int64_t w_row,
                                   int64_t w_position, int64_t K, int64_t first, int64_t last,
                                   const Sink<S>& sink, int64_t offset, int64_t n) {
   constexpr int W = kLanes<S>;
@@ -61,9 +61,10 @@ static inline void convolve_block(const S* rows, int64_t row, const S* w, int64_
   // Row r for the positions [kFrom, kTo).
   auto add_row = [&](int64_t r, auto from, auto to) __attribute__((always_inline)) {
     constexpr int kFrom = decltype(from)::value, kTo = decltype(to)::value;
-    const S *x = rows + r * row, *weights = w + r * w_row;
+    const E* x = rows + r * row;
+    const S* weights = w + r * w_row;
     Vec<S> v[C];
-    unroll<C>([&](auto c) { v[c] = load(x + c * W); });
+    unroll<C>([&](auto c) { v[c] = load_as<S>(x + c * W); });
     unroll<kTo - kFrom>([&](auto i) {
       constexpr int p = kFrom + decltype(i)::value;
       const Vec<S> weight = broadcast(weights[p * w_position]);
@@ -114,7 +115,7 @@ static void convolve_tile(const S* rows, int64_t row, const S* w, int64_t w_row,
 // rows of x outside [first, last) are zero.
 // Rows of gw are `width` apart, tap 0 at P - 1, with room on both sides for results nobody wants.
 template <class S>
-constexpr int dots_block = kLanes<S> < 4 ? kLanes<S> : 4;
+constexpr int dots_block = 2;
 template <class S>
 constexpr int dots_rows = kLanes<S> / dots_block<S>;
 template <class S>
@@ -127,17 +128,19 @@ static void dots_tile(const S* grad, const S* x, int64_t K, int64_t n, int64_t f
                       bool add, S* gw, int64_t width, Ahead& ahead) {
   constexpr int W = kLanes<S>, P = dots_block<S>, Q = dots_rows<S>;
   for (int64_t t = 0; t < n; t += P) {
+    ahead.some();
+    Vec<S> g[P][C];
+    unroll<P>([&](auto p) {
+      unroll<C>([&](auto c) { g[p][c] = load(grad + (t + p) * (C * W) + c * W); });
+    });
     for (int64_t r = 0; r < K + P - 1; r += Q) {
-      ahead.some();
+      const bool exist = t + r + Q > first && t + r < last;
       Vec<S> acc[W];
       unroll<W>([&](auto i) { acc[i] = Vec<S>{}; });
-      const bool exist = t + r + Q > first && t + r < last;
       if (exist) unroll<C>([&](auto c) {
-        Vec<S> rows[Q];
-        unroll<Q>([&](auto q) { rows[q] = load(x + (t + r + q) * (C * W) + c * W); });
-        unroll<P>([&](auto p) {
-          const Vec<S> g = load(grad + (t + p) * (C * W) + c * W);
-          unroll<Q>([&](auto q) { acc[p * Q + q] += g * rows[q]; });
+        unroll<Q>([&](auto q) {
+          const Vec<S> row = load(x + (t + r + q) * (C * W) + c * W);
+          unroll<P>([&](auto p) { acc[p * Q + q] += g[p][c] * row; });
         });
       });
       typedef S Few __attribute__((vector_size(Q * sizeof(S))));
@@ -198,8 +201,6 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
   const std::vector<Tile> tiles = cut(p);
   const Taps<S> taps = taps_of<S>(p);
   const Sink<S> sink = sink_for<S>(p.out, p, R);
-  // Few taps read a row so few times that copying it does not pay.
-  const bool few = is_native<S>(p.dtype) && K <= 4;
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / p.H)];
     const int64_t h = task % p.H, n = tile.end - tile.begin, position = p.T * tile.batch + tile.start;
@@ -222,10 +223,8 @@ static void dynamic_forward(const Problem& p, ParallelFor parallel) {
       constexpr int C = decltype(vectors)::value;
       const int64_t channel = h * R + c;
       const View view = view_of_x(p, tile);
-      const bool in_place = few && channels == C * W && first >= 0 && first + n + K - 1 <= tile.length;
-      if (!in_place) pack<S, C * W>(x, view, first, first + n + K - 1, channel, channels);
-      const S* rows = in_place ? static_cast<const S*>(p.x) + view.origin + first * view.row + channel : x;
-      convolve_tile<S, C>(rows, in_place ? view.row : C * W, w, 1, w_width - 1, w_width, K, n,
+      pack<S, C * W>(x, view, first, first + n + K - 1, channel, channels);
+      convolve_tile<S, C>(x, C * W, w, 1, w_width - 1, w_width, K, n,
                           std::max<int64_t>(0, -first), tile.length - first, sink,
                           (position + tile.begin) * p.D + channel, channels, ahead);
     });
@@ -345,7 +344,7 @@ static void dynamic_backward(const Problem& p, ParallelFor parallel) {
         }
         taps.ask(ahead, p.weight, row + shift, after, next_h);
         ahead.spread_over(blocks_of<S>(R, n) * ((p.grad_x ? kCallsOfBlock : 0) +
-                                                (p.grad_weight ? (K + P - 1 + Q - 1) / Q : 0)));
+                                                (p.grad_weight ? kBlock / P : 0)));
       }
       if (p.grad_x) reached.fill(taps, tile, position, h, first, left);
 

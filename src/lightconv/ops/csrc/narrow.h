@@ -32,61 +32,89 @@ static inline bool with_narrow(int64_t room, Visit visit) {
   }
 }
 
-// Calls visit(the power of two from `taps` on), at most W.
-template <class S, int N = 1, class Visit>
-static inline void with_power(int64_t taps, Visit visit) {
-  if constexpr (N == kLanes<S>) {
-    visit(std::integral_constant<int, N>{});
-  } else {
-    if (taps <= N) visit(std::integral_constant<int, N>{});
-    else with_power<S, 2 * N>(taps, visit);
-  }
+// Calls visit(the power of two from `taps` on), at most kMost.
+template <class S, int kMost = kLanes<S>, int N = 1, class Visit>
+static inline __attribute__((always_inline)) void with_power(int64_t taps, Visit visit) {
+  if (N == kMost || taps <= N) visit(std::integral_constant<int, N>{});
+  else if constexpr (N < kMost) with_power<S, kMost, 2 * N>(taps, visit);
 }
 
-// [heads][K] in memory -> [K][W], zero for heads that do not exist; and back.
+// The first r of every R lanes.
+template <class S, int R>
+static constexpr uint32_t used_lanes(int64_t r) {
+  return ((uint32_t(1) << r) - 1) * (((uint32_t(1) << kLanes<S>) - 1) / ((uint32_t(1) << R) - 1));
+}
+
+// Lanes 0, 1, ... of v to the lanes in `used`, zeros between; and back.
+template <class S>
+static inline Vec<S> expand(Vec<S> v, uint32_t used) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_expand_ps(__mmask16(used), (__m512)v);
+  else return (Vec<S>)_mm512_maskz_expand_pd(__mmask8(used), (__m512d)v);
+#else
+  Vec<S> to{};
+  for (int i = 0, from = 0; i < kLanes<S>; ++i)
+    if (used >> i & 1) to[i] = v[from++];
+  return to;
+#endif
+}
+template <class S>
+static inline Vec<S> compress(Vec<S> v, uint32_t used) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_compress_ps(__mmask16(used), (__m512)v);
+  else return (Vec<S>)_mm512_maskz_compress_pd(__mmask8(used), (__m512d)v);
+#else
+  Vec<S> to{};
+  for (int i = 0, at = 0; i < kLanes<S>; ++i)
+    if (used >> i & 1) to[at++] = v[i];
+  return to;
+#endif
+}
+
+// Up to W taps of [heads][K] in memory -> a vector of W heads for each, zero for heads that do not
+// exist. N is the power of two from the taps on: as many vectors have room for them.
+template <class S, int N, class E>
+static inline void turn_taps(const E* from, int64_t K, int64_t taps, int64_t heads, Vec<S>* v) {
+  constexpr int W = kLanes<S>, kHeads = W / N;
+  unroll<N>([&](auto i) {
+    const int64_t here = std::clamp<int64_t>(heads - i * kHeads, 0, kHeads) * taps;
+    v[i] = load_as<S>(from + i * kHeads * K, here);
+    if (N < W && taps < N) v[i] = expand<S>(v[i], used_lanes<S, N>(taps));
+  });
+  to_columns<S, N>(v);
+}
+
+// All K taps, [K][W], W at a time; and back.
 template <class S, class E>
 static void turn(const E* from, int64_t K, int64_t heads, S* to) {
   constexpr int W = kLanes<S>;
-  for (int64_t first = 0; first < K; first += W, from += W, to += W * W) {
-    const int64_t taps = std::min<int64_t>(W, K - first);
-    with_power<S>(taps, [&](auto power) {
-      constexpr int N = decltype(power)::value;
-      Vec<S> v[N];
-      if (K == N && heads == W) {
-        unroll<N>([&](auto i) { v[i] = load_as<S>(from + i * W); });
-      } else {
-        alignas(64) S rows[W * N + W];
-        for (int64_t h = 0; h < W; ++h)
-          store(rows + h * N, h < heads ? load_as<S>(from + h * K, taps) : Vec<S>{});
-        unroll<N>([&](auto i) { v[i] = load(rows + i * W); });
-      }
-      to_columns<S, N>(v);
-      unroll<N>([&](auto k) {
+  for (int64_t first = 0; first < K; first += W, from += W, to += W * W)
+    with_power<S>(K, [&](auto power) {
+      const int64_t taps = std::min<int64_t>(W, K - first);
+      Vec<S> v[power];
+      turn_taps<S, power>(from, K, taps, heads, v);
+      unroll<power>([&](auto k) {
         if (k < taps) store(to + k * W, v[k]);
       });
     });
-  }
 }
 
 template <class S, class E>
 static void turn_back(const S* from, int64_t K, int64_t heads, E* to) {
   constexpr int W = kLanes<S>;
-  for (int64_t first = 0; first < K; first += W, from += W * W, to += W) {
-    const int64_t taps = std::min<int64_t>(W, K - first);
-    with_power<S>(taps, [&](auto power) {
-      constexpr int N = decltype(power)::value;
+  for (int64_t first = 0; first < K; first += W, from += W * W, to += W)
+    with_power<S>(K, [&](auto power) {
+      constexpr int N = decltype(power)::value, kHeads = W / N;
+      const int64_t taps = std::min<int64_t>(W, K - first);
       Vec<S> v[N];
       unroll<N>([&](auto k) { v[k] = k < taps ? load(from + k * W) : Vec<S>{}; });
       to_rows<S, N>(v);
-      if (K == N && heads == W) {
-        unroll<N>([&](auto i) { store_as<S>(to + i * W, v[i]); });
-      } else {
-        alignas(64) S rows[W * N + W];
-        unroll<N>([&](auto i) { store(rows + i * W, v[i]); });
-        for (int64_t h = 0; h < heads; ++h) store_as<S>(to + h * K, load(rows + h * N), taps);
-      }
+      unroll<N>([&](auto i) {
+        const int64_t here = std::clamp<int64_t>(heads - i * kHeads, 0, kHeads) * taps;
+        if (N < W && taps < N) v[i] = compress<S>(v[i], used_lanes<S, N>(taps));
+        store_as<S>(to + i * kHeads * K, v[i], here);
+      });
     });
-  }
 }
 
 // The weights of W heads from head h on, [K][W] for each position.
@@ -96,25 +124,68 @@ struct TapsAcross {
   int64_t h, heads;
   S* space;  // as much as two positions' weights
 
-  void normalized(int64_t row, int64_t n, S* to) const {
-    constexpr int W = kLanes<S>;
-    const int64_t K = taps.K, step = taps.shared ? 0 : taps.H * K;
+  // n positions from `row` on, or n units of W heads of one position.
+  void normalized(int64_t row, int64_t n, S* to, bool units = false) const {
+    constexpr int W = kLanes<S>, kFew = std::min(8, W);
+    const int64_t K = taps.K, step = units ? K * W : taps.shared ? 0 : taps.H * K;
     with_elements<S>(taps.dtype, taps.weight, [&](const auto* from) {
       from += (taps.shared ? h : row * taps.H + h) * K;
-      for (int64_t i = 0; i < n; ++i) turn(from + i * step, K, heads, to + i * K * W);
-    });
-    if (!taps.softmax) return;
-    for (int64_t i = 0; i < n; ++i, to += K * W) {
-      Vec<S> most = load(to), total{};
-      for (int64_t k = 1; k < K; ++k) most = maximum<S>(most, load(to + k * W));
-      for (int64_t k = 0; k < K; ++k) {
-        const Vec<S> e = exp_nonpositive(load(to + k * W) - most);
-        total += e;
-        store(to + k * W, e);
+      if (taps.softmax && K <= kFew)
+        return with_power<S, kFew>(K, [&](auto power) { soften_few<power>(from, step, n, to); });
+      for (int64_t i = 0; i < n; ++i, to += K * W) {
+        turn(from + i * step, K, heads, to);
+        if (taps.softmax) soften(to);
       }
-      const Vec<S> share = broadcast(S(1)) / total;
-      for (int64_t k = 0; k < K; ++k) store(to + k * W, load(to + k * W) * share);
+    });
+  }
+
+  void soften(S* to) const {
+    constexpr int W = kLanes<S>;
+    Vec<S> most = load(to), total{};
+    for (int64_t k = 1; k < taps.K; ++k) most = maximum<S>(most, load(to + k * W));
+    for (int64_t k = 0; k < taps.K; ++k) {
+      const Vec<S> e = exp_nonpositive(load(to + k * W) - most);
+      total += e;
+      store(to + k * W, e);
     }
+    const Vec<S> share = broadcast(S(1)) / total;
+    for (int64_t k = 0; k < taps.K; ++k) store(to + k * W, load(to + k * W) * share);
+  }
+
+  // In registers, up to N taps and more than N / 2. Two sets at once: one waits for its exponentials
+  // while the other computes.
+  template <int N, class E>
+  void soften_few(const E* from, int64_t step, int64_t n, S* to) const {
+    constexpr int W = kLanes<S>;
+    const int64_t K = taps.K;
+    int64_t set = 0;
+    auto some = [&](auto sets) __attribute__((always_inline)) {
+      constexpr int M = decltype(sets)::value;
+      auto each = [&](auto visit) __attribute__((always_inline)) {
+        unroll<N>([&](auto k) __attribute__((always_inline)) {
+          if (k <= N / 2 || k < K) unroll<M>([&](auto m) __attribute__((always_inline)) { visit(m, k); });
+        });
+      };
+      for (; set + M <= n; set += M, to += M * K * W) {
+        Vec<S> v[M][N], most[M], total[M] = {};
+        unroll<M>([&](auto m) {
+          turn_taps<S, N>(from + (set + m) * step, K, K, heads, v[m]);
+          most[m] = v[m][0];
+        });
+        each([&](auto m, auto k) __attribute__((always_inline)) {
+          most[m] = maximum<S>(most[m], v[m][k]);
+        });
+        each([&](auto m, auto k) __attribute__((always_inline)) {
+          total[m] += v[m][k] = exp_nonpositive(v[m][k] - most[m]);
+        });
+        unroll<M>([&](auto m) { total[m] = broadcast(S(1)) / total[m]; });
+        each([&](auto m, auto k) __attribute__((always_inline)) {
+          store(to + (m * K + k) * W, v[m][k] * total[m]);
+        });
+      }
+    };
+    if constexpr (VEC_BYTES == 64 && N <= 4) some(std::integral_constant<int, 2>{});
+    some(std::integral_constant<int, 1>{});
   }
 
   void dropped(int64_t row, int64_t n, S* to) const {
@@ -143,40 +214,6 @@ struct Rows {
   int64_t row, first;
   const S* at(int64_t position) const { return data + (position - first) * row; }
 };
-
-// The first r of every R lanes.
-template <class S, int R>
-static inline uint32_t used_lanes(int64_t r) {
-  uint32_t used = 0;
-  for (int i = 0; i < kLanes<S>; ++i) used |= uint32_t(i % R < r) << i;
-  return used;
-}
-
-// Lanes 0, 1, ... of v to the lanes in `used`, zeros between; and back.
-template <class S>
-static inline Vec<S> expand(Vec<S> v, uint32_t used) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_expand_ps(__mmask16(used), (__m512)v);
-  else return (Vec<S>)_mm512_maskz_expand_pd(__mmask8(used), (__m512d)v);
-#else
-  Vec<S> to{};
-  for (int i = 0, from = 0; i < kLanes<S>; ++i)
-    if (used >> i & 1) to[i] = v[from++];
-  return to;
-#endif
-}
-template <class S>
-static inline Vec<S> compress(Vec<S> v, uint32_t used) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(S) == 4) return (Vec<S>)_mm512_maskz_compress_ps(__mmask16(used), (__m512)v);
-  else return (Vec<S>)_mm512_maskz_compress_pd(__mmask8(used), (__m512d)v);
-#else
-  Vec<S> to{};
-  for (int i = 0, at = 0; i < kLanes<S>; ++i)
-    if (used >> i & 1) to[at++] = v[i];
-  return to;
-#endif
-}
 
 // Rows of `heads` heads of r channels, of those positions of [first, last) that exist: packed into
 // `space` unless they can be read in place.
@@ -247,6 +284,8 @@ static void ask_across(Ahead& ahead, const Problem& p, const void* from, const T
                std::min<int64_t>(kLanes<S>, p.H - h) * p.K, n, p.H * p.K);
 }
 
+constexpr int64_t kSets = 4;  // of weights, made at once
+
 template <class S, int R>
 static void narrow_forward(const Problem& p, ParallelFor parallel) {
   constexpr int W = kLanes<S>;
@@ -259,8 +298,8 @@ static void narrow_forward(const Problem& p, ParallelFor parallel) {
     const Tile& tile = tiles[size_t(task / units)];
     const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), channel = h * r;
     const int64_t position = p.T * tile.batch + tile.start, first = tile.begin - p.left;
-    Scratch scratch(Scratch::room<S>(3 * K * W) + Scratch::room<S>((kTile + K - 1) * width));
-    S* w = scratch.take<S>(K * W);
+    Scratch scratch(Scratch::room<S>((kSets + 2) * K * W) + Scratch::room<S>((kTile + K - 1) * width));
+    S* w = scratch.take<S>(kSets * K * W);
     const TapsAcross<S> across{taps, h, heads, scratch.take<S>(2 * K * W)};
     const View view = view_of_x(p, tile);
     Ahead ahead;
@@ -275,11 +314,13 @@ static void narrow_forward(const Problem& p, ParallelFor parallel) {
                                        scratch.take<S>((kTile + K - 1) * width));
     for (int64_t t = tile.begin; t < tile.end; ++t) {
       ahead.some();
-      across.effective(position + t, 1, w);
+      const int64_t set = (t - tile.begin) % kSets;
+      if (set == 0) across.effective(position + t, std::min(kSets, tile.end - t), w);
       const int64_t from = std::clamp<int64_t>(p.left - t, 0, K);
       const int64_t to = std::clamp<int64_t>(tile.length + p.left - t, from, K);
       Vec<S> acc[R];
-      sum_across<S, R>(rows.at(t - p.left + from), rows.row, w + from * W, W, to - from, acc);
+      sum_across<S, R>(rows.at(t - p.left + from), rows.row, w + (set * K + from) * W, W, to - from,
+                       acc);
       put_across<S, R>(sink, (position + t) * p.D + channel, heads, r, acc);
     }
   };
@@ -370,6 +411,70 @@ static void narrow_backward(const Problem& p, ParallelFor parallel) {
     }
   };
   for_each_task(parallel, int64_t(tiles.size()) * units, 2.0 * p.B * p.T * p.D * K, body);
+}
+
+// --- few taps of heads of whole vectors ------------------------------------------------------------
+//
+// Weights again by vectors across W heads, channels by vectors within a head. Rows are read where they
+// are, a few positions of all heads of a unit at a time: one after another, as memory has them.
+
+constexpr int64_t kShort = 32;  // positions of a tile
+
+template <class S>
+static inline bool has_few_taps(const Problem& p) {
+  return !p.shared && p.K <= std::min(8, kLanes<S>) && p.K < p.H && p.D / p.H % kLanes<S> == 0;
+}
+
+template <class S>
+static void few_forward(const Problem& p, ParallelFor parallel) {
+  constexpr int W = kLanes<S>;
+  const int64_t K = p.K, R = p.D / p.H, units = (p.H + W - 1) / W;
+  const std::vector<Tile> tiles = cut(p, kShort);
+  const Taps<S> taps = taps_of<S>(p);
+  const Sink<S> sink = sink_for<S>(p.out, p, R);
+  const int64_t tasks = int64_t(tiles.size()) * units;
+  auto body = [&](int64_t task) {
+    const Tile& tile = tiles[size_t(task / units)];
+    const int64_t h = task % units * W, heads = std::min<int64_t>(W, p.H - h), n = tile.end - tile.begin;
+    const int64_t position = p.T * tile.batch + tile.start + tile.begin;
+    Scratch scratch(Scratch::room<S>((kShort + 2) * K * W));
+    S* w = scratch.take<S>(kShort * K * W);
+    Ahead ahead;
+    if (task + 1 < tasks) {
+      const Tile& next = tiles[size_t((task + 1) / units)];
+      const int64_t next_h = (task + 1) % units * W, next_heads = std::min<int64_t>(W, p.H - next_h);
+      ahead.rows(view_of_x(p, next), next, std::max<int64_t>(0, K - 1 - p.left), next_h * R,
+                 next_heads * R);
+      ask_across<S>(ahead, p, p.weight, next, 0, next_h);
+      ahead.spread_over((n + kBlock - 1) / kBlock * heads);
+    }
+    TapsAcross<S>{taps, h, heads, scratch.take<S>(2 * K * W)}.effective(position, n, w);
+    with_numbers<S>(p.dtype, p.x, [&](const auto* x) {
+      const View view = view_of_x(p, tile);
+      for (int64_t t = 0; t < n;) {
+        const int64_t first = tile.begin + t - p.left, exist = view.length - first;
+        auto all_heads = [&](auto positions) {
+          constexpr int P = decltype(positions)::value;
+          for (int64_t i = 0; i < heads; ++i) {
+            ahead.some();
+            for_each_chunk<S>(R, [&](auto vectors, int64_t c, int64_t channels) {
+              const int64_t channel = (h + i) * R + c;
+              convolve_block<S, P, vectors>(x + view.origin + first * view.row + channel, view.row,
+                                            w + t * K * W + i, W, (K - 1) * W, K,
+                                            std::max<int64_t>(0, -first), std::min(K + P - 1, exist),
+                                            sink, (position + t) * p.D + channel, channels);
+            });
+          }
+          t += P;
+        };
+        if (K >= kBlock - 1 && t + kBlock <= n && first >= 0 && exist >= K + kBlock - 1)
+          all_heads(std::integral_constant<int, kBlock>{});
+        else
+          all_heads(std::integral_constant<int, 1>{});
+      }
+    });
+  };
+  for_each_task(parallel, tasks, double(p.B) * p.T * p.D * K, body);
 }
 
 }  // namespace LIGHTCONV_ISA

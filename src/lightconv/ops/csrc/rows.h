@@ -156,6 +156,17 @@ static inline __attribute__((always_inline)) void with_elements(int64_t dtype, v
   });
 }
 
+// The same for what has the dtype of x: that of the sums, or 16 bits.
+template <class S, class Visit>
+static inline __attribute__((always_inline)) void with_numbers(int64_t dtype, const void* data,
+                                                               Visit visit) {
+  if (is_native<S>(dtype)) return visit(static_cast<const S*>(data));
+  if constexpr (sizeof(S) == 4) {
+    if (dtype == kBfloat16) visit(static_cast<const Bfloat16*>(data));
+    else visit(static_cast<const Float16*>(data));
+  }
+}
+
 // `n` elements starting `offset` elements into `from`.
 template <class S>
 static inline void read_row(int64_t dtype, const void* from, int64_t offset, int64_t n, S* to) {

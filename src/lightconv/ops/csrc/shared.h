@@ -10,6 +10,7 @@
 // while it is in the cache. Taps that no position reaches (K > T) are left out before.
 // Innermost, kPositions sums of one vector of channels stay in registers while the taps run, of two in
 // 16 bits, so that whole lines are written; for grad_w the sums of kTaps taps, while the positions run.
+// Taps come a few at a time, so that a row is loaded once for as many.
 #pragma once
 #include "dynamic.h"
 
@@ -55,16 +56,22 @@ static void with_reached_taps(const Problem& p, Run run) {
   }
 }
 
+template <class S>
+struct alignas(64) Line {
+  S numbers[64 / sizeof(S)];
+};
+
 // [chunk][K][chunk width]; `reversed` for grad_x.
 template <class S>
-static std::vector<S> spread(const Problem& p, int64_t chunk, bool reversed) {
+static std::vector<Line<S>> spread(const Problem& p, int64_t chunk, bool reversed) {
   const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
-  std::vector<S> wide(size_t(chunks * K * chunk), S(0)), row(static_cast<size_t>(K));
+  std::vector<Line<S>> wide((size_t(chunks * K * chunk) * sizeof(S) + 63) / 64);
+  std::vector<S> row(static_cast<size_t>(K));
   for (int64_t h = 0; h < p.H; ++h) {
     read_row(p.weight_dtype, p.weight, h * K, K, row.data());
     for_each_run(h * R, (h + 1) * R, chunk, [&](int64_t which, int64_t begin, int64_t n) {
       for (int64_t k = 0; k < K; ++k)
-        std::fill_n(&wide[size_t((which * K + k) * chunk + begin)], n,
+        std::fill_n(wide.data()->numbers + (which * K + k) * chunk + begin, n,
                     row[size_t(reversed ? K - 1 - k : k)]);
     });
   }
@@ -84,14 +91,36 @@ static void convolve_chunk(const Problem& p, const E* x, int64_t row, const S* w
       for (int call = 0; call < A * P / kPositions; ++call) ahead.some();
       Vec<S> acc[P][A];
       unroll<P>([&](auto q) { unroll<A>([&](auto v) { acc[q][v] = Vec<S>{}; }); });
-      const E* rows = x + i * row + c;
-      const S* weights = w + c;
-      for (int64_t j = 0; j < p.K; ++j, rows += row, weights += chunk)
-        unroll<A>([&](auto v) {
-          const Vec<S> weight = load(weights + v * W);
-          unroll<P>([&](auto q) { acc[q][v] += weight * load_as<S>(rows + q * row + v * W); });
-        });
+      int64_t j = 0;
+      auto add_taps = [&](auto taps) __attribute__((always_inline)) {
+        constexpr int Q = decltype(taps)::value;
+        for (; j + Q <= p.K; j += Q)
+          unroll<A>([&](auto v) __attribute__((always_inline)) {
+            const E* rows = x + (i + j) * row + c + v * W;
+            Vec<S> weight[Q];
+            unroll<Q>([&](auto q) { weight[q] = load(w + (j + q) * chunk + c + v * W); });
+            unroll<P + Q - 1>([&](auto r) __attribute__((always_inline)) {
+              const Vec<S> one = load_as<S>(rows + r * row);
+              unroll<Q>([&](auto q) {
+                constexpr int at = decltype(r)::value - decltype(q)::value;
+                if constexpr (at >= 0 && at < P) acc[at][v] += weight[q] * one;
+              });
+            });
+          });
+      };
+      if constexpr (VEC_BYTES == 64) {  // smaller vectors are fewer, too
+        add_taps(std::integral_constant<int, 8>{});
+        add_taps(std::integral_constant<int, 7>{});
+        add_taps(std::integral_constant<int, 3>{});
+      }
+      add_taps(std::integral_constant<int, 1>{});
       sink.open([&](auto put) __attribute__((always_inline)) {
+        if (i + P <= n && c + A * W <= channels)
+          return unroll<P>([&](auto q) __attribute__((always_inline)) {
+            unroll<A>([&](auto v) __attribute__((always_inline)) {
+              put(origin + (i + q) * p.D + c + v * W, acc[q][v], W);
+            });
+          });
         unroll<P>([&](auto q) __attribute__((always_inline)) {
           if (i + q >= n) return;
           unroll<A>([&](auto v) __attribute__((always_inline)) {
@@ -121,11 +150,23 @@ static void add_products(const S* x, const S* grad, int64_t n, int64_t K, int64_
       ahead.some();
       Vec<S> acc[kTaps];
       unroll<kTaps>([&](auto q) { acc[q] = load(sums + (j + q) * chunk + c); });
-      for (int64_t t = 0; t < n; ++t) {
-        const Vec<S> g = load(grad + t * chunk + c);
-        const S* row = x + (t + j) * chunk + c;
-        unroll<kTaps>([&](auto q) { acc[q] += g * load(row + q * chunk); });
-      }
+      int64_t t = 0;
+      auto add_positions = [&](auto positions) __attribute__((always_inline)) {
+        constexpr int P = decltype(positions)::value;
+        for (; t + P <= n; t += P) {
+          Vec<S> g[P];
+          unroll<P>([&](auto q) { g[q] = load(grad + (t + q) * chunk + c); });
+          unroll<P + kTaps - 1>([&](auto r) __attribute__((always_inline)) {
+            const Vec<S> one = load(x + (t + j + r) * chunk + c);
+            unroll<kTaps>([&](auto q) {
+              constexpr int at = decltype(r)::value - decltype(q)::value;
+              if constexpr (at >= 0 && at < P) acc[q] += g[at] * one;
+            });
+          });
+        }
+      };
+      add_positions(std::integral_constant<int, VEC_BYTES == 64 ? 8 : 1>{});
+      add_positions(std::integral_constant<int, 1>{});
       unroll<kTaps>([&](auto q) { store(sums + (j + q) * chunk + c, acc[q]); });
     }
 }
@@ -134,14 +175,13 @@ template <class S>
 static void shared_forward(const Problem& p, ParallelFor parallel) {
   constexpr int64_t chunk = kVectors * kLanes<S>;
   const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
-  const std::vector<S> wide = spread<S>(p, chunk, false);
+  const std::vector<Line<S>> wide = spread<S>(p, chunk, false);
   const std::vector<Tile> tiles = cut(p);
   const Sink<S> sink = sink_for<S>(p.out, p, kLanes<S>);
   auto body = [&](int64_t task) {
     const Tile& tile = tiles[size_t(task / chunks)];
     const int64_t n = tile.end - tile.begin, which = task % chunks, channel = which * chunk;
-    const int64_t channels = std::min(chunk, p.D - channel), first = tile.begin - p.left;
-    const int64_t padded = round_up(n, kPositions);
+    const int64_t channels = std::min(chunk, p.D - channel), padded = round_up(n, kPositions);
     Scratch scratch(Scratch::room<S>((kTile + K - 1) * chunk));
     S* x = scratch.take<S>((kTile + K - 1) * chunk);
     const View view = view_of_x(p, tile);
@@ -153,19 +193,27 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
                  std::min(chunk, p.D - c));
       ahead.spread_over(padded / kPositions * kVectors);
     }
-    auto convolve = [&](const auto* rows, int64_t row) {
-      convolve_chunk<S>(p, rows, row, wide.data() + which * K * chunk, n, channels, sink,
-                        (p.T * tile.batch + tile.start + tile.begin) * p.D + channel, ahead);
-    };
-    // Few taps read a row so few times that copying, or converting it once, does not pay.
-    constexpr int64_t kFewTaps = 8, kFewConverted = 4;
-    if (K <= (is_native<S>(p.dtype) ? kFewTaps : kFewConverted) && channels == chunk && first >= 0 &&
-        first + padded + K - 1 <= tile.length)
-      return with_elements<S>(p.dtype, p.x, [&](const auto* from) {
-        convolve(from + view.origin + first * view.row + channel, view.row);
-      });
-    pack<S, chunk>(x, view, first, first + padded + K - 1, channel, channels);
-    convolve(x, chunk);
+    // Few taps read a row so few times that copying it, or converting it once, does not pay.
+    constexpr int64_t kFewTaps = 8;
+    const bool few = K <= kFewTaps && channels == chunk;
+    for (int64_t i = 0, some; i < n; i += some) {
+      const int64_t first = tile.begin + i - p.left, after = tile.length - first - (K - 1);
+      const bool in_place = few && first >= 0 && after >= kPositions;
+      some = in_place ? std::min(padded - i, after / kPositions * kPositions) : few ? kPositions : padded;
+      auto convolve = [&](const auto* rows, int64_t row) {
+        convolve_chunk<S>(p, rows, row, wide.data()->numbers + which * K * chunk, std::min(some, n - i),
+                          channels, sink,
+                          (p.T * tile.batch + tile.start + tile.begin + i) * p.D + channel, ahead);
+      };
+      if (in_place) {
+        with_numbers<S>(p.dtype, p.x, [&](const auto* from) {
+          convolve(from + view.origin + first * view.row + channel, view.row);
+        });
+      } else {
+        pack<S, chunk>(x, view, first, first + some + K - 1, channel, channels);
+        convolve(x, chunk);
+      }
+    }
   };
   for_each_task(parallel, int64_t(tiles.size()) * chunks, double(p.B) * p.T * p.D * K, body);
 }
@@ -179,7 +227,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
   constexpr int64_t chunk = kVectors * W;
   const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
   const int64_t right = K - 1 - p.left;  // position t of grad_x reads grad from t - right on
-  const std::vector<S> wide = p.grad_x ? spread<S>(p, chunk, true) : std::vector<S>();
+  const std::vector<Line<S>> wide = spread<S>(p, chunk, true);
   const std::vector<Tile> tiles = cut(p);
   const int64_t count = int64_t(tiles.size());
   constexpr int64_t kGroup = 4;
@@ -207,7 +255,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
     if (p.grad_x) {
       const int64_t first = tile.begin - right;
       pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
-      convolve_chunk<S>(p, g, chunk, wide.data() + which * K * chunk, n, channels, sink,
+      convolve_chunk<S>(p, g, chunk, wide.data()->numbers + which * K * chunk, n, channels, sink,
                         position * p.D + channel, ahead);
       own = g + right * chunk;
     }

@@ -37,11 +37,11 @@ static void step(const Step& s, ParallelFor parallel) {
   const Taps<S> taps{s.weight, s.weight_dtype, s.H, K, s.shared, s.softmax, 0, S(1), 0};
   auto body = [&](int64_t b) {
     const int64_t count = ring + s.n;
-    Scratch scratch(Scratch::room<const S*>(count) + Scratch::room<S>(Taps<S>::width(K) * W) +
+    Scratch scratch(Scratch::room<const S*>(count) + Scratch::room<S>(kSets * Taps<S>::width(K) * W) +
                     Scratch::room<S>(kVectors * W) +
                     (direct ? 0 : Scratch::room<S>(count * width)));
     const S** rows = scratch.take<const S*>(count);
-    S* w = scratch.take<S>(Taps<S>::width(K) * W);
+    S* w = scratch.take<S>(kSets * Taps<S>::width(K) * W);
     S* staged = scratch.take<S>(kVectors * W);
     S* converted = direct ? nullptr : scratch.take<S>(count * width);
     for (int64_t i = 0; i < count; ++i) {
@@ -61,13 +61,17 @@ static void step(const Step& s, ParallelFor parallel) {
     with_narrow<S>(R, [&](auto channels) {
       constexpr int r = decltype(channels)::value;
       for (int64_t i = 0; i < s.n; ++i)
-        for (int64_t h = 0; h < s.H; h += W) {
-          const int64_t heads = std::min<int64_t>(W, s.H - h);
-          TapsAcross<S>{taps, h, heads, nullptr}.normalized(b * s.n + i, 1, w);
+        for (int64_t h = 0, set = 0, sets = 0; h < s.H; h += W, ++set) {
+          const int64_t heads = std::min<int64_t>(W, s.H - h), at = (b * s.n + i) * s.D + h * r;
+          if (set == sets) {
+            set = 0, sets = std::clamp<int64_t>((s.H - h) / W, 1, kSets);
+            TapsAcross<S>{taps, h, heads, nullptr}.normalized(b * s.n + i, sets, w, true);
+          }
           Vec<S> acc[r];
           unroll<r>([&](auto v) { acc[v] = Vec<S>{}; });
-          for (int64_t j = 0; j < K; ++j) add_across<S, r>(rows[i + j] + h * r, load(w + j * W), acc);
-          put_across<S, r>(sink, (b * s.n + i) * s.D + h * r, heads, r, acc);
+          for (int64_t j = 0; j < K; ++j)
+            add_across<S, r>(rows[i + j] + h * r, load(w + (set * K + j) * W), acc);
+          put_across<S, r>(sink, at, heads, r, acc);
         }
     });
     for (int64_t i = 0; i < s.n && !narrow; ++i)

@@ -16,20 +16,16 @@ struct Tile {
   int64_t begin, end;            // the tile: positions begin .. end of that sequence
 };
 
-static inline void cut(std::vector<Tile>& tiles, int64_t batch, int64_t start, int64_t length) {
-  for (int64_t begin = 0; begin < length; begin += kTile)
-    tiles.push_back({batch, start, length, begin, std::min(length, begin + kTile)});
-}
-
-static inline std::vector<Tile> cut(const Problem& p) {
+static inline std::vector<Tile> cut(const Problem& p, int64_t most = kTile) {
   std::vector<Tile> tiles;
-  if (p.offsets) {
-    for (int64_t i = 0; i < p.sequences; ++i)
-      cut(tiles, 0, p.offsets[i], p.offsets[i + 1] - p.offsets[i]);
-  } else {
-    tiles.reserve(size_t(p.B * ((p.T + kTile - 1) / kTile)));
-    for (int64_t b = 0; b < p.B; ++b) cut(tiles, b, 0, p.T);
-  }
+  auto add = [&](int64_t batch, int64_t start, int64_t length) {
+    for (int64_t begin = 0; begin < length; begin += most)
+      tiles.push_back({batch, start, length, begin, std::min(length, begin + most)});
+  };
+  if (!p.offsets) tiles.reserve(size_t(p.B * ((p.T + most - 1) / most)));
+  for (int64_t i = 0; i < (p.offsets ? p.sequences : p.B); ++i)
+    if (p.offsets) add(0, p.offsets[i], p.offsets[i + 1] - p.offsets[i]);
+    else add(i, 0, p.T);
   return tiles;
 }
 
@@ -85,9 +81,11 @@ static inline void pack(S* to, const View& view, int64_t first, int64_t last, in
                         int64_t n) {
   const int64_t begin = std::clamp<int64_t>(0, first, last);
   const int64_t end = std::clamp<int64_t>(view.length, begin, last);
-  std::fill(to, to + (begin - first) * width, S(0));
-  to += (begin - first) * width;
-  with_elements<S>(view.dtype, view.data, [&](const auto* from) {
+  auto clear = [&](int64_t rows) {  // a call of memset costs more
+    for (S* end = to + rows * width; to < end; to += kLanes<S>) store(to, Vec<S>{});
+  };
+  clear(begin - first);
+  with_numbers<S>(view.dtype, view.data, [&](const auto* from) {
     from += view.origin + channel + begin * view.row;
     for (int64_t t = begin; t < end; ++t, to += width, from += view.row)
 #pragma GCC unroll 8
@@ -95,7 +93,7 @@ static inline void pack(S* to, const View& view, int64_t first, int64_t last, in
         store(to + i, n == width ? load_as<S>(from + i)
                                  : load_as<S>(from + i, std::clamp<int64_t>(n - i, 0, kLanes<S>)));
   });
-  std::fill(to, to + (last - end) * width, S(0));
+  clear(last - end);
 }
 
 static inline View view_of_x(const Problem& p, const Tile& tile) {

@@ -1,5 +1,5 @@
 // Vectors of VEC_BYTES bytes through the compiler's vector extensions: one source for every
-// instruction set, no intrinsics except streaming stores.
+// instruction set, intrinsics only for streaming stores and the exponential of AVX-512.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -122,32 +122,34 @@ static inline Vec<S> shuffle(Vec<S> a, Vec<S> b) {
 #endif
 }
 
-// Lane l of the merged pair: `a` fills the first half of each group of 2 * kHalf lanes, `b` the
-// second; kShift = 0 takes the lower halves of the sources' groups, kHalf the upper ones.
-template <int W, int kHalf, int kShift>
-constexpr int merged_lane(int l) {
-  int q = l % (2 * kHalf), group = l - q;
-  return q < kHalf ? group + q + kShift : W + group + (q - kHalf) + kShift;
+// Lane l of what is joined at one level of the tree below: runs of kRun numbers of a and b in turns, from
+// the lower or upper (kOdd) halves of their 128 bits; with runs of 128 bits every second one of a, then of
+// b. Those are shuffles that need no vector of indices.
+template <class S, int kRun, bool kOdd>
+constexpr int joined_lane(int l) {
+  constexpr int W = kLanes<S>, L = 16 / int(sizeof(S)), kHalf = W / L < 2 ? 1 : W / L / 2;
+  const int run = l % L / kRun, piece = l / L;
+  if (kRun < L) return run % 2 * W + (piece * L) + run / 2 * kRun + l % kRun + kOdd * (L / 2);
+  return piece / kHalf * W + (piece % kHalf * 2 + kOdd) * L + l % L;
 }
 
-template <class S, int kHalf, class Join, int... l>
+template <class S, int kRun, class Join, int... l>
 static inline Vec<S> merge(Vec<S> a, Vec<S> b, Join join, std::integer_sequence<int, l...>) {
-  constexpr int W = kLanes<S>;
-  return join(shuffle<S, merged_lane<W, kHalf, 0>(l)...>(a, b),
-              shuffle<S, merged_lane<W, kHalf, kHalf>(l)...>(a, b));
+  return join(shuffle<S, joined_lane<S, kRun, false>(l)...>(a, b),
+              shuffle<S, joined_lane<S, kRun, true>(l)...>(a, b));
 }
 
 // W vectors -> one vector whose lane i joins (adds, say) the lanes of v[i]; destroys v.
-template <class S, int kHalf = kLanes<S> / 2, class Join>
+template <class S, int kRun = 1, int N = kLanes<S>, class Join>
 static inline __attribute__((always_inline)) Vec<S> reduce_each(Vec<S>* v, Join join) {
-  if constexpr (kHalf == 0) {
+  if constexpr (N == 1) {
     return v[0];
   } else {
-    unroll<kHalf>([&](auto i) {
-      v[i] = merge<S, kHalf>(v[i], v[i + kHalf], join,
-                             std::make_integer_sequence<int, kLanes<S>>{});
+    unroll<N / 2>([&](auto i) {
+      v[i] = merge<S, kRun>(v[2 * i], v[2 * i + 1], join,
+                            std::make_integer_sequence<int, kLanes<S>>{});
     });
-    return reduce_each<S, kHalf / 2>(v, join);
+    return reduce_each<S, (kRun < 16 / int(sizeof(S)) ? 2 * kRun : kRun), N / 2>(v, join);
   }
 }
 
@@ -247,6 +249,9 @@ static inline Vec<S> max_lanes(Vec<S> v) {
 static inline Vec<float> exp_nonpositive(Vec<float> x) {
   using V = Vec<float>;
   const V shifter = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+#if defined(__AVX512F__)
+  x = (V)_mm512_max_ps((__m512)(V{} - 104.0f), (__m512)x);  // whose exponential is zero; NaN stays
+#endif
   V shifted = x * 1.44269504f + shifter;
   V n = shifted - shifter;
   V r = x - n * 0.693359375f;
@@ -256,6 +261,9 @@ static inline Vec<float> exp_nonpositive(Vec<float> x) {
   p = p * r + 1.6666665e-1f;
   p = p * r + 0.5f;
   p = p * r * r + r + 1.0f;
+#if defined(__AVX512F__)
+  return (V)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   Ints<float> bits;
   memcpy(&bits, &shifted, sizeof bits);
   bits = (bits - 0x4B400000 + 127) << 23;
@@ -263,6 +271,7 @@ static inline Vec<float> exp_nonpositive(Vec<float> x) {
   memcpy(&scale, &bits, sizeof scale);
   V result = p * scale;
   return (V)(x < -87.0f ? V{} : result);
+#endif
 }
 
 static inline Vec<double> exp_nonpositive(Vec<double> x) {
