@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,23 @@ def test_requests_of_a_connection_are_answered_in_order(
         texts = [json.loads(each)["translatedText"] for each in bodies if each]
         assert texts == [alone[line] for line in LINES[:3]]
         assert [b"connection: close" in head for head in heads] == [False] * 3 + [True]
+
+
+def test_answers_that_nobody_reads_cost_little(server: Running) -> None:
+    size, before = len(server.get("/page.js")[1]), server.resources()[0]
+    data, sent = b"GET /page.js HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 0
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
+        peer.settimeout(0.3)
+        with suppress(TimeoutError):  # it does not read either
+            while sent < 5000 * len(data):
+                sent += peer.send(data * 100)
+        assert server.resources()[0] < before + 20 < before + sent // len(data) * size / 1e6
+        peer.settimeout(20)
+        found, end = 0, b""
+        while found < sent // len(data):
+            block = end + peer.recv(1 << 20)
+            found, end = found + block.count(b"HTTP/1.1 200"), block[-11:]
+    assert server.get("/health") == (200, {"status": "ok"})
 
 
 def test_raw_attacks_end(server: Running) -> None:

@@ -39,7 +39,8 @@ class Connection(asyncio.Protocol):
         # What answers a request, its method, and if the connection stays open.
         self._works = deque[tuple[Coroutine[Any, None, None], bytes, bool]]()
         self._deaf = self._last = False  # nothing more is read, or answered
-        self._in_head, self._seen = False, 0  # bytes of a head that has no end yet
+        self._full = False  # the client does not read
+        self._in_head, self._seen = True, 0  # bytes of a head that has no end yet
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -57,17 +58,25 @@ class Connection(asyncio.Protocol):
         self._works.clear()
         self._deaf, self._parser = True, None
 
+    def pause_writing(self) -> None:
+        self._full = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._answer()
+
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        self._seen += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # answered as if it had not asked for that
         except httptools.HttpParserError:
             self._refuse(400)
-        self._seen = self._seen + len(data) if self._in_head else 0
-        if self._seen > HEAD:
+        if self._in_head and self._seen > HEAD:
             self._refuse(431)
 
     def _refuse(self, status: int) -> None:
@@ -80,7 +89,6 @@ class Connection(asyncio.Protocol):
     # --- called by the parser
 
     def on_message_begin(self) -> None:
-        self._in_head = True
         if not self._works:
             self.deadline = self._loop.time() + ARRIVAL
         self._url, self._size = b"", 0
@@ -109,6 +117,7 @@ class Connection(asyncio.Protocol):
             self._take(stays=False)
 
     def on_message_complete(self) -> None:
+        self._in_head, self._seen = True, 0
         parser = self._parser
         self._take(stays=parser.should_keep_alive() and parser.get_http_version() == "1.1")
 
@@ -130,7 +139,7 @@ class Connection(asyncio.Protocol):
     def _answer(self) -> None:
         """Goes on with the answer to the first request; then those to the next ones."""
         self.deadline = float("inf")
-        while self._works and not self.transport.is_closing():
+        while self._works and not (self._full or self.transport.is_closing()):
             try:
                 self._works[0][0].send(None).wake = self._answer
                 return
@@ -141,8 +150,9 @@ class Connection(asyncio.Protocol):
                 self.transport.abort()
             if self._last:
                 self.transport.close()
-        self.deadline = self._loop.time() + IDLE
-        self.transport.resume_reading()
+        if not self._full:
+            self.deadline = self._loop.time() + IDLE
+            self.transport.resume_reading()
 
     def send(self, status: int, headers: str, body: bytes | None = None) -> None:
         """Sends an answer, or without a body the begin of one; its parts follow."""
