@@ -27,10 +27,10 @@ CEILINGS = {
     ("commands",): 2575,
     ("demo",): 417,
     ("fitting",): 1261,
-    ("serve", "ray"): 1669,
+    ("serve", "ray"): 1670,
     ("selftest",): 339,
 }
-MOST_LINES = 32_006
+MOST_LINES = 32_007
 MOST_FILES = 154
 FILES = sorted(SOURCE.rglob("*.py"))
 RIDDLES = ("What", "How", "Where", "Which", "Whether", "When", "Who")

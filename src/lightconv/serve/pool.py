@@ -226,7 +226,8 @@ class Team:
         """Tickets that nobody waits for leave."""
         for ticket in answers.tickets:
             ticket.cancelled = True
-            if ticket.worker is not None and ticket.worker.tickets.pop(ticket.key, None):
+            if ticket.worker is not None and ticket.key in ticket.worker.tickets:
+                del ticket.worker.tickets[ticket.key]
                 ticket.worker.send((ticket.key, None))
         left = (deque(each for each in group if not each.cancelled) for group in self._queue)
         self._queue = deque(group for group in left if group)
