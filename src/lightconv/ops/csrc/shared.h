@@ -71,7 +71,7 @@ static std::vector<Line<S>> spread(const Problem& p, int64_t chunk, bool reverse
     read_row(p.weight_dtype, p.weight, h * K, K, row.data());
     for_each_run(h * R, (h + 1) * R, chunk, [&](int64_t which, int64_t begin, int64_t n) {
       for (int64_t k = 0; k < K; ++k)
-        std::fill_n(wide.data()->numbers + (which * K + k) * chunk + begin, n,
+        std::fill_n(reinterpret_cast<S*>(wide.data()) + (which * K + k) * chunk + begin, n,
                     row[size_t(reversed ? K - 1 - k : k)]);
     });
   }
@@ -176,6 +176,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
   constexpr int64_t chunk = kVectors * kLanes<S>;
   const int64_t K = p.K, chunks = (p.D + chunk - 1) / chunk;
   const std::vector<Line<S>> wide = spread<S>(p, chunk, false);
+  const S* weights = reinterpret_cast<const S*>(wide.data());
   const std::vector<Tile> tiles = cut(p);
   const Sink<S> sink = sink_for<S>(p.out, p, kLanes<S>);
   auto body = [&](int64_t task) {
@@ -201,7 +202,7 @@ static void shared_forward(const Problem& p, ParallelFor parallel) {
       const bool in_place = few && first >= 0 && after >= kPositions;
       some = in_place ? std::min(padded - i, after / kPositions * kPositions) : few ? kPositions : padded;
       auto convolve = [&](const auto* rows, int64_t row) {
-        convolve_chunk<S>(p, rows, row, wide.data()->numbers + which * K * chunk, std::min(some, n - i),
+        convolve_chunk<S>(p, rows, row, weights + which * K * chunk, std::min(some, n - i),
                           channels, sink,
                           (p.T * tile.batch + tile.start + tile.begin + i) * p.D + channel, ahead);
       };
@@ -228,6 +229,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
   const int64_t K = p.K, R = p.D / p.H, chunks = (p.D + chunk - 1) / chunk;
   const int64_t right = K - 1 - p.left;  // position t of grad_x reads grad from t - right on
   const std::vector<Line<S>> wide = spread<S>(p, chunk, true);
+  const S* weights = reinterpret_cast<const S*>(wide.data());
   const std::vector<Tile> tiles = cut(p);
   const int64_t count = int64_t(tiles.size());
   constexpr int64_t kGroup = 4;
@@ -255,7 +257,7 @@ static void shared_backward(const Problem& p, ParallelFor parallel) {
     if (p.grad_x) {
       const int64_t first = tile.begin - right;
       pack<S, chunk>(g, view_of_grad(p, tile), first, first + padded + K - 1, channel, channels);
-      convolve_chunk<S>(p, g, chunk, wide.data()->numbers + which * K * chunk, n, channels, sink,
+      convolve_chunk<S>(p, g, chunk, weights + which * K * chunk, n, channels, sink,
                         position * p.D + channel, ahead);
       own = g + right * chunk;
     }
